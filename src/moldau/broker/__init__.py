@@ -1,0 +1,1 @@
+"""The shell of a node: connections, handlers, partitions, drivers."""

@@ -1,0 +1,1 @@
+"""The connection core for peers, the command line, benchmarks and tests."""

@@ -1,0 +1,1 @@
+"""Pure state machines: they decide, others act."""

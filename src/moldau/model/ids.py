@@ -1,0 +1,37 @@
+"""The words for who and where: nodes, topics, partitions, producers."""
+
+from typing import Final, NamedTuple, NewType
+
+NodeId = NewType("NodeId", int)
+TopicId = NewType("TopicId", bytes)  # the 16 bytes of a UUID, as they stand on the wire
+DirectoryId = NewType("DirectoryId", bytes)
+ProducerId = NewType("ProducerId", int)
+
+NO_TOPIC_ID: Final = TopicId(bytes(16))
+NO_NODE: Final = NodeId(-1)
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Address(NamedTuple):
+    """Where something listens. An IPv6 host is held without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

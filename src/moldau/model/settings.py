@@ -1,0 +1,188 @@
+"""How a setting is declared, once, beside the code it governs: name, type, default, bounds and a sentence."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from moldau.model.errors import InvalidConfig
+
+Settings = TypeVar("Settings")
+
+
+class Scope(Enum):
+    """When a broker setting may change."""
+
+    STATIC = "static"  # at start only
+    PER_BROKER = "per-broker"  # for one broker while it runs
+    CLUSTER = "cluster-wide"  # for one broker or all, while they run
+
+
+class Kind(Enum):
+    """The type of a setting's value, by Kafka's name and with DescribeConfigs' number."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting."""
+
+    name: str
+    default: Any
+    kind: Kind
+    doc: str
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] = ()
+    check: Callable[[Any], str | None] | None = None
+    scope: Scope = Scope.STATIC
+    has_effect: bool = True
+    is_sensitive: bool = False
+
+    def parse(self, text: str) -> Any:
+        """The value that `text` stands for; `InvalidConfig` says what would be accepted."""
+        value = self._convert(text.strip())
+        self._check_bounds(value)
+        return value
+
+    def format(self, value: Any) -> str | None:
+        """The value as Kafka writes it in a file or a DescribeConfigs answer."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _convert(self, text: str) -> Any:
+        match self.kind:
+            case Kind.BOOLEAN:
+                return self._boolean(text)
+            case Kind.INT | Kind.SHORT | Kind.LONG:
+                return self._whole_number(text)
+            case Kind.DOUBLE:
+                return self._number(text)
+            case Kind.LIST:
+                return tuple(part.strip() for part in text.split(",") if part.strip())
+            case _:
+                return text
+
+    def _boolean(self, text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise self._refusal(text, "it must be true or false")
+        return text.lower() == "true"
+
+    def _whole_number(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise self._refusal(text, "it must be a whole number") from None
+        bits = {Kind.SHORT: 15, Kind.INT: 31}.get(self.kind, 63)
+        if not -(1 << bits) <= value < 1 << bits:
+            raise self._refusal(text, f"it must fit in {bits + 1} bits")
+        return value
+
+    def _number(self, text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise self._refusal(text, "it must be a number") from None
+
+    def _check_bounds(self, value: Any) -> None:
+        if self.at_least is not None and value < self.at_least:
+            raise self._refusal(value, f"it must be at least {self.at_least}")
+        if self.at_most is not None and value > self.at_most:
+            raise self._refusal(value, f"it must be at most {self.at_most}")
+        if self.one_of:
+            for part in value if isinstance(value, tuple) else (value,):
+                if part not in self.one_of:
+                    raise self._refusal(value, f"it must be one of {', '.join(self.one_of)}")
+        complaint = self.check(value) if self.check else None
+        if complaint:
+            raise self._refusal(value, complaint)
+
+    def _refusal(self, value: object, why: str) -> InvalidConfig:
+        shown = self.format(value)
+        return InvalidConfig(f"Invalid value {shown} for configuration {self.name}: {why}.")
+
+
+_KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
+
+
+def setting(
+    name: str,
+    default: Any,
+    *,
+    doc: str,
+    kind: Kind | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    one_of: tuple[str, ...] = (),
+    check: Callable[[Any], str | None] | None = None,
+    scope: Scope = Scope.STATIC,
+    is_sensitive: bool = False,
+) -> Any:
+    """A dataclass field that is also a setting. Its kind follows from the annotation unless given."""
+    keywords = {
+        "name": name,
+        "default": default,
+        "kind": kind,
+        "doc": doc,
+        "at_least": at_least,
+        "at_most": at_most,
+        "one_of": one_of,
+        "check": check,
+        "scope": scope,
+        "is_sensitive": is_sensitive,
+    }
+    return dataclasses.field(default=default, metadata={"setting": keywords})
+
+
+_declared: dict[type, dict[str, Setting]] = {}
+
+
+def declared(owner: type) -> Mapping[str, Setting]:
+    """The settings of a settings class: field name to declaration, in the order they are written."""
+    if owner not in _declared:
+        hints = typing.get_type_hints(owner)
+        _declared[owner] = {
+            field.name: _complete(field.metadata["setting"], hints[field.name])
+            for field in dataclasses.fields(owner)
+            if "setting" in field.metadata
+        }
+    return _declared[owner]
+
+
+def _complete(keywords: Mapping[str, Any], hint: Any) -> Setting:
+    return Setting(**{**keywords, "kind": keywords["kind"] or _kind_of(hint)})
+
+
+def _kind_of(hint: Any) -> Kind:
+    if isinstance(hint, types.UnionType):  # a setting that may be unset: `int | None`
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        return Kind.LIST
+    return _KINDS[hint]
+
+
+def parse_settings(owner: type[Settings], texts: Mapping[str, str]) -> Settings:
+    """An instance of `owner` from texts by setting name; names that are not its own are left alone."""
+    fields = {
+        field: each.parse(texts[each.name])
+        for field, each in declared(owner).items()
+        if texts.get(each.name) is not None
+    }
+    return owner(**fields)

@@ -1,0 +1,1 @@
+"""Record batches: header, varints, CRC, compression."""
