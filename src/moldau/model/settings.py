@@ -1,16 +1,24 @@
 """How a setting is declared, once, beside the code it governs: name, type, default, bounds and a sentence."""
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from moldau.model.errors import InvalidConfig
 
 Settings = TypeVar("Settings")
+
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+
+# Python's own int() and float() would also take "1_000", "nan" and digits of other scripts; no number needs 40 digits.
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
 
 
 class Scope(Enum):
@@ -50,6 +58,7 @@ class Setting:
     scope: Scope = Scope.STATIC
     has_effect: bool = True
     is_sensitive: bool = False
+    is_internal: bool = False  # accepted, but left out of listings, as Kafka does
 
     def parse(self, text: str) -> Any:
         """The value that `text` stands for; `InvalidConfig` says what would be accepted."""
@@ -86,20 +95,18 @@ class Setting:
         return text.lower() == "true"
 
     def _whole_number(self, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise self._refusal(text, "it must be a whole number") from None
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise self._refusal(text, "it must be a whole number")
+        value = int(text)
         bits = {Kind.SHORT: 15, Kind.INT: 31}.get(self.kind, 63)
         if not -(1 << bits) <= value < 1 << bits:
             raise self._refusal(text, f"it must fit in {bits + 1} bits")
         return value
 
     def _number(self, text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            raise self._refusal(text, "it must be a number") from None
+        if not _NUMBER.fullmatch(text):
+            raise self._refusal(text, "it must be a number")
+        return float(text)
 
     def _check_bounds(self, value: Any) -> None:
         if self.at_least is not None and value < self.at_least:
@@ -115,7 +122,7 @@ class Setting:
             raise self._refusal(value, complaint)
 
     def _refusal(self, value: object, why: str) -> InvalidConfig:
-        shown = self.format(value)
+        shown = "[hidden]" if self.is_sensitive else self.format(value)
         return InvalidConfig(f"Invalid value {shown} for configuration {self.name}: {why}.")
 
 
@@ -133,7 +140,9 @@ def setting(
     one_of: tuple[str, ...] = (),
     check: Callable[[Any], str | None] | None = None,
     scope: Scope = Scope.STATIC,
+    has_effect: bool = True,
     is_sensitive: bool = False,
+    is_internal: bool = False,
 ) -> Any:
     """A dataclass field that is also a setting. Its kind follows from the annotation unless given."""
     keywords = {
@@ -146,7 +155,9 @@ def setting(
         "one_of": one_of,
         "check": check,
         "scope": scope,
+        "has_effect": has_effect,
         "is_sensitive": is_sensitive,
+        "is_internal": is_internal,
     }
     return dataclasses.field(default=default, metadata={"setting": keywords})
 
