@@ -1,0 +1,67 @@
+# Everything a developer does here, by name. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# Hash order must not differ from run to run: a seed replays a simulation exactly.
+export PYTHONHASHSEED := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Two stamps in one folder: the broker alone is a small install, the tests need the clients too.
+RUN_STAMP := $(VENV)/.installed-to-run
+DEV_STAMP := $(VENV)/.installed-to-develop
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(DEV_STAMP) ## make .venv with all that `make test` needs
+
+.PHONY: run
+run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
+	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092
+
+.PHONY: test
+test: check ## check, then run every test
+	$(PYTEST) tests --ignore=tests/house
+
+.PHONY: check
+check: $(DEV_STAMP) ## format, lint, types, layers, house rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) tests/house
+
+.PHONY: format
+format: $(DEV_STAMP) ## rewrite the code as the formatter wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## remove .venv and all caches; ./data stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Moldau needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "This Python cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test,dev]'
+	@touch $(RUN_STAMP) $@

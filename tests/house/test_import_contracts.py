@@ -1,0 +1,53 @@
+"""The import contracts are seen to break when a module of a copied tree breaks them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house.source import ROOT
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "contract"),
+    [
+        ("machines/clocked.py", "import time", "Machines are pure"),
+        ("machines/logging_one.py", "import logging", "Machines are pure"),
+        ("machines/stored.py", "import moldau.storage", "Imports point down"),
+        ("model/upward.py", "import moldau.broker", "Imports point down"),
+        ("storage/sideways.py", "import moldau.machines", "Imports point down"),
+        ("wire/talking.py", "import socket", "do no I/O"),
+        ("newcomer/__init__.py", "", "Imports point down"),
+    ],
+)
+def test_a_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, line: str, contract: str) -> None:
+    skeleton(tmp_path)
+    path = tmp_path / "src/moldau" / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(line + "\n")
+    result = lint(tmp_path)
+    broken = [row for row in result.stdout.splitlines() if row.endswith("BROKEN")]
+    assert len(broken) == 1, result.stdout + result.stderr
+    assert contract in broken[0]
+
+
+def skeleton(folder: Path) -> None:
+    """The empty layers with the contracts of the real tree."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for init in [ROOT / "src/moldau/__init__.py", *sorted((ROOT / "src/moldau").glob("*/__init__.py"))]:
+        copy = folder / init.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text("")

@@ -1,0 +1,82 @@
+"""The rule that keeps clocks, chance, threads, files and sockets behind the ports."""
+
+import ast
+from collections.abc import Iterator
+
+from house.source import Finding, Source
+
+# Where the world may be touched: the real ports, the simulated ones, and the program that a person runs.
+WORLDLY_PLACES = ("node/ports/", "testing/", "cli/", "__main__.py")
+
+WORLDLY_MODULES = frozenset(
+    "concurrent fcntl glob mmap multiprocessing os pathlib queue random sched secrets select selectors shutil socket "
+    "socketserver ssl subprocess tempfile threading time urllib http".split()
+)
+# Parts of those modules that only compute. `os.PathLike` is a type; the errors are raised by the ports.
+HARMLESS = frozenset({"os.PathLike", "os.strerror", "pathlib.PurePath", "pathlib.PurePosixPath", "urllib.parse"})
+WORLDLY_NAMES = frozenset(
+    "datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today datetime.date.today uuid.uuid1 uuid.uuid4 "
+    "asyncio.to_thread asyncio.open_connection asyncio.start_server asyncio.open_unix_connection "
+    "asyncio.start_unix_server asyncio.create_subprocess_exec asyncio.create_subprocess_shell io.open".split()
+)
+# Methods of an event loop, whatever the loop is called.
+WORLDLY_METHODS = frozenset(
+    "run_in_executor create_server create_connection create_unix_server create_unix_connection "
+    "create_datagram_endpoint sock_accept sock_connect sock_recv sock_recv_into sock_sendall sock_sendfile "
+    "subprocess_exec subprocess_shell".split()
+)
+
+
+def touches_the_world(source: Source) -> Iterator[Finding]:
+    """Product code asks a port for time, chance, files, threads and sockets."""
+    if not source.place or source.place.startswith(WORLDLY_PLACES):
+        return
+    names = _imported_names(source)
+    for node in source.nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _worldly_imports(source, node)
+        elif isinstance(node, ast.Call):
+            yield from _worldly_call(source, node, names)
+
+
+def _worldly_imports(source: Source, node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
+    for alias in node.names:
+        name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        is_worldly = name.split(".")[0] in WORLDLY_MODULES and not any(
+            name == harmless or name.startswith(f"{harmless}.") for harmless in HARMLESS
+        )
+        if (is_worldly or name in WORLDLY_NAMES) and not getattr(node, "level", 0):
+            yield source.finding(node, f"{name} belongs behind a port (moldau.model.ports)")
+
+
+def _worldly_call(source: Source, node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
+    match node.func:
+        case ast.Name(id="open"):
+            yield source.finding(node, "open() belongs behind the Disk port")
+        case ast.Attribute(attr=attr) if attr in WORLDLY_METHODS:
+            yield source.finding(node, f".{attr}() belongs behind a port")
+        case ast.Attribute() as function:
+            name = _full_name(function, names)
+            if name in WORLDLY_NAMES:
+                yield source.finding(node, f"{name} belongs behind a port")
+
+
+def _imported_names(source: Source) -> dict[str, str]:
+    """What each imported name of the module stands for: `dt` → `datetime`."""
+    names: dict[str, str] = {}
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            names.update({alias.asname or alias.name: alias.name for alias in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return names
+
+
+def _full_name(node: ast.expr, names: dict[str, str]) -> str:
+    match node:
+        case ast.Name(id=name):
+            return names.get(name, name)
+        case ast.Attribute(value=value, attr=attr):
+            return f"{_full_name(value, names)}.{attr}"
+        case _:
+            return ""
