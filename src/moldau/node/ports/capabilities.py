@@ -1,0 +1,28 @@
+"""What this operating system can do beyond POSIX. Every one of these has a fallback."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """`Capabilities.portable()` forces every fallback, which is how they are tested on Linux."""
+
+    has_sendfile: bool
+    has_fallocate: bool
+    has_nowait_reads: bool
+    more_flag: int  # MSG_MORE, or 0 where the kernel has none
+
+    @classmethod
+    def detect(cls) -> "Capabilities":
+        return cls(
+            has_sendfile=hasattr(os, "sendfile"),
+            has_fallocate=hasattr(os, "posix_fallocate"),
+            has_nowait_reads=hasattr(os, "RWF_NOWAIT"),
+            more_flag=getattr(socket, "MSG_MORE", 0),
+        )
+
+    @classmethod
+    def portable(cls) -> "Capabilities":
+        return cls(has_sendfile=False, has_fallocate=False, has_nowait_reads=False, more_flag=0)

@@ -1,0 +1,169 @@
+"""Files and folders of the operating system."""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+
+from moldau.model.ports import Buffer, File
+from moldau.node.ports.capabilities import Capabilities
+
+
+class SystemFile:
+    """An open descriptor."""
+
+    __slots__ = ("_can_probe", "_capabilities", "_descriptor")
+
+    def __init__(self, descriptor: int, capabilities: Capabilities) -> None:
+        self._descriptor = descriptor
+        self._capabilities = capabilities
+        self._can_probe = capabilities.has_nowait_reads
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        return self._read_on(data, length, position)
+
+    def _read_on(self, data: bytes, length: int, position: int) -> bytes:
+        parts = [data]
+        have = len(data)
+        while have < length:
+            more = os.pread(self._descriptor, length - have, position + have)
+            if not more:
+                break
+            parts.append(more)
+            have += len(more)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def is_cached(self, length: int, position: int) -> bool:
+        """Probes the first, middle and last byte: read-ahead makes holes elsewhere unlikely."""
+        if not self._can_probe or length <= 0:
+            return True
+        probe = bytearray(1)
+        try:
+            for where in (position, position + length // 2, position + length - 1):
+                os.preadv(self._descriptor, [probe], where, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            self._can_probe = False  # this file system cannot tell
+        return True
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def allocate(self, size: int) -> None:
+        if not self._capabilities.has_fallocate:
+            return
+        before = self.size()
+        if size > before:
+            os.posix_fallocate(self._descriptor, before, size - before)
+            os.ftruncate(self._descriptor, before)
+
+    def fsync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor if self._capabilities.has_sendfile else -1
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        # A file may outlive its segment while slices of it wait to be sent; the last of them closes it.
+        self.close()
+
+
+class SystemFolderLock:
+    """An `flock` on a lock file: it goes away with the process, however that ends."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class SystemDisk:
+    """The file system as the process sees it."""
+
+    __slots__ = ("_capabilities",)
+
+    def __init__(self, capabilities: Capabilities | None = None) -> None:
+        self._capabilities = capabilities or Capabilities.detect()
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return SystemFile(os.open(path, flags, 0o644), self._capabilities)
+
+    def map(self, path: str) -> memoryview:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def make_folder(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_folder(self, folder: str) -> None:
+        shutil.rmtree(folder)
+
+    def sync_folder(self, folder: str) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, folder: str) -> int:
+        return shutil.disk_usage(folder).free
+
+    def total_bytes(self, folder: str) -> int:
+        return shutil.disk_usage(folder).total
+
+    def lock(self, path: str) -> SystemFolderLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return SystemFolderLock(descriptor)

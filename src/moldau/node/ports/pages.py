@@ -1,0 +1,63 @@
+"""A few lines of HTTP: enough to answer a GET, for metrics. Not for browsers at large."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from moldau.model.ports import Page
+from moldau.model.units import KiB
+
+REQUEST_BYTES_MAX: Final = 8 * KiB
+REQUEST_SECONDS_MAX: Final = 10.0
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+}
+
+
+class PageServer(asyncio.Protocol):
+    """One HTTP connection: one request, one page, closed."""
+
+    def __init__(self, page: Callable[[str], Awaitable[Page]]) -> None:
+        self._page = page
+        self._received = bytearray()
+        self._answering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answering:
+            return
+        self._received += data
+        if b"\r\n\r\n" in self._received:
+            self._answering = asyncio.get_running_loop().create_task(self._answer())
+        elif len(self._received) > REQUEST_BYTES_MAX:
+            self._send((400, "text/plain; charset=utf-8", b"The request is too long.\n"))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._deadline.cancel()
+
+    async def _answer(self) -> None:
+        words = bytes(self._received.split(b"\r\n", 1)[0]).decode("latin-1").split(" ")
+        if len(words) != 3:
+            self._send((400, "text/plain; charset=utf-8", b"This is not HTTP.\n"))
+        elif words[0] not in ("GET", "HEAD"):
+            self._send((405, "text/plain; charset=utf-8", b"Only GET is served here.\n"))
+        else:
+            status, content_type, body = await self._page(words[1].split("?", 1)[0])
+            self._send((status, content_type, body), has_body=words[0] == "GET")
+
+    def _send(self, page: Page, *, has_body: bool = True) -> None:
+        status, content_type, body = page
+        head = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode("latin-1") + (body if has_body else b""))
+        self._transport.close()

@@ -1,0 +1,309 @@
+"""TCP: frames in through asyncio, buffers and file slices out through a queue of our own.
+
+Input is a `BufferedProtocol`, so bytes land in a buffer we keep. Output goes to a duplicate of the socket, because
+asyncio's own transport copies what it queues and its `sendfile` costs ten times the system call.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from moldau.model.ids import Address
+from moldau.model.ports import Connection, Endpoint, FileSlice, Listener, Page, Piece
+from moldau.model.units import KiB, MiB
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.pages import PageServer
+from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
+
+FRAMES_PER_TURN_MAX: Final = 32
+SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
+READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
+BACKLOG: Final = 1024
+BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
+
+# Why reading may be paused; it goes on when no reason is left.
+_BY_OWNER: Final = 1
+_FOR_BUDGET: Final = 2
+_FOR_TURN: Final = 4
+
+_length_at = struct.Struct(">i").unpack_from
+
+
+class SocketConnection(asyncio.BufferedProtocol):
+    """One TCP connection that carries frames."""
+
+    local: Address
+    peer: Address
+
+    def __init__(self, endpoint: Endpoint, frame_bytes_max: int, budget: ReceiveBudget, able: Capabilities) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._endpoint = endpoint
+        self._able = able
+        self._received = ReceiveBuffer(budget)
+        self._queue: deque[Piece] = deque()
+        self._queued_bytes = 0
+        self._paused = 0
+        self._is_corked = False
+        self._is_waiting_to_write = False
+        self._is_closing = False
+        self._is_lost = False
+        self._reason = ""
+
+    # -- asyncio's side: a connection begins, bytes arrive, it ends
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        original = transport.get_extra_info("socket")
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.peer = _address(transport.get_extra_info("peername"))
+        self._socket = socket.socket(fileno=os.dup(original.fileno()))
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._descriptor = self._socket.fileno()
+        self._endpoint.connected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._received.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received.took(nbytes)
+        self._deliver()
+
+    def eof_received(self) -> bool:
+        return False  # a half-closed peer is a closed one
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self._stop_writing()
+        self._socket.close()
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._received.release()
+        self._endpoint.disconnected(self._reason or (str(exc) if exc else ""))
+
+    # -- frames in
+
+    def _deliver(self) -> None:
+        """Hand over the whole frames that have arrived, a bounded number a turn; answers leave together at the end."""
+        received = self._received
+        self._is_corked = True
+        frames = 0
+        while not self._paused and not self._is_closing:
+            start, end = received.start, received.end
+            if end - start < 4:
+                break
+            (length,) = _length_at(received.view, start)
+            if not 0 <= length <= self.frame_bytes_max:
+                self._refuse_frame(length)
+                break
+            if end - start - 4 < length:
+                if not received.expect(length + 4, self._budget_came):
+                    self._pause(_FOR_BUDGET)
+                break
+            received.start = start + 4 + length
+            self._endpoint.frame_received(received.view[start + 4 : start + 4 + length])
+            frames += 1
+            if frames == FRAMES_PER_TURN_MAX and received.end - received.start >= 4:
+                self._pause(_FOR_TURN)
+                self._loop.call_soon(self._unpause, _FOR_TURN)
+        received.tidy()
+        self._is_corked = False
+        if self._queue and not self._is_waiting_to_write:
+            self._flush()
+
+    def _refuse_frame(self, length: int) -> None:
+        self._reason = f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted here"
+        self._is_closing = True
+        self._flush()
+
+    def _budget_came(self) -> None:
+        self._loop.call_soon(self._unpause, _FOR_BUDGET)
+
+    def _pause(self, reason: int) -> None:
+        if not self._paused and not self._is_lost and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def _unpause(self, reason: int) -> None:
+        self._paused &= ~reason
+        if self._paused or self._is_lost or self._is_closing:
+            return
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._deliver()
+
+    def pause_reading(self) -> None:
+        self._pause(_BY_OWNER)
+
+    def resume_reading(self) -> None:
+        if self._paused & _BY_OWNER:
+            # Not from within: the owner may be in the middle of answering a frame of ours.
+            self._loop.call_soon(self._unpause, _BY_OWNER)
+
+    # -- pieces out
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    def send(self, pieces: Sequence[Piece]) -> None:
+        if self._is_lost or self._is_closing:
+            return
+        self._queue.extend(pieces)
+        for piece in pieces:
+            self._queued_bytes += len(piece)
+        if not self._is_corked and not self._is_waiting_to_write:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._is_lost:
+            return
+        try:
+            is_empty = self._send_some()
+        except OSError as error:  # a reset or a closed pipe can come from any send
+            self._reason = self._reason or f"lost while sending: {error}"
+            self._transport.abort()
+            return
+        if not is_empty:
+            if not self._is_waiting_to_write:
+                self._is_waiting_to_write = True
+                self._loop.add_writer(self._descriptor, self._flush)
+            return
+        if self._is_waiting_to_write:
+            self._stop_writing()
+            self._endpoint.drained()
+        if self._is_closing and not self._queue:
+            self._transport.close()
+
+    def _stop_writing(self) -> None:
+        if self._is_waiting_to_write:
+            self._is_waiting_to_write = False
+            self._loop.remove_writer(self._descriptor)
+
+    def _send_some(self) -> bool:
+        """Whether the queue is empty now. A bounded number of bytes a turn, or others would wait behind this peer."""
+        queue = self._queue
+        left = SEND_BYTES_PER_TURN_MAX
+        try:
+            while queue and left > 0:
+                head = queue[0]
+                sent = self._send_slice(head, left) if isinstance(head, FileSlice) else self._send_buffers()
+                self._queued_bytes -= sent
+                left -= sent
+        except BlockingIOError:
+            return False
+        return not queue
+
+    def _send_buffers(self) -> int:
+        """The buffers at the head of the queue in one call, marked as unfinished when a file slice follows."""
+        queue = self._queue
+        if len(queue) == 1:
+            head = queue[0]
+            assert not isinstance(head, FileSlice)
+            sent = self._socket.send(head)
+            self._drop_sent(sent)
+            return sent
+        run: list[bytes | bytearray | memoryview] = []
+        flags = 0
+        for piece in queue:
+            if isinstance(piece, FileSlice):
+                flags = self._able.more_flag
+                break
+            run.append(piece)
+            if len(run) == BUFFERS_PER_SEND_MAX:
+                break
+        sent = self._socket.send(run[0], flags) if len(run) == 1 else self._socket.sendmsg(run, (), flags)
+        self._drop_sent(sent)
+        return sent
+
+    def _drop_sent(self, sent: int) -> None:
+        queue = self._queue
+        while sent:
+            head = queue[0]
+            if sent < len(head):
+                assert not isinstance(head, FileSlice)
+                queue[0] = memoryview(head)[sent:]
+                return
+            sent -= len(head)
+            queue.popleft()
+        while queue and not len(queue[0]):
+            queue.popleft()
+
+    def _send_slice(self, piece: FileSlice, bytes_max: int) -> int:
+        descriptor = piece.file.fileno()
+        if descriptor < 0:
+            data = piece.file.pread(min(piece.length, READ_BYTES_WITHOUT_SENDFILE), piece.position)
+            sent = self._socket.send(data) if data else 0
+        else:
+            sent = os.sendfile(self._descriptor, descriptor, piece.position, min(piece.length, bytes_max))
+        if not sent and piece.length:
+            raise OSError(f"a file ended {piece.length} bytes before the slice of it that was promised")
+        if sent == piece.length:
+            self._queue.popleft()
+        else:
+            self._queue[0] = FileSlice(piece.file, piece.position + sent, piece.length - sent)
+        return sent
+
+    def close(self) -> None:
+        if self._is_closing or self._is_lost:
+            return
+        self._is_closing = True
+        if not self._is_waiting_to_write:
+            self._flush()
+
+    def abort(self) -> None:
+        if not self._is_lost:
+            self._is_closing = True
+            self._transport.abort()
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> Address:
+    return Address(name[0], name[1]) if name else Address("", 0)
+
+
+class SocketListener:
+    """An open port and the server behind it."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.address = _address(server.sockets[0].getsockname())
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class SocketNetwork:
+    """TCP on this machine's interfaces. All its connections share one budget for received bytes."""
+
+    def __init__(self, *, request_bytes_max: int = 1024 * MiB, able: Capabilities | None = None) -> None:
+        self._budget = ReceiveBudget(request_bytes_max)
+        self._able = able or Capabilities.detect()
+
+    async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> SocketConnection:
+            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able)
+
+        server = await loop.create_server(protocol, address.host or None, address.port, backlog=BACKLOG)
+        return SocketListener(server)
+
+    async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: SocketConnection(endpoint, frame_bytes_max, self._budget, self._able), address.host, address.port
+        )
+        return connection
+
+    async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: PageServer(page), address.host or None, address.port)
+        return SocketListener(server)
