@@ -47,6 +47,15 @@ format: $(DEV_STAMP) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: docs
+docs: $(DEV_STAMP) ## write the generated pages again
+	$(BIN)/python tools/promises.py
+
+.PHONY: mutants
+mutants: $(DEV_STAMP) ## put bugs in on purpose and see the tests fail; ONLY=S3 for some
+	$(BIN)/python tools/mutants.py --only '$(ONLY)'
+	$(BIN)/python tools/promises.py
+
 .PHONY: clean
 clean: ## remove .venv and all caches; ./data stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build

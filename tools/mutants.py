@@ -1,0 +1,139 @@
+"""Breaks the product on purpose, one bug at a time, and records which test caught it (docs/mutants.json)."""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "tools/mutants.toml"
+RECORD = ROOT / "docs/mutants.json"
+TEST_SECONDS_MAX = 180
+TESTS_FAILED = 1  # pytest's exit code; the others mean that no test ran to a verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One bug: in `file`, `search` becomes `replace`, and `test` must then fail."""
+
+    name: str
+    code: str
+    part: str = ""
+    file: str
+    search: str
+    replace: str
+    test: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def row(self) -> dict[str, str]:
+        return {"name": self.name, "code": self.code, "part": self.part, "test": self.test, "digest": self.digest}
+
+
+def load(text: str) -> list[Mutant]:
+    return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
+
+
+def apply(mutant: Mutant, text: str) -> str:
+    """The file with the bug in it; ValueError if the list is out of date."""
+    found = text.count(mutant.search)
+    if found != 1:
+        raise ValueError(f"'{mutant.name}': its text occurs {found} times in {mutant.file}, not once")
+    broken = text.replace(mutant.search, mutant.replace)
+    compile(broken, mutant.file, "exec")
+    return broken
+
+
+def complaints(mutants: Iterable[Mutant]) -> list[str]:
+    """What is wrong with the list as it stands beside the source."""
+    wrong = []
+    for mutant in mutants:
+        try:
+            apply(mutant, (ROOT / mutant.file).read_text())
+        except (ValueError, SyntaxError, FileNotFoundError) as problem:
+            wrong.append(str(problem))
+    return wrong
+
+
+def recorded() -> set[str]:
+    """The digests of the mutants that were caught."""
+    return {row["digest"] for row in json.loads(RECORD.read_text())} if RECORD.exists() else set()
+
+
+def run_test(test: str, source: Path) -> int:
+    """pytest's exit code for one test with the product taken from `source`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    try:
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=TEST_SECONDS_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return TESTS_FAILED
+    return result.returncode
+
+
+def verdict(mutant: Mutant, source: Path) -> str:
+    """Empty if the test passes on the clean copy and fails on the broken one; otherwise what went wrong."""
+    path = source / Path(mutant.file).relative_to("src")
+    clean = path.read_text()
+    if run_test(mutant.test, source) != 0:
+        return "the test fails without the bug too"
+    try:
+        path.write_text(apply(mutant, clean))
+        code = run_test(mutant.test, source)
+    finally:
+        path.write_text(clean)
+    return {TESTS_FAILED: "", 0: "NOT caught: the test still passes"}.get(code, f"pytest could not run it ({code})")
+
+
+def hunt(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """Try each mutant and say how it went; those that were caught come back."""
+    caught = []
+    with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for mutant in mutants:
+            problem = verdict(mutant, source)
+            print(f"{mutant.code:3} {problem or 'caught'}: {mutant.name}", flush=True)
+            if not problem:
+                caught.append(mutant)
+    return caught
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="codes, or parts of names, separated by commas")
+    parser.add_argument("--new", action="store_true", help="leave out those already recorded as caught")
+    options = parser.parse_args(arguments)
+    mutants = load(LIST.read_text())
+    before = recorded()
+    words = [word for word in options.only.split(",") if word]
+    chosen = [
+        mutant
+        for mutant in mutants
+        if not (options.new and mutant.digest in before)
+        and (not words or any(word == mutant.code or word in mutant.name for word in words))
+    ]
+    caught = {mutant.digest for mutant in hunt(chosen)}
+    missed = {mutant.digest for mutant in chosen} - caught
+    known = (before - missed) | caught
+    rows = [mutant.row for mutant in mutants if mutant.digest in known]
+    RECORD.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"{len(caught)} of {len(chosen)} mutants caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
