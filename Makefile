@@ -50,6 +50,7 @@ format: $(DEV_STAMP) ## rewrite the code as the formatter wants it
 .PHONY: docs
 docs: $(DEV_STAMP) ## write the generated pages again
 	$(BIN)/python tools/promises.py
+	$(BIN)/python tools/reference.py
 
 .PHONY: mutants
 mutants: $(DEV_STAMP) ## put bugs in on purpose and see the tests fail; ONLY=S3 for some
