@@ -12,6 +12,10 @@ WORLDLY_MODULES = frozenset(
     "concurrent fcntl glob mmap multiprocessing os pathlib queue random sched secrets select selectors shutil socket "
     "socketserver ssl subprocess tempfile threading time urllib http".split()
 )
+# Files that may use one such module all the same, and why.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("records/compression.py", "mmap"): "anonymous memory, of which only what a codec fills is ever touched",
+}
 # Parts of those modules that only compute. `os.PathLike` is a type; the errors are raised by the ports.
 HARMLESS = frozenset({"os.PathLike", "os.strerror", "pathlib.PurePath", "pathlib.PurePosixPath", "urllib.parse"})
 WORLDLY_NAMES = frozenset(
@@ -42,11 +46,13 @@ def touches_the_world(source: Source) -> Iterator[Finding]:
 def _worldly_imports(source: Source, node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
     for alias in node.names:
         name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-        is_worldly = name.split(".")[0] in WORLDLY_MODULES and not any(
-            name == harmless or name.startswith(f"{harmless}.") for harmless in HARMLESS
-        )
-        if (is_worldly or name in WORLDLY_NAMES) and not getattr(node, "level", 0):
+        if not getattr(node, "level", 0) and _is_worldly(name) and (source.place, name) not in EXCEPTIONS:
             yield source.finding(node, f"{name} belongs behind a port (moldau.model.ports)")
+
+
+def _is_worldly(name: str) -> bool:
+    is_harmless = any(name == harmless or name.startswith(f"{harmless}.") for harmless in HARMLESS)
+    return name in WORLDLY_NAMES or (name.split(".")[0] in WORLDLY_MODULES and not is_harmless)
 
 
 def _worldly_call(source: Source, node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
