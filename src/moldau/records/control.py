@@ -1,0 +1,105 @@
+"""Control batches: what the log says to itself, between the records of the clients."""
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from moldau.model.errors import CorruptMessage
+from moldau.model.ids import NO_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.records.builder import build_batch
+from moldau.records.header import Buffer
+from moldau.records.record import Record, iterate_records
+
+_KEY: Final = Struct(">hh")  # version, type
+_KEY_VERSION: Final = 0
+_END_TRANSACTION: Final = Struct(">hi")  # version, coordinator epoch
+_END_TRANSACTION_VERSION: Final = 0
+
+
+class ControlType(IntEnum):
+    """What a control record says, by the number in its key."""
+
+    UNKNOWN = -1  # of a later version: to be passed over, not refused
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+_KNOWN: Final = {int(kind): kind for kind in ControlType}
+
+
+def encode_control_key(kind: ControlType) -> bytes:
+    return _KEY.pack(_KEY_VERSION, kind)
+
+
+def read_control_type(key: bytes | None) -> ControlType:
+    """The type in a control record's key; a later version of the key may be longer."""
+    if key is None or len(key) < _KEY.size:
+        raise CorruptMessage(f"the key of a control record has {_KEY.size} bytes, not {key!r}")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptMessage(f"the key of a control record has version {version}")
+    return _KNOWN.get(kind, ControlType.UNKNOWN)
+
+
+def build_control_batch(
+    controls: Sequence[tuple[ControlType, bytes]],
+    *,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    is_transactional: bool = False,
+) -> bytearray:
+    """A batch of control records: each a type and the encoded body that belongs to it. Never compressed."""
+    return build_batch(
+        [(timestamp_ms, encode_control_key(kind), value, ()) for kind, value in controls],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=is_transactional,
+        is_control=True,
+    )
+
+
+def build_transaction_marker(
+    *,
+    is_commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+) -> bytearray:
+    """The end of a producer's transaction on one partition."""
+    kind = ControlType.COMMIT if is_commit else ControlType.ABORT
+    return build_control_batch(
+        [(kind, _END_TRANSACTION.pack(_END_TRANSACTION_VERSION, coordinator_epoch))],
+        timestamp_ms=timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+    )
+
+
+def read_coordinator_epoch(value: bytes | None) -> int:
+    """The epoch of the coordinator that ended a transaction, from the value of its marker."""
+    if value is None or len(value) < _END_TRANSACTION.size:
+        raise CorruptMessage(f"a transaction marker has {_END_TRANSACTION.size} bytes, not {value!r}")
+    _, coordinator_epoch = _END_TRANSACTION.unpack_from(value)
+    return int(coordinator_epoch)
+
+
+def iterate_control_records(batch: Buffer) -> Iterator[tuple[ControlType, Record]]:
+    for record in iterate_records(batch):
+        yield read_control_type(record.key), record

@@ -1,0 +1,139 @@
+"""Records, and how they are read out of a batch: for compaction, conversion, tools and tests, never on the hot path.
+
+    length | attributes | timestamp delta | offset delta | key length, key | value length, value | headers
+
+Every number but the attributes byte is a varint; a length of -1 stands for "none".
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from moldau.model.errors import CorruptMessage
+from moldau.records.compression import OUTPUT_BYTES_MAX, Compression, decompress
+from moldau.records.header import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, Buffer, read_extent, read_header
+from moldau.records.varint import read_varint, read_varlong
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+# Kafka keeps a header key that is no UTF-8; so do we, and write back the same bytes.
+HEADER_KEY_ERRORS: Final = "surrogateescape"
+
+_TIMESTAMP_MIN: Final = -(1 << 63)
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+class Record(NamedTuple):
+    """One record. Without a key it is null, without a value it is a tombstone."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def iterate_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every whole batch of the buffer. A batch that is cut off at the end, as a fetch may leave it, ends the walk."""
+    view = memoryview(buffer)
+    position = 0
+    while len(view) - position >= HEADER_BYTES:
+        _, size_bytes = read_extent(view, position)
+        if size_bytes < HEADER_BYTES:
+            raise CorruptMessage(f"the batch at byte {position} has a length of {size_bytes - LOG_OVERHEAD}")
+        if size_bytes > len(view) - position:
+            return
+        header = read_header(view, position)
+        if header.magic != MAGIC:
+            raise CorruptMessage(f"the batch at byte {position} has magic {header.magic}, not {MAGIC}")
+        yield header, view[position : position + size_bytes]
+        position += size_bytes
+
+
+def records_body(batch: Buffer, header: BatchHeader, output_bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
+    """What follows the header, decompressed."""
+    body = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    if header.compression == Compression.NONE:
+        return bytes(body)
+    if header.records_count == 0:
+        return b""
+    return decompress(header.compression, body, output_bytes_max)
+
+
+def iterate_records(batch: Buffer, *, output_bytes_max: int = OUTPUT_BYTES_MAX) -> Iterator[Record]:
+    """The records of one batch, whose checksum is taken as checked. CorruptMessage where the bytes are no records."""
+    header = read_header(batch)
+    if not HEADER_BYTES <= header.size_bytes <= len(batch) or header.magic != MAGIC:
+        raise CorruptMessage(f"no batch of magic {MAGIC} in {len(batch)} bytes")
+    body = records_body(batch, header, output_bytes_max)
+    try:
+        yield from _parse(body, header)
+    except IndexError:
+        raise CorruptMessage(f"the batch ends inside one of its {header.records_count} records") from None
+
+
+def _parse(body: bytes, header: BatchHeader) -> Iterator[Record]:
+    # The one-byte case of each varint is written out: half of the time of reading a small record would go into calls.
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.has_log_append_time else None
+    body_end = len(body)
+    position = 0
+    for _ in range(header.records_count):
+        length, position = read_varint(body, position)
+        end = position + length
+        if length < 0 or end > body_end:
+            raise CorruptMessage(f"a record of {length} bytes, {body_end - position} are left")
+        position += 1  # the attributes, of which none is in use
+
+        if (byte := body[position]) < 0x80:
+            delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            delta, position = read_varlong(body, position)
+        timestamp = base_timestamp + delta
+
+        if (byte := body[position]) < 0x80:
+            delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            delta, position = read_varint(body, position)
+
+        key, position = _read_bytes(body, position, end)
+        value, position = _read_bytes(body, position, end)
+        if body[position] == 0:
+            headers: Headers = ()
+            position += 1
+        else:
+            headers, position = _read_headers(body, position, end)
+        if position != end:
+            raise CorruptMessage(f"a record of {length} bytes holds {length + position - end}")
+        if not _TIMESTAMP_MIN <= timestamp <= _TIMESTAMP_MAX:
+            raise CorruptMessage(f"timestamp {timestamp} does not fit into 64 bits")
+        yield Record(base_offset + delta, timestamp if append_time is None else append_time, key, value, headers)
+    if position != body_end:
+        raise CorruptMessage(f"{body_end - position} bytes follow the last of {header.records_count} records")
+
+
+def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    if (byte := body[position]) < 0x80:
+        length, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        length, position = read_varint(body, position)
+    stop = position + length
+    if stop > end:
+        raise CorruptMessage(f"a field of {length} bytes, {end - position} are left in its record")
+    # Any negative length means none, as it does for the Java clients.
+    return (None, position) if length < 0 else (body[position:stop], stop)
+
+
+def _read_headers(body: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = read_varint(body, position)
+    # A header takes two bytes at the least.
+    if not 0 <= count <= (end - position) // 2:
+        raise CorruptMessage(f"a record has {count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        key, position = _read_bytes(body, position, end)
+        if key is None:
+            raise CorruptMessage("a record header has no key")
+        value, position = _read_bytes(body, position, end)
+        headers.append((key.decode("utf-8", HEADER_KEY_ERRORS), value))
+    return tuple(headers), position

@@ -1,0 +1,172 @@
+"""What a producer may send: one whole batch, checked by its header and its checksum alone.
+
+The error codes are those that Apache Kafka 4 answers with, in the order in which it looks.
+"""
+
+from struct import Struct
+from typing import Final, NoReturn
+
+from crc32c import crc32c
+
+from moldau.model.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaError,
+    UnsupportedCompressionType,
+)
+from moldau.model.ids import NO_TIMESTAMP
+from moldau.records.compression import OUTPUT_BYTES_MAX, Compression
+from moldau.records.header import (
+    CHECKED_POSITION,
+    COMPRESSION_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    HEADER_LAYOUT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL,
+    BatchHeader,
+    checksum,
+    read_extent,
+    read_header,
+    write_checksum,
+)
+from moldau.records.record import iterate_records
+
+_LEGACY_LENGTH_MIN: Final = 14  # of a message of magic 0: no batch of any magic is shorter
+_OURS_TO_SET: Final = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
+_LAST_CODEC: Final = max(Compression)
+_ZSTD: Final = int(Compression.ZSTD)
+_MAX_TIMESTAMP: Final = Struct(">q")
+_MAX_TIMESTAMP_POSITION: Final = 35
+
+_unpack_header = HEADER_LAYOUT.unpack_from
+_new_tuple = tuple.__new__
+
+
+def validate_produced(batch: memoryview, *, is_zstd_allowed: bool = True) -> BatchHeader:
+    """The header of a batch that may be appended; otherwise the KafkaError that the producer should hear.
+
+    zstd is allowed from Produce version 7 on. Nothing here grows with the number of records, but the checksum.
+    """
+    if len(batch) < HEADER_BYTES:
+        _refuse(batch, is_zstd_allowed)
+    header = _new_tuple(BatchHeader, _unpack_header(batch))
+    base_offset, length, _, magic, crc, attributes, last, _, _, producer_id, epoch, sequence, count = header
+    codec = attributes & COMPRESSION_MASK
+    if (
+        length + LOG_OVERHEAD != len(batch)
+        or magic != MAGIC
+        or base_offset
+        or attributes & _OURS_TO_SET
+        or (codec >= _ZSTD and (codec > _LAST_CODEC or not is_zstd_allowed))
+        or last + 1 != count
+        or count <= 0
+        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+        or (producer_id < 0 and attributes & TRANSACTIONAL)
+        # The GIL is kept (the last argument): some microseconds of CRC are cheaper than a wait to get it back.
+        or crc32c(batch[CHECKED_POSITION:], 0, 0) != crc
+    ):
+        _refuse(batch, is_zstd_allowed)
+    return header
+
+
+def _refuse(batch: memoryview, is_zstd_allowed: bool) -> NoReturn:
+    raise _fault_of_form(batch) or _fault_of_content(batch, read_header(batch), is_zstd_allowed)
+
+
+def _fault_of_form(batch: memoryview) -> KafkaError | None:
+    """Is this one whole batch of the current format?"""
+    if len(batch) <= MAGIC_POSITION:
+        return InvalidRecord("a produce request has one record batch for each partition, this one has none")
+    size_bytes = read_extent(batch)[1]
+    if size_bytes < LOG_OVERHEAD + _LEGACY_LENGTH_MIN:
+        return CorruptMessage(f"the batch has a length of {size_bytes - LOG_OVERHEAD}")
+    magic = batch[MAGIC_POSITION]
+    if magic > MAGIC:
+        return CorruptMessage(f"the batch has magic {magic}, which is unknown")
+    if size_bytes > len(batch):
+        return InvalidRecord(f"the batch claims {size_bytes} bytes, {len(batch)} came")
+    if magic != MAGIC:
+        return InvalidRecord(f"the batch has magic {magic}: only record batches of magic {MAGIC} are taken")
+    if size_bytes < HEADER_BYTES:
+        return CorruptMessage(f"the batch has {size_bytes} bytes, its header alone takes {HEADER_BYTES}")
+    return None
+
+
+def _fault_of_content(batch: memoryview, header: BatchHeader, is_zstd_allowed: bool) -> KafkaError:
+    codec = header.compression
+    if codec > _LAST_CODEC:
+        return UnsupportedCompressionType(f"codec {codec} is none of gzip (1), snappy (2), lz4 (3), zstd (4)")
+    if codec == Compression.ZSTD and not is_zstd_allowed:
+        return UnsupportedCompressionType("zstd needs Produce version 7 or later")
+    if header.size_bytes != len(batch):
+        return InvalidRecord("a produce request has exactly one record batch for each partition")
+    if header.base_offset:
+        return InvalidRecord(f"the base offset of a produced batch is 0, not {header.base_offset}")
+    computed = checksum(batch, 0, len(batch))
+    if computed != header.crc:
+        return CorruptMessage(f"the batch has checksum {header.crc:#010x}, its bytes give {computed:#010x}")
+    return _fault_of_claims(header)
+
+
+def _fault_of_claims(header: BatchHeader) -> KafkaError:
+    count = header.records_count
+    if count <= 0 or count != header.last_offset_delta + 1:
+        return InvalidRecord(f"{count} records with a last offset delta of {header.last_offset_delta}")
+    if header.is_control:
+        return InvalidRecord("clients cannot write control records")
+    if header.has_producer_id and header.base_sequence < 0:
+        return InvalidRecord(f"producer {header.producer_id} sent sequence {header.base_sequence}")
+    if header.has_producer_id and header.producer_epoch < 0:
+        return InvalidRecord(f"producer {header.producer_id} sent epoch {header.producer_epoch}")
+    if header.is_transactional and not header.has_producer_id:
+        return InvalidRecord("a transactional batch needs a producer id")
+    if header.has_log_append_time:
+        return InvalidTimestamp("producers cannot set the timestamp type to LogAppendTime")
+    return InvalidRecord(f"attributes {header.attributes:#06x} are not for producers to set")
+
+
+def validate_timestamps(header: BatchHeader, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
+    """Refuse times further from `now_ms` than `message.timestamp.before.max.ms` and `.after.max.ms` allow."""
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if timestamp != NO_TIMESTAMP and not -after_max_ms <= now_ms - timestamp <= before_max_ms:
+            raise InvalidTimestamp(
+                f"timestamp {timestamp} is not within [{now_ms - before_max_ms}, {now_ms + after_max_ms}]"
+            )
+
+
+def validate_keys(batch: memoryview, output_bytes_max: int = OUTPUT_BYTES_MAX) -> None:
+    """For compacted topics: every record is well formed and has a key, at the offset that its place says.
+
+    The checksum was right, so a batch that cannot be read was made so: sending it again will not help.
+    """
+    base_offset = read_header(batch).base_offset
+    try:
+        for index, record in enumerate(iterate_records(batch, output_bytes_max=output_bytes_max)):
+            if record.key is None:
+                raise InvalidRecord(f"record {index} has no key, which a compacted topic needs")
+            if record.offset != base_offset + index:
+                raise InvalidRecord(f"record {index} has offset delta {record.offset - base_offset}")
+    except CorruptMessage as error:
+        raise InvalidRecord(error.message) from None
+
+
+def lacks_max_timestamp(header: BatchHeader) -> bool:
+    """Some clients leave the max timestamp unset and rely on the broker to find it."""
+    return header.max_timestamp < header.base_timestamp
+
+
+def correct_max_timestamp(batch: memoryview, output_bytes_max: int = OUTPUT_BYTES_MAX) -> BatchHeader:
+    """Read the records of a batch that lacks its max timestamp, write it and sign the batch again."""
+    try:
+        newest = max(record.timestamp for record in iterate_records(batch, output_bytes_max=output_bytes_max))
+    except CorruptMessage as error:
+        raise InvalidRecord(error.message) from None
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, newest)
+    write_checksum(batch, 0, len(batch))
+    return read_header(batch)

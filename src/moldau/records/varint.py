@@ -1,0 +1,50 @@
+"""Zigzag varints, as records use them for every length, count and delta."""
+
+from typing import Final
+
+from moldau.model.errors import CorruptMessage
+
+_SINGLE: Final = tuple(bytes((encoded,)) for encoded in range(0x80))
+_VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+
+
+def encode_varint(value: int) -> bytes:
+    """A signed number of at most 64 bits; small magnitudes take one byte."""
+    encoded = (value << 1) ^ (value >> 63)
+    if encoded < 0x80:
+        return _SINGLE[encoded]
+    if encoded < 0x4000:
+        return bytes((encoded & 0x7F | 0x80, encoded >> 7))
+    return _encode_long(encoded)
+
+
+def _encode_long(encoded: int) -> bytes:
+    out = bytearray()
+    while encoded >= 0x80:
+        out.append(encoded & 0x7F | 0x80)
+        encoded >>= 7
+    out.append(encoded)
+    return bytes(out)
+
+
+def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
+    """A 32-bit varint and the position behind it."""
+    return _read(buffer, position, _VARINT_BYTES_MAX, 32)
+
+
+def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
+    """A 64-bit varint and the position behind it."""
+    return _read(buffer, position, _VARLONG_BYTES_MAX, 64)
+
+
+def _read(buffer: bytes, position: int, bytes_max: int, bits: int) -> tuple[int, int]:
+    encoded = shift = 0
+    for byte in buffer[position : position + bytes_max]:
+        encoded |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if encoded >> bits:
+                break
+            return (encoded >> 1) ^ -(encoded & 1), position + shift // 7
+    raise CorruptMessage(f"no varint of {bits} bits at byte {position} of the records")
