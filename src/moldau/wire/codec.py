@@ -1,0 +1,147 @@
+"""Bytes to messages and back, one compiled function per message and version, made when it is first needed."""
+
+from typing import Any
+
+from moldau.model.errors import UnsupportedVersion
+from moldau.model.ports import Piece
+from moldau.wire import messages
+from moldau.wire.catalogue import APIS, ENTRIES, schema_of
+from moldau.wire.decoder import Decoder, compile_decoder
+from moldau.wire.encoder import Encoder, compile_encoder
+from moldau.wire.primitives import Malformed, Unencodable
+
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "Malformed",
+    "Unencodable",
+    "api_name",
+    "data_decoder",
+    "data_encoder",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "request_decoder",
+    "request_encoder",
+    "request_header_version",
+    "response_decoder",
+    "response_encoder",
+    "response_header_version",
+    "versions",
+]
+
+_API_VERSIONS = 18
+
+_request_decoders: dict[tuple[int, int], Decoder] = {}
+_request_encoders: dict[tuple[int, int], Encoder] = {}
+_response_decoders: dict[tuple[int, int], Decoder] = {}
+_response_encoders: dict[tuple[int, int], Encoder] = {}
+_data_decoders: dict[tuple[str, int], Decoder] = {}
+_data_encoders: dict[tuple[str, int], Encoder] = {}
+
+
+def versions(api_key: int) -> tuple[int, int] | None:
+    """The oldest and the newest version that the schemas know, or None for an API they do not."""
+    api = APIS.get(api_key)
+    return api and (api.versions.first, api.versions.last)
+
+
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API, or its number where there is none."""
+    api = APIS.get(api_key)
+    return api.name if api else str(api_key)
+
+
+def request_header_version(api_key: int, version: int) -> int:
+    """2 with a tag section, 1 without."""
+    return 2 if APIS[api_key].flexible.has(version) else 1
+
+
+def response_header_version(api_key: int, version: int) -> int:
+    """1 with a tag section, 0 without. ApiVersions never has one: who asks does not know yet what we speak."""
+    return 1 if api_key != _API_VERSIONS and APIS[api_key].flexible.has(version) else 0
+
+
+def request_decoder(api_key: int, version: int) -> Decoder:
+    key = (api_key, version)
+    return _request_decoders.get(key) or _request_decoders.setdefault(key, _compile_decoder(key, "Request"))
+
+
+def response_decoder(api_key: int, version: int) -> Decoder:
+    key = (api_key, version)
+    return _response_decoders.get(key) or _response_decoders.setdefault(key, _compile_decoder(key, "Response"))
+
+
+def request_encoder(api_key: int, version: int) -> Encoder:
+    key = (api_key, version)
+    return _request_encoders.get(key) or _request_encoders.setdefault(key, _compile_encoder(key, "Request"))
+
+
+def response_encoder(api_key: int, version: int) -> Encoder:
+    key = (api_key, version)
+    return _response_encoders.get(key) or _response_encoders.setdefault(key, _compile_encoder(key, "Response"))
+
+
+def decode_request(api_key: int, version: int, body: memoryview) -> Any:
+    """The request in `body`, all of it: bytes left over are `Malformed`."""
+    message, end = request_decoder(api_key, version)(body, 0)
+    if end != len(body):
+        raise _left_over(message, version, len(body) - end)
+    return message
+
+
+def decode_response(api_key: int, version: int, body: memoryview) -> Any:
+    """The response in `body`, all of it: bytes left over are `Malformed`."""
+    message, end = response_decoder(api_key, version)(body, 0)
+    if end != len(body):
+        raise _left_over(message, version, len(body) - end)
+    return message
+
+
+def encode_request(api_key: int, version: int, message: Any, out: list[Piece]) -> None:
+    """Append the pieces of a request; records stay the objects they are."""
+    request_encoder(api_key, version)(message, out)
+
+
+def encode_response(api_key: int, version: int, message: Any, out: list[Piece]) -> None:
+    """Append the pieces of a response; records stay the objects they are."""
+    response_encoder(api_key, version)(message, out)
+
+
+def data_decoder(name: str, version: int) -> Decoder:
+    """For messages that are no API: records of the metadata log, of the coordinators, of control batches."""
+    key = (name, version)
+    if key not in _data_decoders:
+        _check_version(name, version)
+        _data_decoders[key] = compile_decoder(schema_of(name), version, getattr(messages, name))
+    return _data_decoders[key]
+
+
+def data_encoder(name: str, version: int) -> Encoder:
+    key = (name, version)
+    if key not in _data_encoders:
+        _check_version(name, version)
+        _data_encoders[key] = compile_encoder(schema_of(name), version)
+    return _data_encoders[key]
+
+
+def _compile_decoder(key: tuple[int, int], role: str) -> Decoder:
+    name = api_name(key[0]) + role
+    _check_version(name, key[1])
+    return compile_decoder(schema_of(name), key[1], getattr(messages, name))
+
+
+def _compile_encoder(key: tuple[int, int], role: str) -> Encoder:
+    name = api_name(key[0]) + role
+    _check_version(name, key[1])
+    return compile_encoder(schema_of(name), key[1])
+
+
+def _check_version(name: str, version: int) -> None:
+    if name not in ENTRIES or not ENTRIES[name].versions.has(version):
+        raise UnsupportedVersion(f"There is no version {version} of {name}.")
+
+
+def _left_over(message: Any, version: int, count: int) -> Malformed:
+    return Malformed(f"{type(message).__name__} version {version}: {count} bytes left over")

@@ -1,0 +1,127 @@
+"""Request and response frames: the length prefix, the header, and the pieces that go to the network."""
+
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from moldau.model.ports import FileSlice, Piece
+from moldau.wire.catalogue import APIS
+from moldau.wire.codec import request_encoder, response_encoder, response_header_version
+from moldau.wire.primitives import DECODE_FAILURES, ENCODE_FAILURES, Malformed, Unencodable, skip_tags
+
+LENGTH_BYTES: Final = 4
+BODY_UNKNOWN: Final = -1  # where a body would begin that no schema describes
+
+# Smaller pieces are copied together: one buffer is cheaper to send than two.
+JOINED_BYTES_MAX: Final = 4096
+
+_REQUEST_HEADER = Struct(">hhih")
+_RESPONSE_PREFIX = Struct(">ii")
+_RESPONSE_PREFIX_WITH_TAGS = Struct(">iiB")
+
+
+class RequestHeader(NamedTuple):
+    """What every request begins with."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None = None
+
+
+def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header and the position of the body, `BODY_UNKNOWN` if we have no schema for this API and version.
+
+    The first four fields stand in the same place whatever the header's version, so even an ApiVersions request of a
+    version that is still to be invented can be answered.
+    """
+    try:
+        return _parse_request_header(frame)
+    except DECODE_FAILURES as error:
+        raise Malformed(f"request header: {error}") from error
+
+
+def _parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+    position = _REQUEST_HEADER.size
+    client_id = None
+    if size >= 0:
+        stop = position + size
+        if stop > len(frame):
+            raise Malformed("request header: the client id ends after the frame")
+        client_id = frame[position:stop].tobytes().decode()
+        position = stop
+    header = RequestHeader(api_key, api_version, correlation_id, client_id)
+    api = APIS.get(api_key)
+    if api is None or not api.versions.has(api_version):
+        return header, BODY_UNKNOWN
+    if api.flexible.has(api_version):
+        position = skip_tags(frame, position, len(frame)) if frame[position] else position + 1
+    return header, position
+
+
+def frame_request(header: RequestHeader, message: Any) -> list[Piece]:
+    """A whole request frame. Its header version follows from the API and the version."""
+    out: list[Piece] = [b""]
+    request_encoder(header.api_key, header.api_version)(message, out)
+    try:
+        start = _request_header_bytes(header)
+    except ENCODE_FAILURES as error:
+        raise Unencodable(f"request header: {error}") from error
+    length = len(start) + sum(map(len, out))
+    out[0] = length.to_bytes(LENGTH_BYTES, "big") + start
+    return _gather(out, length)
+
+
+def _request_header_bytes(header: RequestHeader) -> bytes:
+    api_key, api_version, correlation_id, client_id = header
+    name = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(name)
+    # The client id keeps its two-byte length in the flexible header too: a broker reads it before it knows the version.
+    tags = b"\0" if APIS[api_key].flexible.has(api_version) else b""
+    return _REQUEST_HEADER.pack(api_key, api_version, correlation_id, size) + name + tags
+
+
+def frame_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Piece]:
+    """A whole response frame."""
+    out: list[Piece] = [b""]
+    response_encoder(api_key, version)(message, out)
+    length = LENGTH_BYTES + sum(map(len, out))
+    if response_header_version(api_key, version):
+        length += 1
+        out[0] = _RESPONSE_PREFIX_WITH_TAGS.pack(length, correlation_id, 0)
+    else:
+        out[0] = _RESPONSE_PREFIX.pack(length, correlation_id)
+    return _gather(out, length)
+
+
+def parse_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """The correlation id of a response frame (without its length prefix), and the position of the body."""
+    try:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        position = 4
+        if len(frame) < position:
+            raise Malformed("response header: shorter than a correlation id")
+        if response_header_version(api_key, version):
+            position = skip_tags(frame, position, len(frame)) if frame[position] else position + 1
+    except DECODE_FAILURES as error:
+        raise Malformed(f"response header: {error}") from error
+    return correlation_id, position
+
+
+def _gather(pieces: list[Piece], length: int) -> list[Piece]:
+    """Join small neighbours; large buffers and slices of files stay as they are."""
+    if length <= JOINED_BYTES_MAX and not any(type(piece) is FileSlice for piece in pieces):
+        return [b"".join(pieces)]  # type: ignore[arg-type]  # no file slice among them
+    gathered: list[Piece] = []
+    small: list[Any] = []
+    for piece in pieces:
+        if isinstance(piece, FileSlice) or len(piece) > JOINED_BYTES_MAX:
+            if small:
+                gathered.append(b"".join(small))
+                small = []
+            gathered.append(piece)
+        else:
+            small.append(piece)
+    if small:
+        gathered.append(b"".join(small))
+    return gathered

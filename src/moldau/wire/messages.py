@@ -1,0 +1,20 @@
+"""Every message of the protocol as a class, made when it is first asked for. `messages.pyi` tells type checkers."""
+
+from typing import Any
+
+from moldau.wire.catalogue import ENTRIES, schema_of
+from moldau.wire.classes import Message, make_class
+
+__all__ = ["Message"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ENTRIES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = make_class(schema_of(name))
+    # Another name of the same table may have been looked up meanwhile, but never this one: keep the first class.
+    return globals().setdefault(name, made)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *ENTRIES])

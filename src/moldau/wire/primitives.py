@@ -1,0 +1,83 @@
+"""What compiled codecs call at run time: varints, tag sections, and the two errors of this layer."""
+
+import struct
+from typing import Final
+
+from moldau.wire.limits import STRING_BYTES_MAX, TAGS_MAX
+
+
+class Malformed(ValueError):
+    """These bytes are not the message they claim to be."""
+
+
+class Unencodable(ValueError):
+    """A message holds a value that its wire form has no room for."""
+
+
+# What reading past the end, or text that is not UTF-8, looks like from inside a compiled decoder.
+DECODE_FAILURES: Final = (struct.error, IndexError, UnicodeDecodeError, OverflowError)
+ENCODE_FAILURES: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError, OverflowError)
+
+VARINT_BYTES_MAX: Final = 5
+
+
+def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits, and the position after it."""
+    value = 0
+    for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, position
+    raise Malformed("a varint does not fit in 32 bits")
+
+
+def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
+    """The position after a tag section of which nothing is known."""
+    count, position = read_uvarint(buffer, position)
+    check_tag_count(count)
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise Malformed("a tagged field ends after the message")
+    return position
+
+
+def check_tag_count(count: int) -> None:
+    if count > TAGS_MAX:
+        raise Malformed(f"{count} tagged fields in one section; {TAGS_MAX} are allowed")
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# Almost every length on the wire is below this; a table look-up costs a tenth of the loop above.
+SMALL_MAX: Final = 0x1FFF
+SMALL: Final = tuple(_uvarint(value) for value in range(SMALL_MAX + 1))
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint of at most 32 bits."""
+    if 0 <= value <= SMALL_MAX:
+        return SMALL[value]
+    if not 0 <= value <= 0xFFFFFFFF:
+        raise Unencodable(f"{value} does not fit in an unsigned varint")
+    return _uvarint(value)
+
+
+def string_length(size: int) -> bytes:
+    """The length prefix of a compact string that is too long for the table of small ones."""
+    if size > STRING_BYTES_MAX:
+        raise Unencodable(f"a string of {size} bytes; {STRING_BYTES_MAX} are allowed")
+    return _uvarint(size + 1)
