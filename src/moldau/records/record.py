@@ -20,6 +20,7 @@ HEADER_KEY_ERRORS: Final = "surrogateescape"
 
 _TIMESTAMP_MIN: Final = -(1 << 63)
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
+_new_tuple = tuple.__new__
 
 
 class Record(NamedTuple):
@@ -72,34 +73,30 @@ def iterate_records(batch: Buffer, *, output_bytes_max: int = OUTPUT_BYTES_MAX) 
 
 
 def _parse(body: bytes, header: BatchHeader) -> Iterator[Record]:
-    # The one-byte case of each varint is written out: half of the time of reading a small record would go into calls.
-    base_offset = header.base_offset
-    base_timestamp = header.base_timestamp
+    # The one-byte case of the deltas is written out: reading small records is mostly the price of calls.
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_log_append_time else None
-    body_end = len(body)
-    position = 0
+    position, body_end = 0, len(body)
     for _ in range(header.records_count):
         length, position = read_varint(body, position)
         end = position + length
         if length < 0 or end > body_end:
             raise CorruptMessage(f"a record of {length} bytes, {body_end - position} are left")
         position += 1  # the attributes, of which none is in use
-
         if (byte := body[position]) < 0x80:
-            delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+            timestamp, position = base_timestamp + ((byte >> 1) ^ -(byte & 1)), position + 1
         else:
-            delta, position = read_varlong(body, position)
-        timestamp = base_timestamp + delta
-
+            timestamp, position = read_varlong(body, position)
+            timestamp += base_timestamp
         if (byte := body[position]) < 0x80:
-            delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+            offset, position = base_offset + ((byte >> 1) ^ -(byte & 1)), position + 1
         else:
-            delta, position = read_varint(body, position)
-
+            offset, position = read_varint(body, position)
+            offset += base_offset
         key, position = _read_bytes(body, position, end)
         value, position = _read_bytes(body, position, end)
+        headers: Headers = ()
         if body[position] == 0:
-            headers: Headers = ()
             position += 1
         else:
             headers, position = _read_headers(body, position, end)
@@ -107,7 +104,7 @@ def _parse(body: bytes, header: BatchHeader) -> Iterator[Record]:
             raise CorruptMessage(f"a record of {length} bytes holds {length + position - end}")
         if not _TIMESTAMP_MIN <= timestamp <= _TIMESTAMP_MAX:
             raise CorruptMessage(f"timestamp {timestamp} does not fit into 64 bits")
-        yield Record(base_offset + delta, timestamp if append_time is None else append_time, key, value, headers)
+        yield _new_tuple(Record, (offset, timestamp if append_time is None else append_time, key, value, headers))
     if position != body_end:
         raise CorruptMessage(f"{body_end - position} bytes follow the last of {header.records_count} records")
 

@@ -29,22 +29,31 @@ def _encode_long(encoded: int) -> bytes:
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """A 32-bit varint and the position behind it."""
-    return _read(buffer, position, _VARINT_BYTES_MAX, 32)
+    """A 32-bit varint and the position behind it; IndexError where the buffer ends before it does."""
+    if (encoded := buffer[position]) < 0x80:
+        return (encoded >> 1) ^ -(encoded & 1), position + 1
+    if (second := buffer[position + 1]) < 0x80:
+        encoded = encoded & 0x7F | second << 7
+        return (encoded >> 1) ^ -(encoded & 1), position + 2
+    return _read_long(buffer, position, _VARINT_BYTES_MAX, 32)
 
 
 def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
-    """A 64-bit varint and the position behind it."""
-    return _read(buffer, position, _VARLONG_BYTES_MAX, 64)
+    """A 64-bit varint and the position behind it; IndexError where the buffer ends before it does."""
+    first = buffer[position]
+    if first >= 0x80 and (second := buffer[position + 1]) < 0x80:
+        encoded = first & 0x7F | second << 7
+        return (encoded >> 1) ^ -(encoded & 1), position + 2
+    return _read_long(buffer, position, _VARLONG_BYTES_MAX, 64)
 
 
-def _read(buffer: bytes, position: int, bytes_max: int, bits: int) -> tuple[int, int]:
-    encoded = shift = 0
-    for byte in buffer[position : position + bytes_max]:
-        encoded |= (byte & 0x7F) << shift
-        shift += 7
+def _read_long(buffer: bytes, position: int, bytes_max: int, bits: int) -> tuple[int, int]:
+    encoded = 0
+    for index in range(bytes_max):
+        byte = buffer[position + index]
+        encoded |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             if encoded >> bits:
                 break
-            return (encoded >> 1) ^ -(encoded & 1), position + shift // 7
+            return (encoded >> 1) ^ -(encoded & 1), position + index + 1
     raise CorruptMessage(f"no varint of {bits} bits at byte {position} of the records")
