@@ -1,1 +1,4 @@
-"""The connection core for peers, the command line, benchmarks and tests."""
+"""The connection core for peers, the command line, benchmarks and tests: `asynchronous.py`, `blocking.py`.
+
+`connection.py` is the pure heart; `cluster.py` finds the right broker and tries again.
+"""

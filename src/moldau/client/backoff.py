@@ -1,0 +1,27 @@
+"""How long to wait before the next try, and when to stop trying."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.ports import Random
+
+GROWTH: Final = 2.0
+SPREAD: Final = 0.2  # clients that failed together should not return together
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Waits that double up to a bound, within one deadline for all tries. Time is passed in."""
+
+    random: Random
+    first_ms: float
+    longest_ms: float
+    deadline_ms: float
+    tries: int = 0
+
+    def next_wait_ms(self, now_ms: float) -> float | None:
+        """The wait before the next try, or None when it would come too late."""
+        wait_ms = min(self.first_ms * GROWTH ** min(self.tries, 30), self.longest_ms)
+        wait_ms *= 1 + SPREAD * (2 * self.random.random() - 1)
+        self.tries += 1
+        return wait_ms if now_ms + wait_ms < self.deadline_ms else None

@@ -1,0 +1,129 @@
+"""A conversation on a real (or simulated) connection: effects are carried out, time and frames are handed in."""
+
+import asyncio
+import math
+from typing import Any
+
+from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.settings import ClientSettings
+from moldau.model.ids import Address
+from moldau.model.ports import Clock, Connection, Network
+
+
+class Link:
+    """One connection to one broker. It is opened once; when it is closed it stays so."""
+
+    def __init__(
+        self, address: Address, clock: Clock, settings: ClientSettings, authentication: Authentication | None = None
+    ) -> None:
+        self.address = address
+        self._clock = clock
+        self._settings = settings
+        self._conversation = Conversation(str(address), settings, authentication)
+        self._connection: Connection | None = None
+        self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._next_ticket = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = math.inf
+
+    @property
+    def is_closed(self) -> bool:
+        return self._conversation.phase is Phase.CLOSED
+
+    async def open(self, network: Network) -> None:
+        """Connect; `OSError` when nobody answers in time. Versions are negotiated while requests already wait."""
+        patience_ms = self._settings.connect_timeout_ms
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                await network.connect(self.address, self, self._settings.frame_bytes_max)
+        except TimeoutError:
+            self._drop("no connection in time")
+            raise TimeoutError(f"no connection within {patience_ms / 1000:g} s") from None
+        except BaseException as error:
+            self._drop(str(error))
+            raise
+
+    def ask(
+        self, request: Any, *, timeout_ms: float | None = None, version_at_most: int | None = None
+    ) -> asyncio.Future[Any]:
+        """The future answer. It may be cancelled; the answer is then dropped when it comes."""
+        self._next_ticket += 1
+        future = self._futures[self._next_ticket] = asyncio.get_running_loop().create_future()
+        effects = self._conversation.asked(
+            self._next_ticket, request, self._now_ms(), timeout_ms=timeout_ms, version_at_most=version_at_most
+        )
+        self._act(effects)
+        return future
+
+    def close(self) -> None:
+        self._drop("we closed it")
+
+    # What the connection tells us
+
+    def connected(self, connection: Connection) -> None:
+        self._connection = connection
+        self._act(self._conversation.opened(self._now_ms()))
+
+    def frame_received(self, frame: memoryview) -> None:
+        # The frame is lent; answers are kept, with the record batches in them as views of one copy.
+        self._act(self._conversation.received(memoryview(bytes(frame)), self._now_ms()))
+
+    def drained(self) -> None:
+        """What is queued is bounded by the requests in flight, so there is nothing to resume."""
+
+    def disconnected(self, reason: str) -> None:
+        self._connection = None
+        self._act(self._conversation.lost(reason))
+
+    # What the conversation wants
+
+    def _act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendFrame(pieces):
+                    if self._connection is not None:
+                        self._connection.send(pieces)
+                case Deliver(ticket, response):
+                    future = self._futures.pop(ticket)
+                    if not future.done():
+                        future.set_result(response)
+                case Fail(ticket, error):
+                    future = self._futures.pop(ticket)
+                    if not future.done():
+                        future.set_exception(error)
+                case Close():
+                    self._hang_up()
+        self._set_timer()
+
+    def _drop(self, reason: str) -> None:
+        self._act(self._conversation.lost(reason))
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def _set_timer(self) -> None:
+        """One timer, moved only forward to an earlier time; ringing too early is cheap."""
+        wake_at_ms = self._conversation.wake_at_ms
+        if self.is_closed or wake_at_ms < self._timer_at_ms:
+            self._stop_timer()
+        if self._timer is None and wake_at_ms != math.inf:
+            delay_ms = max(0.0, wake_at_ms - self._now_ms())
+            self._timer_at_ms = wake_at_ms
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at_ms = math.inf
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._timer_at_ms = math.inf
+        self._act(self._conversation.passed(self._now_ms()))
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ms()

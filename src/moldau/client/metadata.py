@@ -1,0 +1,162 @@
+"""What a client knows of the cluster: brokers, topics, who leads which partition, and since when it knows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from moldau.client.errors import error_of
+from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from moldau.model.ids import NO_EPOCH, NO_NODE, NO_TOPIC_ID, Address, NodeId, TopicId
+
+TOPICS_MAX: Final = 200_000  # the oldest knowledge is dropped beyond it
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """A broker as the cluster told of it."""
+
+    node_id: NodeId
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition as the cluster told of it."""
+
+    index: int
+    leader: NodeId
+    leader_epoch: int = NO_EPOCH
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as the cluster told of it; with an error, it has no partitions we could use."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionView, ...] = ()
+    is_internal: bool = False
+    error: KafkaError | None = None
+    known_since_ms: float = 0.0
+
+    def partition(self, index: int) -> PartitionView | None:
+        # They are sorted and nearly always 0, 1, 2 …
+        if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
+            return self.partitions[index]
+        return next((each for each in self.partitions if each.index == index), None)
+
+
+@dataclass(slots=True)
+class Metadata:
+    """The cache. It never goes back to an older leader epoch of the same topic, whoever tells it so."""
+
+    cluster_id: str | None = None
+    controller: NodeId = NO_NODE
+    brokers: dict[NodeId, BrokerView] = field(default_factory=dict)
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    _names: dict[TopicId, str] = field(default_factory=dict)
+
+    def update(self, response: Any, now_ms: float) -> list[TopicView]:
+        """Take in a MetadataResponse; the topics it told of, errors included."""
+        self.cluster_id = response.cluster_id or self.cluster_id
+        self.controller = NodeId(response.controller_id)
+        self.brokers = {
+            NodeId(each.node_id): BrokerView(NodeId(each.node_id), Address(each.host, each.port), each.rack)
+            for each in response.brokers
+        }
+        told = [_topic_from(each, now_ms) for each in response.topics or ()]
+        for topic in told:
+            self._learn(topic)
+        return told
+
+    def forget(self, name: str) -> None:
+        """The next look at this topic asks the cluster."""
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self._names.pop(topic.topic_id, None)
+
+    def forget_except(self, names: Iterable[str]) -> None:
+        """After a listing of all topics: those it did not name are gone."""
+        for gone in set(self.topics).difference(names):
+            self.forget(gone)
+
+    def fresh(self, name: str, now_ms: float, max_age_ms: float) -> TopicView | None:
+        """The topic, if it is known without error and not for too long."""
+        topic = self.topics.get(name)
+        if topic is None or topic.error is not None or now_ms - topic.known_since_ms > max_age_ms:
+            return None
+        return topic
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        return self._names.get(topic_id)
+
+    def leader(self, name: str, index: int) -> PartitionView:
+        """The partition with its leader; a KafkaError when there is none to talk to."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name} is not known")
+        if topic.error is not None:
+            raise topic.error
+        partition = topic.partition(index)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"topic {name} has {len(topic.partitions)} partitions, there is no {index}")
+        if partition.leader not in self.brokers:
+            raise LeaderNotAvailable(f"partition {index} of topic {name} has no leader at the moment")
+        return partition
+
+    def _learn(self, topic: TopicView) -> None:
+        if not topic.name:
+            return
+        before = self.topics.pop(topic.name, None)
+        if before is not None:
+            self._names.pop(before.topic_id, None)
+            topic = _newest(topic, before)
+        self.topics[topic.name] = topic
+        if topic.topic_id != NO_TOPIC_ID:
+            self._names[topic.topic_id] = topic.name
+        if len(self.topics) > TOPICS_MAX:
+            self.forget(next(iter(self.topics)))
+
+
+def _newest(topic: TopicView, before: TopicView) -> TopicView:
+    """Keep what we know of a partition when a broker that lags behind tells of an older leader epoch."""
+    if topic.topic_id != before.topic_id or topic.topic_id == NO_TOPIC_ID:
+        return topic  # another topic of the same name, or a broker too old to tell
+    kept = (_newer(each, before.partition(each.index)) for each in topic.partitions)
+    return replace(topic, partitions=tuple(kept))
+
+
+def _newer(told: PartitionView, known: PartitionView | None) -> PartitionView:
+    return known if known is not None and known.leader_epoch > told.leader_epoch else told
+
+
+def _topic_from(topic: Any, now_ms: float) -> TopicView:
+    # A leader that is just being elected is no reason to hold the other partitions' leaders back.
+    is_usable = topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and bool(topic.partitions)
+    error = None if is_usable else _error(topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic.name}")
+    partitions = sorted((_partition_from(each) for each in topic.partitions), key=lambda each: each.index)
+    return TopicView(topic.name or "", TopicId(topic.topic_id), tuple(partitions), topic.is_internal, error, now_ms)
+
+
+def _partition_from(partition: Any) -> PartitionView:
+    return PartitionView(
+        partition.partition_index,
+        NodeId(partition.leader_id),
+        partition.leader_epoch,
+        tuple(partition.replica_nodes),
+        tuple(partition.isr_nodes),
+        tuple(partition.offline_replicas),
+        None if partition.error_code == ErrorCode.NONE else _error(partition.error_code, "partition"),
+    )
+
+
+def _error(code: int, about: str) -> KafkaError:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopicOrPartition(f"{about} does not exist")
+    error = error_of(code)
+    return type(error)(f"{about}: {error.message}")

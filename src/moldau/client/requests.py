@@ -1,0 +1,197 @@
+"""Requests from plain values, and plain values from answers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from moldau.client.errors import error_of
+from moldau.client.metadata import PartitionView, TopicView
+from moldau.client.words import (
+    AbortedTransaction,
+    ConfigEntry,
+    Fetched,
+    Isolation,
+    NewTopic,
+    Resource,
+    TopicOutcome,
+)
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NodeId, TopicId, TopicPartition
+from moldau.model.ports import Piece
+from moldau.wire import messages
+from moldau.wire.messages import Message
+
+# What IncrementalAlterConfigs may do with a setting.
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+Change = tuple[str, int, str | None]
+EVERYTHING: Final = 2**31 - 1
+
+
+def create_topics(topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool) -> Message:
+    request = messages.CreateTopicsRequest
+    return request(
+        topics=[
+            request.CreatableTopic(
+                name=topic.name,
+                num_partitions=-1 if topic.assignments else topic.partitions,
+                replication_factor=-1 if topic.assignments else topic.replication_factor,
+                assignments=[
+                    request.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                    for index, replicas in enumerate(topic.assignments)
+                ],
+                configs=[request.CreatableTopicConfig(name=name, value=text) for name, text in topic.configs.items()],
+            )
+            for topic in topics
+        ],
+        timeout_ms=timeout_ms,
+        validate_only=validate_only,
+    )
+
+
+def created(answer: Any) -> TopicOutcome:
+    error = None if answer.error_code == ErrorCode.NONE else error_of(answer.error_code, answer.error_message)
+    return TopicOutcome(answer.name, error, TopicId(answer.topic_id), answer.num_partitions, answer.replication_factor)
+
+
+def delete_topics(names: Sequence[str], timeout_ms: int) -> Message:
+    request = messages.DeleteTopicsRequest
+    states = [request.DeleteTopicState(name=name) for name in names]
+    return request(topics=states, topic_names=list(names), timeout_ms=timeout_ms)
+
+
+def create_partitions(counts: Mapping[str, int], timeout_ms: int, validate_only: bool) -> Message:
+    request = messages.CreatePartitionsRequest
+    topics = [request.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
+    return request(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
+
+
+def describe_cluster() -> Message:
+    return messages.DescribeClusterRequest()
+
+
+def describe_configs(resource: Resource, names: Iterable[str] | None, with_documentation: bool) -> Message:
+    request = messages.DescribeConfigsRequest
+    wanted = request.DescribeConfigsResource(
+        resource_type=resource.kind,
+        resource_name=resource.name,
+        configuration_keys=None if names is None else list(names),
+    )
+    return request(resources=[wanted], include_synonyms=False, include_documentation=with_documentation)
+
+
+def config_entry(answer: Any) -> ConfigEntry:
+    return ConfigEntry(
+        answer.name,
+        answer.value,
+        answer.config_source,
+        answer.is_sensitive,
+        answer.read_only,
+        answer.documentation,
+    )
+
+
+def config_changes(
+    values: Mapping[str, str], removed: Iterable[str], appended: Mapping[str, str], subtracted: Mapping[str, str]
+) -> list[Change]:
+    return [
+        *((name, SET, text) for name, text in values.items()),
+        *((name, DELETE, None) for name in removed),
+        *((name, APPEND, text) for name, text in appended.items()),
+        *((name, SUBTRACT, text) for name, text in subtracted.items()),
+    ]
+
+
+def alter_configs(resource: Resource, changes: Sequence[Change], validate_only: bool) -> Message:
+    request = messages.IncrementalAlterConfigsRequest
+    configs = [
+        request.AlterableConfig(name=name, config_operation=operation, value=text) for name, operation, text in changes
+    ]
+    target = request.AlterConfigsResource(resource_type=resource.kind, resource_name=resource.name, configs=configs)
+    return request(resources=[target], validate_only=validate_only)
+
+
+def init_producer_id(transactional_id: str | None, transaction_timeout_ms: int) -> Message:
+    return messages.InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms
+    )
+
+
+def produce(
+    topic: TopicView, partition: int, batch: Piece, acks: int, timeout_ms: int, transactional_id: str | None
+) -> Message:
+    request = messages.ProduceRequest
+    part = request.PartitionProduceData(index=partition, records=batch)
+    return request(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[request.TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[part])],
+    )
+
+
+def fetch(
+    wanted: Sequence[tuple[TopicView, PartitionView, int]],
+    *,
+    max_bytes: int,
+    min_bytes: int,
+    max_wait_ms: int,
+    isolation: Isolation,
+    partition_max_bytes: int | None = None,
+) -> Message:
+    """Without a session: each request stands for itself."""
+    request = messages.FetchRequest
+    topics: dict[str, Any] = {}
+    for topic, partition, offset in wanted:
+        parts = topics.setdefault(
+            topic.name, request.FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[])
+        )
+        parts.partitions.append(
+            request.FetchPartition(
+                partition=partition.index,
+                current_leader_epoch=partition.leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=max_bytes if partition_max_bytes is None else partition_max_bytes,
+            )
+        )
+    return request(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        topics=list(topics.values()),
+    )
+
+
+def fetched(answer: Any) -> Fetched:
+    error = None if answer.error_code == ErrorCode.NONE else error_of(answer.error_code)
+    aborted = (AbortedTransaction(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ())
+    return Fetched(
+        memoryview(b"") if answer.records is None else memoryview(answer.records),
+        answer.high_watermark,
+        answer.last_stable_offset,
+        answer.log_start_offset,
+        tuple(aborted),
+        NodeId(answer.preferred_read_replica),
+        error,
+    )
+
+
+def list_offsets(where: TopicPartition, target: PartitionView, timestamp_ms: int, isolation: Isolation) -> Message:
+    request = messages.ListOffsetsRequest
+    part = request.ListOffsetsPartition(
+        partition_index=where.partition, current_leader_epoch=target.leader_epoch, timestamp=timestamp_ms
+    )
+    return request(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[request.ListOffsetsTopic(name=where.topic, partitions=[part])],
+    )
+
+
+def delete_records(topic: str, partition: int, before_offset: int, timeout_ms: int) -> Message:
+    request = messages.DeleteRecordsRequest
+    part = request.DeleteRecordsPartition(partition_index=partition, offset=before_offset)
+    return request(topics=[request.DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=timeout_ms)

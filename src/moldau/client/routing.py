@@ -1,0 +1,52 @@
+"""What a request or an answer says about partitions: which versions can carry it, and which errors it brought."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TOPIC_ID
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+DELETE_RECORDS: Final = 21
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+
+# Where an answer keeps its partitions.
+_PLACES: Final = {
+    PRODUCE: ("responses", "partition_responses"),
+    FETCH: ("responses", "partitions"),
+    LIST_OFFSETS: ("topics", "partitions"),
+    DELETE_RECORDS: ("topics", "partitions"),
+    OFFSET_FOR_LEADER_EPOCH: ("topics", "partitions"),
+}
+_LAST_WITH_NAMES: Final = {PRODUCE: ("topic_data", 12), FETCH: ("topics", 12)}
+
+
+def version_limit(request: Any) -> int | None:
+    """Later versions of Produce and Fetch carry topic ids only: without an id, the last one with names must do."""
+    if request.API_KEY not in _LAST_WITH_NAMES:
+        return None
+    place, version = _LAST_WITH_NAMES[request.API_KEY]
+    has_ids = all(each.topic_id != NO_TOPIC_ID for each in getattr(request, place))
+    return None if has_ids else version
+
+
+def partitions_of(response: Any) -> Iterator[tuple[Any, Any]]:
+    """Each (topic, partition) that an answer tells of."""
+    topics, partitions = _PLACES[response.API_KEY]
+    for topic in getattr(response, topics) or ():
+        for partition in getattr(topic, partitions) or ():
+            yield topic, partition
+
+
+def first_error(response: Any) -> tuple[int, str | None]:
+    """The first error code in an answer to a leader's request, and the broker's words for it if it gave any."""
+    if response is None or response.API_KEY not in _PLACES:
+        return ErrorCode.NONE, None
+    if getattr(response, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+        return response.error_code, None
+    for _, partition in partitions_of(response):
+        if partition.error_code != ErrorCode.NONE:
+            return partition.error_code, getattr(partition, "error_message", None)
+    return ErrorCode.NONE, None

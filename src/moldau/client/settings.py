@@ -1,0 +1,22 @@
+"""How patient and how greedy a client is."""
+
+from dataclasses import dataclass
+
+from moldau.model.units import MINUTE_MS, SECOND_MS, MiB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSettings:
+    """The defaults are those of Kafka's own clients; the comments give Kafka's names."""
+
+    client_id: str = "moldau"
+    connect_timeout_ms: int = 10 * SECOND_MS  # socket.connection.setup.timeout.ms
+    request_timeout_ms: int = 30 * SECOND_MS  # request.timeout.ms
+    total_timeout_ms: int = MINUTE_MS  # default.api.timeout.ms: all tries of one call together
+    requests_in_flight_max: int = 5  # max.in.flight.requests.per.connection
+    requests_waiting_max: int = 10_000  # per connection, beyond those in flight
+    retry_backoff_ms: int = 100  # retry.backoff.ms
+    retry_backoff_max_ms: int = SECOND_MS  # retry.backoff.max.ms
+    metadata_max_age_ms: int = 5 * MINUTE_MS  # metadata.max.age.ms
+    frame_bytes_max: int = 100 * MiB  # a larger answer closes the connection
+    creates_topics: bool = False  # allow.auto.create.topics, when a topic is looked up

@@ -1,0 +1,160 @@
+"""What a client is asked for and what it answers, apart from raw messages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from moldau.model.errors import KafkaError
+from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP, NO_TOPIC_ID, NodeId, TopicId
+
+# Timestamps with a meaning of their own in ListOffsets.
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+
+
+class Isolation(IntEnum):
+    """What a reader may see of transactions."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class ResourceKind(IntEnum):
+    """What has settings, by DescribeConfigs' numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    """Something with settings: a topic, a broker (its name is its id; empty for all brokers)."""
+
+    kind: ResourceKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 leaves the number to the broker's defaults; `assignments` are replicas by partition."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What became of one topic in a request about several."""
+
+    name: str
+    error: KafkaError | None = None
+    topic_id: TopicId = NO_TOPIC_ID
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+class ConfigSource(IntEnum):
+    """Where the value of a setting comes from, by DescribeConfigs' numbers."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a resource."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool = False
+    is_read_only: bool = False
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == ConfigSource.DEFAULT
+
+    @property
+    def source_name(self) -> str:
+        return ConfigSource(self.source).name.lower() if self.source in list(ConfigSource) else str(self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Where an acknowledged batch is. Without acknowledgement (acks=0) the offset is not known."""
+
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = NO_OFFSET
+
+
+class AbortedTransaction(NamedTuple):
+    """A reader of committed records skips this producer's records from this offset to its abort marker."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One partition's part of a fetch: raw batches, which may begin before the offset that was asked for."""
+
+    records: memoryview = field(default_factory=lambda: memoryview(b""))
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    aborted: tuple[AbortedTransaction, ...] = ()
+    preferred_read_replica: NodeId = NO_NODE
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """An answer of ListOffsets; `offset` is -1 where no record is that young."""
+
+    offset: int
+    timestamp_ms: int = NO_TIMESTAMP
+    leader_epoch: int = NO_EPOCH
+    error: KafkaError | None = None
+
+
+class ProducerIdentity(NamedTuple):
+    """Who an idempotent producer is."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster at a glance."""
+
+    cluster_id: str | None
+    controller: NodeId
+    brokers: tuple["ClusterBroker", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBroker:
+    """A broker in a description of the cluster."""
+
+    node_id: NodeId
+    host: str
+    port: int
+    rack: str | None = None
+    is_fenced: bool = False
