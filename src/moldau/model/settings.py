@@ -1,6 +1,7 @@
 """How a setting is declared, once, beside the code it governs: name, type, default, bounds and a sentence."""
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -18,7 +19,7 @@ LONG_MAX: Final = (1 << 63) - 1
 
 # Python's own int() and float() would also take "1_000", "nan" and digits of other scripts; no number needs 40 digits.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
-_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 
 
 class Scope(Enum):
@@ -57,8 +58,12 @@ class Setting:
     check: Callable[[Any], str | None] | None = None
     scope: Scope = Scope.STATIC
     has_effect: bool = True
-    is_sensitive: bool = False
     is_internal: bool = False  # accepted, but left out of listings, as Kafka does
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Any:
         """The value that `text` stands for; `InvalidConfig` says what would be accepted."""
@@ -104,7 +109,7 @@ class Setting:
         return value
 
     def _number(self, text: str) -> float:
-        if not _NUMBER.fullmatch(text):
+        if not _NUMBER.fullmatch(text) or math.isinf(float(text)):
             raise self._refusal(text, "it must be a number")
         return float(text)
 
@@ -122,8 +127,13 @@ class Setting:
             raise self._refusal(value, complaint)
 
     def _refusal(self, value: object, why: str) -> InvalidConfig:
-        shown = "[hidden]" if self.is_sensitive else self.format(value)
+        shown = "[hidden]" if self.is_sensitive else shorten(str(self.format(value)))
         return InvalidConfig(f"Invalid value {shown} for configuration {self.name}: {why}.")
+
+
+def shorten(text: str, length_max: int = 200) -> str:
+    """A text from outside, cut to what an error message can carry."""
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
 _KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.LONG, float: Kind.DOUBLE, str: Kind.STRING}
@@ -141,7 +151,6 @@ def setting(
     check: Callable[[Any], str | None] | None = None,
     scope: Scope = Scope.STATIC,
     has_effect: bool = True,
-    is_sensitive: bool = False,
     is_internal: bool = False,
 ) -> Any:
     """A dataclass field that is also a setting. Its kind follows from the annotation unless given."""
@@ -156,7 +165,6 @@ def setting(
         "check": check,
         "scope": scope,
         "has_effect": has_effect,
-        "is_sensitive": is_sensitive,
         "is_internal": is_internal,
     }
     return dataclasses.field(default=default, metadata={"setting": keywords})
@@ -191,9 +199,9 @@ def _kind_of(hint: Any) -> Kind:
 
 def parse_settings(owner: type[Settings], texts: Mapping[str, str]) -> Settings:
     """An instance of `owner` from texts by setting name; names that are not its own are left alone."""
-    fields = {
-        field: each.parse(texts[each.name])
-        for field, each in declared(owner).items()
-        if texts.get(each.name) is not None
-    }
-    return owner(**fields)
+    return owner(**parse_fields(owner, texts))
+
+
+def parse_fields(owner: type, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `owner` that `texts` speak of, by field name."""
+    return {field: each.parse(texts[each.name]) for field, each in declared(owner).items() if each.name in texts}
