@@ -1,0 +1,386 @@
+"""The pure connection core: every branch of the negotiation, matching, bounds and time-outs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.errors import ConnectionLost, NoAnswer, TooManyWaiting
+from moldau.client.settings import ClientSettings
+from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
+from moldau.wire import codec, framing, messages
+
+API_VERSIONS = 18
+HEARTBEAT = 12
+METADATA = 3
+SETTINGS = ClientSettings(requests_in_flight_max=2, requests_waiting_max=3, request_timeout_ms=1000)
+NEWEST = (codec.versions(API_VERSIONS) or (0, 0))[1]
+
+
+def conversation(settings: ClientSettings = SETTINGS, authentication: Authentication | None = None) -> Conversation:
+    return Conversation("broker:9092", settings, authentication)
+
+
+def frame_of(pieces: list[Any]) -> memoryview:
+    return memoryview(b"".join(bytes(each) for each in pieces))[4:]
+
+
+def question(effects: list[Effect]) -> tuple[framing.RequestHeader, Any]:
+    """The one request among the effects."""
+    (sent,) = (each for each in effects if isinstance(each, SendFrame))
+    frame = frame_of(sent.pieces)
+    header, position = framing.parse_request_header(frame)
+    return header, codec.decode_request(header.api_key, header.api_version, frame[position:])
+
+
+def answer(header: framing.RequestHeader, response: Any, version: int | None = None) -> memoryview:
+    spoken = header.api_version if version is None else version
+    return frame_of(framing.frame_response(header.api_key, spoken, header.correlation_id, response))
+
+
+def offers(error_code: int = 0, /, **ranges: tuple[int, int]) -> Any:
+    keys = {"versions": API_VERSIONS, "heartbeat": HEARTBEAT, "metadata": METADATA, "produce": 0, "sasl": 17}
+    response = messages.ApiVersionsResponse
+    api_keys = [
+        response.ApiVersion(api_key=keys[name], min_version=low, max_version=high)
+        for name, (low, high) in ranges.items()
+    ]
+    return response(error_code=error_code, api_keys=api_keys)
+
+
+def ready(settings: ClientSettings = SETTINGS, /, **ranges: tuple[int, int]) -> Conversation:
+    talk = conversation(settings)
+    header, _ = question(talk.opened(0))
+    talk.received(answer(header, offers(**(ranges or {"heartbeat": (0, 4), "produce": (3, 9)}))), 0)
+    assert talk.phase is Phase.READY
+    return talk
+
+
+def failures(effects: list[Effect]) -> dict[int, Exception]:
+    return {each.ticket: each.error for each in effects if isinstance(each, Fail)}
+
+
+def closing(effects: list[Effect]) -> str:
+    (close,) = (each for each in effects if isinstance(each, Close))
+    return close.reason
+
+
+def heartbeat(group: str = "g") -> Any:
+    return messages.HeartbeatRequest(group_id=group)
+
+
+# Negotiation
+
+
+def test_the_newest_version_of_apiversions_is_tried_first() -> None:
+    header, request = question(conversation().opened(0))
+    assert (header.api_key, header.api_version, header.client_id) == (API_VERSIONS, NEWEST, "moldau")
+    assert request.client_software_name == "moldau"
+
+
+def test_after_the_answer_the_highest_version_of_both_is_used() -> None:
+    talk = ready(heartbeat=(0, 3))
+    header, _ = question(talk.asked(1, heartbeat(), 0))
+    assert header.api_version == 3
+    assert talk.version_for(HEARTBEAT) == 3
+
+
+def test_a_broker_that_knows_more_than_we_do_is_spoken_to_in_our_newest() -> None:
+    talk = ready(heartbeat=(0, 99))
+    assert talk.version_for(HEARTBEAT) == (codec.versions(HEARTBEAT) or (0, 0))[1]
+
+
+def test_error_35_with_a_range_means_once_more_in_that_range() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    refusal = answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 2)), version=0)
+    again, _ = question(talk.received(refusal, 0))
+    assert again.api_version == 2
+    talk.received(answer(again, offers(heartbeat=(0, 1))), 0)
+    assert talk.phase is Phase.READY
+    assert talk.version_for(HEARTBEAT) == 1
+
+
+def test_error_35_without_a_range_means_once_more_in_version_0() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    again, _ = question(talk.received(answer(header, offers(ErrorCode.UNSUPPORTED_VERSION), version=0), 0))
+    assert again.api_version == 0
+    talk.received(answer(again, offers(heartbeat=(0, 0))), 0)
+    assert talk.phase is Phase.READY
+
+
+def test_error_35_with_a_body_that_is_cut_off_means_once_more_in_version_0() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    cut = header.correlation_id.to_bytes(4, "big") + int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
+    again, _ = question(talk.received(memoryview(cut), 0))
+    assert again.api_version == 0
+
+
+def test_a_broker_that_refuses_every_version_it_offers_is_left() -> None:
+    talk = conversation()
+    effects = talk.opened(0)
+    tried = []
+    while talk.phase is Phase.NEGOTIATING:
+        header, _ = question(effects)
+        tried.append(header.api_version)
+        effects = talk.received(answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 99)), version=0), 0)
+    assert tried == list(range(NEWEST, -1, -1))
+    assert "does not speak any version of ApiVersions" in closing(effects)
+
+
+def test_another_error_in_the_negotiation_is_told_in_words() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    effects = talk.received(answer(header, offers(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)), 0)
+    assert "refused to tell its versions: cluster authorization failed" in closing(effects)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x7f\xff\xff\xff"])
+def test_nonsense_in_the_negotiation_closes_the_connection(body: bytes) -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    talk.asked(1, heartbeat(), 0)
+    effects = talk.received(memoryview(header.correlation_id.to_bytes(4, "big") + body), 0)
+    assert isinstance(failures(effects)[1], ConnectionLost)
+    assert talk.phase is Phase.CLOSED
+
+
+def test_a_connection_closed_in_the_negotiation_hints_at_the_listener() -> None:
+    talk = conversation()
+    talk.opened(0)
+    assert "is it a Kafka listener" in closing(talk.lost(""))
+
+
+def test_silence_in_the_negotiation_ends_it() -> None:
+    talk = conversation()
+    talk.opened(0)
+    talk.asked(1, heartbeat(), 500)
+    assert talk.wake_at_ms == 1000
+    assert not talk.passed(999)
+    effects = talk.passed(1000)
+    assert "did not answer ApiVersions in time" in closing(effects)
+    error = failures(effects)[1]
+    assert isinstance(error, ConnectionLost)
+    assert not error.was_sent
+
+
+def test_finalized_features_are_remembered() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    response = offers(heartbeat=(0, 4))
+    feature = messages.ApiVersionsResponse.FinalizedFeatureKey
+    response.finalized_features = [feature(name="metadata.version", max_version_level=25, min_version_level=25)]
+    talk.received(answer(header, response), 0)
+    assert talk.features == {"metadata.version": 25}
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("ranges", "limit", "words"),
+    [
+        ({"metadata": (0, 12)}, None, "does not offer Heartbeat"),
+        ({"heartbeat": (40, 41)}, None, "speaks Heartbeat 40-41"),
+        ({"heartbeat": (3, 4)}, 2, "speaks Heartbeat 3-4, this request needs 0-2"),
+    ],
+)
+def test_a_version_nobody_shares_fails_that_request_alone(
+    ranges: dict[str, tuple[int, int]], limit: int | None, words: str
+) -> None:
+    talk = ready(**ranges)
+    (fail,) = talk.asked(1, heartbeat(), 0, version_at_most=limit)
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, UnsupportedVersion)
+    assert words in fail.error.message
+    assert talk.phase is Phase.READY
+
+
+def test_a_request_may_ask_for_an_older_version() -> None:
+    header, _ = question(ready().asked(1, heartbeat(), 0, version_at_most=1))
+    assert header.api_version == 1
+
+
+def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
+    talk = ready()
+    effects = talk.asked(1, messages.HeartbeatRequest(group_id=12), 0)  # type: ignore[arg-type]
+    assert set(failures(effects)) == {1}
+    assert question(talk.asked(2, heartbeat(), 0))
+    assert talk.phase is Phase.READY
+
+
+# Questions and answers
+
+
+def test_requests_wait_for_the_negotiation_and_then_leave_in_order() -> None:
+    talk = conversation()
+    header, _ = question(talk.opened(0))
+    assert talk.asked(1, heartbeat("one"), 0) == []
+    assert talk.asked(2, heartbeat("two"), 0) == []
+    sent = talk.received(answer(header, offers(heartbeat=(0, 4))), 0)
+    assert [question([each])[1].group_id for each in sent] == ["one", "two"]
+
+
+def test_each_answer_reaches_the_ticket_that_asked() -> None:
+    talk = ready()
+    first, _ = question(talk.asked(7, heartbeat(), 0))
+    second, _ = question(talk.asked(8, heartbeat(), 0))
+    assert first.correlation_id != second.correlation_id
+    for ticket, header in ((7, first), (8, second)):
+        (delivered,) = talk.received(answer(header, messages.HeartbeatResponse(error_code=ticket)), 0)
+        assert isinstance(delivered, Deliver)
+        assert (delivered.ticket, delivered.response.error_code) == (ticket, ticket)
+    assert talk.is_idle
+
+
+def test_no_more_than_the_bound_is_in_flight() -> None:
+    talk = ready()
+    headers = [question(talk.asked(ticket, heartbeat(), 0))[0] for ticket in (1, 2)]
+    assert talk.asked(3, heartbeat("third"), 0) == []
+    effects = talk.received(answer(headers[0], messages.HeartbeatResponse()), 0)
+    assert question(effects)[1].group_id == "third"
+
+
+def test_no_more_than_the_bound_may_wait() -> None:
+    talk = ready()
+    for ticket in range(5):
+        talk.asked(ticket, heartbeat(), 0)
+    (fail,) = talk.asked(5, heartbeat(), 0)
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, TooManyWaiting)
+
+
+def test_a_produce_without_acknowledgement_is_delivered_as_it_leaves() -> None:
+    talk = ready()
+    sent, delivered = talk.asked(1, messages.ProduceRequest(acks=0), 0)
+    assert isinstance(sent, SendFrame)
+    assert delivered == Deliver(1, None)
+    assert talk.is_idle
+
+
+def test_a_throttled_client_is_quiet_for_as_long_as_it_was_told() -> None:
+    talk = ready()
+    header, _ = question(talk.asked(1, heartbeat(), 0))
+    talk.received(answer(header, messages.HeartbeatResponse(throttle_time_ms=300)), 100)
+    assert talk.asked(2, heartbeat(), 150) == []
+    assert talk.wake_at_ms <= 400
+    assert not talk.passed(399)
+    assert question(talk.passed(400))
+
+
+# Endings
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (lambda header: memoryview((header.correlation_id + 1).to_bytes(4, "big")), "to another question"),
+        (lambda _: memoryview(b"\0\0"), "to another question"),
+        (lambda header: memoryview(header.correlation_id.to_bytes(4, "big")), "makes no sense"),
+        (lambda header: memoryview(bytes(answer(header, messages.HeartbeatResponse())) + b"!"), "makes no sense"),
+    ],
+)
+def test_a_broken_stream_is_closed_and_everyone_hears_of_it(
+    frame: Callable[[framing.RequestHeader], memoryview], words: str
+) -> None:
+    talk = ready()
+    header, _ = question(talk.asked(1, heartbeat(), 0))
+    talk.asked(2, heartbeat(), 0)
+    talk.asked(3, heartbeat(), 0)
+    effects = talk.received(frame(header), 0)
+    assert words in closing(effects)
+    assert {
+        ticket: error.was_sent for ticket, error in failures(effects).items() if isinstance(error, ConnectionLost)
+    } == {
+        1: True,
+        2: True,
+        3: False,
+    }
+
+
+def test_an_answer_nobody_asked_for_closes_the_connection() -> None:
+    assert "nobody asked for" in closing(ready().received(memoryview(b"\0\0\0\0"), 0))
+
+
+def test_a_late_answer_costs_the_connection() -> None:
+    talk = ready()
+    talk.asked(1, heartbeat(), 0)
+    talk.asked(2, heartbeat(), 10, timeout_ms=5000)
+    talk.asked(3, heartbeat(), 20, timeout_ms=5000)
+    talk.asked(4, heartbeat(), 20, timeout_ms=980)
+    errors = failures(talk.passed(1000))
+    assert isinstance(errors[1], NoAnswer)
+    assert errors[1].was_sent
+    assert isinstance(errors[2], ConnectionLost)
+    assert errors[2].was_sent
+    assert isinstance(errors[3], ConnectionLost)
+    assert not errors[3].was_sent
+    assert isinstance(errors[4], NoAnswer)
+    assert not errors[4].was_sent
+    assert talk.phase is Phase.CLOSED
+    assert talk.wake_at_ms == math.inf
+
+
+def test_a_request_that_could_not_be_sent_in_time_fails_alone() -> None:
+    talk = ready()
+    for ticket in (1, 2):
+        talk.asked(ticket, heartbeat(), 0)
+    talk.asked(3, heartbeat(), 0, timeout_ms=50)
+    errors = failures(talk.passed(50))
+    assert set(errors) == {3}
+    assert talk.phase is Phase.READY
+    assert talk.wake_at_ms == 1000
+
+
+def test_a_closed_conversation_is_deaf_and_refuses() -> None:
+    talk = ready()
+    assert closing(talk.lost("reset by peer")).endswith("reset by peer")
+    assert talk.lost("again") == []
+    assert talk.received(memoryview(b"\0\0\0\0"), 0) == []
+    assert talk.passed(10_000) == []
+    (fail,) = talk.asked(1, heartbeat(), 0)
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, ConnectionLost)
+    assert not fail.error.was_sent
+
+
+# Authentication
+
+
+def shake_hands() -> Authentication:
+    response = yield messages.SaslHandshakeRequest(mechanism="PLAIN")
+    if response.error_code:
+        raise KafkaError("no such mechanism")
+
+
+def test_requests_wait_until_the_broker_lets_us_in() -> None:
+    talk = conversation(authentication=shake_hands())
+    header, _ = question(talk.opened(0))
+    talk.asked(1, heartbeat(), 0)
+    shake, request = question(talk.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
+    assert talk.phase is Phase.AUTHENTICATING
+    assert request.mechanism == "PLAIN"
+    sent, _ = question(talk.received(answer(shake, messages.SaslHandshakeResponse()), 0))
+    assert sent.api_key == HEARTBEAT
+
+
+def test_a_refused_login_fails_all_with_the_reason() -> None:
+    talk = conversation(authentication=shake_hands())
+    header, _ = question(talk.opened(0))
+    talk.asked(1, heartbeat(), 0)
+    shake, _ = question(talk.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
+    effects = talk.received(answer(shake, messages.SaslHandshakeResponse(error_code=33)), 0)
+    assert str(failures(effects)[1]) == "no such mechanism"
+    assert "did not let us in" in closing(effects)
+
+
+def test_a_broker_without_sasl_is_told_so() -> None:
+    talk = conversation(authentication=shake_hands())
+    header, _ = question(talk.opened(0))
+    talk.asked(1, heartbeat(), 0)
+    effects = talk.received(answer(header, offers(heartbeat=(0, 4))), 0)
+    assert "does not offer SaslHandshake" in str(failures(effects)[1])
