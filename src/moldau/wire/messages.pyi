@@ -7,6 +7,36 @@ class Message:
     API_KEY: ClassVar[int]
     def __eq__(self, other: object) -> bool: ...
 
+class AbortTransactionRecord(Message):
+    reason: str | None
+    def __init__(
+        self,
+        *,
+        reason: str | None = ...,
+    ) -> None: ...
+
+class AccessControlEntryRecord(Message):
+    id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+    def __init__(
+        self,
+        *,
+        id: bytes = ...,
+        resource_type: int = ...,
+        resource_name: str = ...,
+        pattern_type: int = ...,
+        principal: str = ...,
+        host: str = ...,
+        operation: int = ...,
+        permission_type: int = ...,
+    ) -> None: ...
+
 class AddOffsetsToTxnRequest(Message):
     transactional_id: str
     producer_id: int
@@ -905,6 +935,14 @@ class BeginQuorumEpochResponse(Message):
         node_endpoints: Sequence[BeginQuorumEpochResponse.NodeEndpoint] = ...,
     ) -> None: ...
 
+class BeginTransactionRecord(Message):
+    name: str | None
+    def __init__(
+        self,
+        *,
+        name: str | None = ...,
+    ) -> None: ...
+
 class BrokerHeartbeatRequest(Message):
     broker_id: int
     broker_epoch: int
@@ -939,6 +977,22 @@ class BrokerHeartbeatResponse(Message):
         is_caught_up: bool = ...,
         is_fenced: bool = ...,
         should_shut_down: bool = ...,
+    ) -> None: ...
+
+class BrokerRegistrationChangeRecord(Message):
+    broker_id: int
+    broker_epoch: int
+    fenced: int
+    in_controlled_shutdown: int
+    log_dirs: Sequence[bytes]
+    def __init__(
+        self,
+        *,
+        broker_id: int = ...,
+        broker_epoch: int = ...,
+        fenced: int = ...,
+        in_controlled_shutdown: int = ...,
+        log_dirs: Sequence[bytes] = ...,
     ) -> None: ...
 
 class BrokerRegistrationRequest(Message):
@@ -1001,6 +1055,52 @@ class BrokerRegistrationResponse(Message):
         throttle_time_ms: int = ...,
         error_code: int = ...,
         broker_epoch: int = ...,
+    ) -> None: ...
+
+class ClearElrRecord(Message):
+    topic_name: str
+    def __init__(
+        self,
+        *,
+        topic_name: str = ...,
+    ) -> None: ...
+
+class ClientQuotaRecord(Message):
+    class EntityData(Message):
+        entity_type: str
+        entity_name: str | None
+        def __init__(
+            self,
+            *,
+            entity_type: str = ...,
+            entity_name: str | None = ...,
+        ) -> None: ...
+
+    entity: Sequence[ClientQuotaRecord.EntityData]
+    key: str
+    value: float
+    remove: bool
+    def __init__(
+        self,
+        *,
+        entity: Sequence[ClientQuotaRecord.EntityData] = ...,
+        key: str = ...,
+        value: float = ...,
+        remove: bool = ...,
+    ) -> None: ...
+
+class ConfigRecord(Message):
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+    def __init__(
+        self,
+        *,
+        resource_type: int = ...,
+        resource_name: str = ...,
+        name: str = ...,
+        value: str | None = ...,
     ) -> None: ...
 
 class ConsumerGroupDescribeRequest(Message):
@@ -1529,6 +1629,26 @@ class DefaultPrincipalData(Message):
         type_: str = ...,
         name: str = ...,
         token_authenticated: bool = ...,
+    ) -> None: ...
+
+class DelegationTokenRecord(Message):
+    owner: str
+    requester: str
+    renewers: Sequence[str]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+    token_id: str
+    def __init__(
+        self,
+        *,
+        owner: str = ...,
+        requester: str = ...,
+        renewers: Sequence[str] = ...,
+        issue_timestamp: int = ...,
+        max_timestamp: int = ...,
+        expiration_timestamp: int = ...,
+        token_id: str = ...,
     ) -> None: ...
 
 class DeleteAclsRequest(Message):
@@ -2929,6 +3049,9 @@ class EndQuorumEpochResponse(Message):
         node_endpoints: Sequence[EndQuorumEpochResponse.NodeEndpoint] = ...,
     ) -> None: ...
 
+class EndTransactionRecord(Message):
+    def __init__(self) -> None: ...
+
 class EndTxnMarker(Message):
     coordinator_epoch: int
     def __init__(
@@ -3007,6 +3130,26 @@ class ExpireDelegationTokenResponse(Message):
         error_code: int = ...,
         expiry_timestamp_ms: int = ...,
         throttle_time_ms: int = ...,
+    ) -> None: ...
+
+class FeatureLevelRecord(Message):
+    name: str
+    feature_level: int
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        feature_level: int = ...,
+    ) -> None: ...
+
+class FenceBrokerRecord(Message):
+    id: int
+    epoch: int
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        epoch: int = ...,
     ) -> None: ...
 
 class FetchRequest(Message):
@@ -4075,6 +4218,9 @@ class MetadataResponse(Message):
         cluster_authorized_operations: int = ...,
     ) -> None: ...
 
+class NoOpRecord(Message):
+    def __init__(self) -> None: ...
+
 class OffsetCommitRequest(Message):
     class OffsetCommitRequestTopic(Message):
         topic_id: bytes
@@ -4407,6 +4553,66 @@ class OffsetForLeaderEpochResponse(Message):
         topics: Sequence[OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult] = ...,
     ) -> None: ...
 
+class PartitionChangeRecord(Message):
+    partition_id: int
+    topic_id: bytes
+    isr: Sequence[int] | None
+    leader: int
+    replicas: Sequence[int] | None
+    removing_replicas: Sequence[int] | None
+    adding_replicas: Sequence[int] | None
+    leader_recovery_state: int
+    directories: Sequence[bytes] | None
+    eligible_leader_replicas: Sequence[int] | None
+    last_known_elr: Sequence[int] | None
+    def __init__(
+        self,
+        *,
+        partition_id: int = ...,
+        topic_id: bytes = ...,
+        isr: Sequence[int] | None = ...,
+        leader: int = ...,
+        replicas: Sequence[int] | None = ...,
+        removing_replicas: Sequence[int] | None = ...,
+        adding_replicas: Sequence[int] | None = ...,
+        leader_recovery_state: int = ...,
+        directories: Sequence[bytes] | None = ...,
+        eligible_leader_replicas: Sequence[int] | None = ...,
+        last_known_elr: Sequence[int] | None = ...,
+    ) -> None: ...
+
+class PartitionRecord(Message):
+    partition_id: int
+    topic_id: bytes
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    removing_replicas: Sequence[int]
+    adding_replicas: Sequence[int]
+    leader: int
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: Sequence[bytes]
+    eligible_leader_replicas: Sequence[int] | None
+    last_known_elr: Sequence[int] | None
+    def __init__(
+        self,
+        *,
+        partition_id: int = ...,
+        topic_id: bytes = ...,
+        replicas: Sequence[int] = ...,
+        isr: Sequence[int] = ...,
+        removing_replicas: Sequence[int] = ...,
+        adding_replicas: Sequence[int] = ...,
+        leader: int = ...,
+        leader_recovery_state: int = ...,
+        leader_epoch: int = ...,
+        partition_epoch: int = ...,
+        directories: Sequence[bytes] = ...,
+        eligible_leader_replicas: Sequence[int] | None = ...,
+        last_known_elr: Sequence[int] | None = ...,
+    ) -> None: ...
+
 class ProduceRequest(Message):
     class TopicProduceData(Message):
         topic_id: bytes
@@ -4521,6 +4727,18 @@ class ProduceResponse(Message):
         responses: Sequence[ProduceResponse.TopicProduceResponse] = ...,
         throttle_time_ms: int = ...,
         node_endpoints: Sequence[ProduceResponse.NodeEndpoint] = ...,
+    ) -> None: ...
+
+class ProducerIdsRecord(Message):
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+    def __init__(
+        self,
+        *,
+        broker_id: int = ...,
+        broker_epoch: int = ...,
+        next_producer_id: int = ...,
     ) -> None: ...
 
 class PushTelemetryRequest(Message):
@@ -4697,6 +4915,116 @@ class ReadShareGroupStateSummaryResponse(Message):
         results: Sequence[ReadShareGroupStateSummaryResponse.ReadStateSummaryResult] = ...,
     ) -> None: ...
 
+class RegisterBrokerRecord(Message):
+    class BrokerEndpoint(Message):
+        name: str
+        host: str
+        port: int
+        security_protocol: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            host: str = ...,
+            port: int = ...,
+            security_protocol: int = ...,
+        ) -> None: ...
+
+    class BrokerFeature(Message):
+        name: str
+        min_supported_version: int
+        max_supported_version: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            min_supported_version: int = ...,
+            max_supported_version: int = ...,
+        ) -> None: ...
+
+    broker_id: int
+    is_migrating_zk_broker: bool
+    incarnation_id: bytes
+    broker_epoch: int
+    end_points: Sequence[RegisterBrokerRecord.BrokerEndpoint]
+    features: Sequence[RegisterBrokerRecord.BrokerFeature]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: Sequence[bytes]
+    def __init__(
+        self,
+        *,
+        broker_id: int = ...,
+        is_migrating_zk_broker: bool = ...,
+        incarnation_id: bytes = ...,
+        broker_epoch: int = ...,
+        end_points: Sequence[RegisterBrokerRecord.BrokerEndpoint] = ...,
+        features: Sequence[RegisterBrokerRecord.BrokerFeature] = ...,
+        rack: str | None = ...,
+        fenced: bool = ...,
+        in_controlled_shutdown: bool = ...,
+        log_dirs: Sequence[bytes] = ...,
+    ) -> None: ...
+
+class RegisterControllerRecord(Message):
+    class ControllerEndpoint(Message):
+        name: str
+        host: str
+        port: int
+        security_protocol: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            host: str = ...,
+            port: int = ...,
+            security_protocol: int = ...,
+        ) -> None: ...
+
+    class ControllerFeature(Message):
+        name: str
+        min_supported_version: int
+        max_supported_version: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            min_supported_version: int = ...,
+            max_supported_version: int = ...,
+        ) -> None: ...
+
+    controller_id: int
+    incarnation_id: bytes
+    zk_migration_ready: bool
+    end_points: Sequence[RegisterControllerRecord.ControllerEndpoint]
+    features: Sequence[RegisterControllerRecord.ControllerFeature]
+    def __init__(
+        self,
+        *,
+        controller_id: int = ...,
+        incarnation_id: bytes = ...,
+        zk_migration_ready: bool = ...,
+        end_points: Sequence[RegisterControllerRecord.ControllerEndpoint] = ...,
+        features: Sequence[RegisterControllerRecord.ControllerFeature] = ...,
+    ) -> None: ...
+
+class RemoveAccessControlEntryRecord(Message):
+    id: bytes
+    def __init__(
+        self,
+        *,
+        id: bytes = ...,
+    ) -> None: ...
+
+class RemoveDelegationTokenRecord(Message):
+    token_id: str
+    def __init__(
+        self,
+        *,
+        token_id: str = ...,
+    ) -> None: ...
+
 class RemoveRaftVoterRequest(Message):
     cluster_id: str | None
     voter_id: int
@@ -4719,6 +5047,24 @@ class RemoveRaftVoterResponse(Message):
         throttle_time_ms: int = ...,
         error_code: int = ...,
         error_message: str | None = ...,
+    ) -> None: ...
+
+class RemoveTopicRecord(Message):
+    topic_id: bytes
+    def __init__(
+        self,
+        *,
+        topic_id: bytes = ...,
+    ) -> None: ...
+
+class RemoveUserScramCredentialRecord(Message):
+    name: str
+    mechanism: int
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        mechanism: int = ...,
     ) -> None: ...
 
 class RenewDelegationTokenRequest(Message):
@@ -5655,6 +6001,16 @@ class SyncGroupResponse(Message):
         assignment: bytes = ...,
     ) -> None: ...
 
+class TopicRecord(Message):
+    name: str
+    topic_id: bytes
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        topic_id: bytes = ...,
+    ) -> None: ...
+
 class TxnOffsetCommitRequest(Message):
     class TxnOffsetCommitRequestTopic(Message):
         name: str
@@ -5729,6 +6085,26 @@ class TxnOffsetCommitResponse(Message):
         *,
         throttle_time_ms: int = ...,
         topics: Sequence[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic] = ...,
+    ) -> None: ...
+
+class UnfenceBrokerRecord(Message):
+    id: int
+    epoch: int
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        epoch: int = ...,
+    ) -> None: ...
+
+class UnregisterBrokerRecord(Message):
+    broker_id: int
+    broker_epoch: int
+    def __init__(
+        self,
+        *,
+        broker_id: int = ...,
+        broker_epoch: int = ...,
     ) -> None: ...
 
 class UnregisterBrokerRequest(Message):
@@ -5867,6 +6243,24 @@ class UpdateRaftVoterResponse(Message):
         throttle_time_ms: int = ...,
         error_code: int = ...,
         current_leader: UpdateRaftVoterResponse.CurrentLeader | None = ...,
+    ) -> None: ...
+
+class UserScramCredentialRecord(Message):
+    name: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        mechanism: int = ...,
+        salt: bytes = ...,
+        stored_key: bytes = ...,
+        server_key: bytes = ...,
+        iterations: int = ...,
     ) -> None: ...
 
 class VoteRequest(Message):
@@ -6163,4 +6557,12 @@ class WriteTxnMarkersResponse(Message):
         self,
         *,
         markers: Sequence[WriteTxnMarkersResponse.WritableTxnMarkerResult] = ...,
+    ) -> None: ...
+
+class ZkMigrationStateRecord(Message):
+    zk_migration_state: int
+    def __init__(
+        self,
+        *,
+        zk_migration_state: int = ...,
     ) -> None: ...
