@@ -1,0 +1,115 @@
+"""Kafka's settings of replication, brokers among themselves and the controllers' quorum that have no effect here."""
+
+from typing import Final
+
+from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, STRING, non_empty, row
+from moldau.model.settings import LONG_MAX
+from moldau.model.units import MINUTE_MS, SECOND_MS, KiB, MiB
+
+ROWS: Final = (
+    # Replication
+    row("replica.fetch.backoff.ms", INT, SECOND_MS, "A follower's pause after a failed fetch.", at_least=0),
+    row("replica.fetch.max.bytes", INT, MiB, "What a follower asks of one partition.", at_least=0),
+    row("replica.fetch.min.bytes", INT, 1, "The least a follower's fetch waits for."),
+    row("replica.fetch.response.max.bytes", INT, 10 * MiB, "The most a follower's fetch returns.", at_least=0),
+    row("replica.fetch.wait.max.ms", INT, 500, "The longest a follower's fetch waits."),
+    row("replica.lag.time.max.ms", LONG, 30 * SECOND_MS, "A follower this far behind is not in sync."),
+    row("replica.selector.class", STRING, None, "The class that picks the replica a consumer reads from."),
+    row("replica.socket.receive.buffer.bytes", INT, 64 * KiB, "A follower's receive buffer."),
+    row("replica.socket.timeout.ms", INT, 30 * SECOND_MS, "A follower's patience with its leader's socket."),
+    row("num.replica.fetchers", INT, 1, "Fetchers per leader that is followed.", at_least=1, scope=CLUSTER),
+    row("auto.leader.rebalance.enable", BOOLEAN, True, "Move leadership back to preferred replicas."),
+    row("leader.imbalance.check.interval.seconds", LONG, 300, "How often that is looked into.", at_least=1),
+    row(
+        "unclean.leader.election.interval.ms",
+        LONG,
+        5 * MINUTE_MS,
+        "How often partitions without a leader are looked for.",
+        at_least=1,
+        is_internal=True,
+    ),
+    # Throttles, which Kafka takes only while it runs
+    row(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes per second that throttled replicas are sent.",
+        at_least=0,
+        scope=CLUSTER,
+    ),
+    row(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes per second that throttled replicas fetch.",
+        at_least=0,
+        scope=CLUSTER,
+    ),
+    row(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "Bytes per second for moves between folders.",
+        at_least=0,
+        scope=CLUSTER,
+    ),
+    # Brokers and the controller
+    row("broker.heartbeat.interval.ms", INT, 2 * SECOND_MS, "How often a broker tells that it is alive."),
+    row("broker.session.timeout.ms", INT, 9 * SECOND_MS, "A broker silent this long is fenced."),
+    row("controller.socket.timeout.ms", INT, 30 * SECOND_MS, "Patience with the controller's socket."),
+    row(
+        "controller.performance.always.log.threshold.ms",
+        LONG,
+        2 * SECOND_MS,
+        "A controller event slower than this is logged.",
+        at_least=0,
+        is_internal=True,
+    ),
+    row(
+        "controller.performance.sample.period.ms",
+        LONG,
+        MINUTE_MS,
+        "How often the controller logs its speed.",
+        at_least=100,
+        is_internal=True,
+    ),
+    # The quorum
+    row(
+        "controller.quorum.bootstrap.servers",
+        LIST,
+        (),
+        "Controllers from which the quorum is found.",
+        check=non_empty,
+    ),
+    row("controller.quorum.voters", LIST, (), "The voters of a fixed quorum, as id@host:port.", check=non_empty),
+    row("controller.quorum.auto.join.enable", BOOLEAN, False, "Let a controller join the voters by itself."),
+    row("controller.quorum.append.linger.ms", INT, 25, "How long the leader gathers writes.", at_least=0),
+    row("controller.quorum.election.timeout.ms", INT, SECOND_MS, "A voter's wait before it stands.", at_least=0),
+    row(
+        "controller.quorum.election.backoff.max.ms",
+        INT,
+        SECOND_MS,
+        "The longest wait after a lost election.",
+        at_least=0,
+    ),
+    row(
+        "controller.quorum.fetch.timeout.ms", INT, 2 * SECOND_MS, "Silence after which a leader is doubted.", at_least=0
+    ),
+    row("controller.quorum.request.timeout.ms", INT, 2 * SECOND_MS, "A voter's patience with an answer.", at_least=0),
+    row("controller.quorum.retry.backoff.ms", INT, 20, "The pause before a voter asks again.", at_least=0),
+    # The metadata log
+    row("metadata.log.dir", STRING, None, "Another folder for the metadata log."),
+    row(
+        "metadata.log.segment.min.bytes",
+        INT,
+        8 * MiB,
+        "The smallest segment of the metadata log.",
+        at_least=12,
+        is_internal=True,
+    ),
+    row("metadata.max.idle.interval.ms", INT, 500, "How often an idle controller writes a record.", at_least=0),
+    row("internal.metadata.log.segment.bytes", INT, None, "Metadata segment size, for tests.", is_internal=True),
+    row("internal.metadata.delete.delay.millis", LONG, MINUTE_MS, "Delay of deletion, for tests.", is_internal=True),
+    row("internal.metadata.max.batch.size.in.bytes", INT, 8 * MiB, "Metadata batch size, for tests.", is_internal=True),
+    row("internal.metadata.max.fetch.size.in.bytes", INT, 8 * MiB, "Metadata fetch size, for tests.", is_internal=True),
+)

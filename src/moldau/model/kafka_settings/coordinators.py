@@ -1,0 +1,219 @@
+"""Kafka's settings of groups, committed offsets, transactions and share groups that have no effect here."""
+
+from typing import Final
+
+from moldau.model.kafka_settings.row import (
+    BOOLEAN,
+    CLUSTER,
+    INT,
+    LIST,
+    LONG,
+    SHORT,
+    STRING,
+    one_of_in_any_case,
+    row,
+)
+from moldau.model.settings import INT_MAX, Setting
+from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+
+
+def _timeouts(prefix: str, word: str) -> tuple[Setting, ...]:
+    """The six settings that consumer, share and streams groups have alike."""
+    return (
+        row(f"{prefix}.session.timeout.ms", INT, 45 * SECOND_MS, f"A silent {word} leaves after this.", at_least=1),
+        row(
+            f"{prefix}.min.session.timeout.ms",
+            INT,
+            45 * SECOND_MS,
+            "The shortest such time a group may set.",
+            at_least=1,
+        ),
+        row(f"{prefix}.max.session.timeout.ms", INT, MINUTE_MS, "The longest such time a group may set.", at_least=1),
+        row(
+            f"{prefix}.heartbeat.interval.ms", INT, 5 * SECOND_MS, f"How often a {word} tells it is alive.", at_least=1
+        ),
+        row(f"{prefix}.min.heartbeat.interval.ms", INT, 5 * SECOND_MS, "The least pause a group may set.", at_least=1),
+        row(
+            f"{prefix}.max.heartbeat.interval.ms", INT, 15 * SECOND_MS, "The longest pause a group may set.", at_least=1
+        ),
+    )
+
+
+GROUPS: Final = (
+    row("group.initial.rebalance.delay.ms", INT, 3 * SECOND_MS, "A new classic group's wait for more members."),
+    row("group.min.session.timeout.ms", INT, 6 * SECOND_MS, "The least session timeout of a classic member."),
+    row("group.max.session.timeout.ms", INT, 30 * MINUTE_MS, "The longest session timeout of a classic member."),
+    row("group.max.size", INT, INT_MAX, "The most members of a classic group.", at_least=1),
+    row("group.coordinator.threads", INT, 4, "Threads for group work.", at_least=1),
+    row("group.coordinator.append.linger.ms", INT, -1, "How long group records are gathered.", at_least=-1),
+    row("group.coordinator.new.enable", BOOLEAN, True, "Use Kafka's newer group code.", is_internal=True),
+    row(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        ("classic", "consumer", "streams"),
+        "The kinds of group that are served.",
+        one_of=("consumer", "classic", "share", "streams"),
+    ),
+    *_timeouts("group.consumer", "member"),
+    row("group.consumer.assignors", LIST, ("uniform", "range"), "Who may assign partitions; the first is the default."),
+    row("group.consumer.max.size", INT, INT_MAX, "The most members of a consumer group.", at_least=1),
+    row(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        "Whether groups may change between the classic and the consumer protocol.",
+        check=one_of_in_any_case("disabled", "downgrade", "upgrade", "bidirectional"),
+    ),
+    row(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        10 * MINUTE_MS,
+        "How often patterns are matched anew.",
+        at_least=10 * SECOND_MS,
+        is_internal=True,
+    ),
+    *_timeouts("group.streams", "streams member"),
+    row("group.streams.initial.rebalance.delay.ms", INT, 3 * SECOND_MS, "A new streams group's wait.", at_least=0),
+    row("group.streams.max.size", INT, INT_MAX, "The most members of a streams group.", at_least=1),
+    row("group.streams.num.standby.replicas", INT, 0, "Standby copies of each task.", at_least=0),
+    row("group.streams.max.standby.replicas", INT, 2, "The most standby copies a group may set.", at_least=0),
+)
+
+OFFSETS: Final = (
+    row("offset.metadata.max.bytes", INT, 4 * KiB, "The longest note that may go with a committed offset."),
+    row("offsets.commit.timeout.ms", INT, 5 * SECOND_MS, "How long a commit waits for the replicas.", at_least=1),
+    row("offsets.load.buffer.size", INT, 5 * MiB, "Read size when offsets are loaded.", at_least=1),
+    row("offsets.retention.check.interval.ms", LONG, 10 * MINUTE_MS, "How often old offsets are dropped.", at_least=1),
+    row("offsets.retention.minutes", INT, 7 * 24 * 60, "How long an empty group's offsets are kept.", at_least=1),
+    row("offsets.topic.compression.codec", INT, 0, "The codec of the offsets topic."),
+    row("offsets.topic.num.partitions", INT, 50, "Partitions of the offsets topic.", at_least=1),
+    row("offsets.topic.replication.factor", SHORT, 3, "Replicas of the offsets topic.", at_least=1),
+    row("offsets.topic.segment.bytes", INT, 100 * MiB, "Segment size of the offsets topic.", at_least=1),
+)
+
+TRANSACTIONS: Final = (
+    row("add.partitions.to.txn.retry.backoff.ms", INT, 20, "The pause before a partition is added again.", at_least=1),
+    row("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, "How long that is tried.", at_least=0),
+    row(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        10 * SECOND_MS,
+        "How often overdue transactions are aborted.",
+        at_least=1,
+    ),
+    row(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        HOUR_MS,
+        "How often forgotten transactional ids are dropped.",
+        at_least=1,
+    ),
+    row(
+        "transaction.partition.verification.enable",
+        BOOLEAN,
+        True,
+        "Check that a transaction was begun before records join it.",
+        scope=CLUSTER,
+    ),
+    row("transaction.state.log.load.buffer.size", INT, 5 * MiB, "Read size when transactions are loaded.", at_least=1),
+    row("transaction.state.log.min.isr", INT, 2, "In-sync replicas the transaction topic needs.", at_least=1),
+    row("transaction.state.log.num.partitions", INT, 50, "Partitions of the transaction topic.", at_least=1),
+    row("transaction.state.log.replication.factor", SHORT, 3, "Replicas of the transaction topic.", at_least=1),
+    row("transaction.state.log.segment.bytes", INT, 100 * MiB, "Segment size of the transaction topic.", at_least=1),
+    row("transaction.two.phase.commit.enable", BOOLEAN, False, "Allow transactions that another system decides."),
+    row(
+        "transactional.id.expiration.ms", INT, 7 * 24 * HOUR_MS, "An unused transactional id is forgotten.", at_least=1
+    ),
+)
+
+SHARE_GROUPS: Final = (
+    *_timeouts("group.share", "share member"),
+    row("group.share.enable", BOOLEAN, False, "Turn share groups on.", is_internal=True),
+    row("group.share.assignors", LIST, ("simple",), "Who assigns partitions to share members."),
+    row("group.share.delivery.count.limit", INT, 5, "Tries before a record is given up.", at_least=2, at_most=10),
+    row(
+        "group.share.initialize.retry.interval.ms",
+        INT,
+        30 * SECOND_MS,
+        "The pause before a share partition is set up again.",
+        at_least=1,
+        is_internal=True,
+    ),
+    row("group.share.max.groups", SHORT, 10, "The most share groups.", at_least=1, at_most=100),
+    row("group.share.max.size", INT, 200, "The most members of a share group.", at_least=1, at_most=1000),
+    row("group.share.max.share.sessions", INT, 2000, "The most share sessions of a broker.", at_least=1),
+    row(
+        "group.share.record.lock.duration.ms",
+        INT,
+        30 * SECOND_MS,
+        "How long a member holds a record.",
+        at_least=SECOND_MS,
+        at_most=HOUR_MS,
+    ),
+    row(
+        "group.share.min.record.lock.duration.ms",
+        INT,
+        15 * SECOND_MS,
+        "The shortest such time a group may set.",
+        at_least=SECOND_MS,
+        at_most=30 * SECOND_MS,
+    ),
+    row(
+        "group.share.max.record.lock.duration.ms",
+        INT,
+        MINUTE_MS,
+        "The longest such time a group may set.",
+        at_least=30 * SECOND_MS,
+        at_most=HOUR_MS,
+    ),
+    row(
+        "group.share.partition.max.record.locks",
+        INT,
+        2000,
+        "The most records of a partition that are held.",
+        at_least=100,
+        at_most=10_000,
+    ),
+    row(
+        "group.share.persister.class.name",
+        STRING,
+        "org.apache.kafka.server.share.persister.DefaultStatePersister",
+        "The class that keeps the state of share groups.",
+        is_internal=True,
+    ),
+    row("share.coordinator.append.linger.ms", INT, -1, "How long share records are gathered.", at_least=-1),
+    row(
+        "share.coordinator.cold.partition.snapshot.interval.ms",
+        INT,
+        5 * MINUTE_MS,
+        "How often quiet share partitions are snapshotted.",
+        at_least=1,
+        is_internal=True,
+    ),
+    row("share.coordinator.load.buffer.size", INT, 5 * MiB, "Read size when share state is loaded.", at_least=1),
+    row(
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        INT,
+        500,
+        "Updates between two snapshots of share state.",
+        at_least=0,
+    ),
+    row("share.coordinator.state.topic.compression.codec", INT, 0, "The codec of the share state topic."),
+    row("share.coordinator.state.topic.min.isr", SHORT, 2, "In-sync replicas it needs.", at_least=1),
+    row("share.coordinator.state.topic.num.partitions", INT, 50, "Its partitions.", at_least=1),
+    row(
+        "share.coordinator.state.topic.prune.interval.ms",
+        INT,
+        5 * MINUTE_MS,
+        "How often its old records are deleted.",
+        at_least=1,
+        is_internal=True,
+    ),
+    row("share.coordinator.state.topic.replication.factor", SHORT, 3, "Its replicas.", at_least=1),
+    row("share.coordinator.state.topic.segment.bytes", INT, 100 * MiB, "Its segment size.", at_least=1),
+    row("share.coordinator.threads", INT, 1, "Threads for share state.", at_least=1),
+    row("share.coordinator.write.timeout.ms", INT, 5 * SECOND_MS, "How long a share write may take.", at_least=1),
+    row("share.fetch.max.fetch.records", INT, INT_MAX, "Records in one share fetch.", is_internal=True),
+)
+
+ROWS: Final = (*GROUPS, *OFFSETS, *TRANSACTIONS, *SHARE_GROUPS)

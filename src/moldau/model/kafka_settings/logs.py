@@ -1,0 +1,148 @@
+"""Kafka's settings of logs, their cleaner and tiered storage that have no effect here."""
+
+from typing import Final
+
+from moldau.model.kafka_settings.row import BOOLEAN, CLASS, CLUSTER, DOUBLE, INT, LONG, STRING, non_empty, row
+from moldau.model.settings import LONG_MAX
+from moldau.model.units import SECOND_MS, GiB, KiB
+
+_DOUBLE_MAX: Final = 1.7976931348623157e308
+
+ROWS: Final = (
+    row("alter.config.policy.class.name", CLASS, None, "A class that judges changes of settings."),
+    row("create.topic.policy.class.name", CLASS, None, "A class that judges new topics."),
+    row("log.cleaner.threads", INT, 1, "Threads that compact.", at_least=0, scope=CLUSTER),
+    row("log.cleaner.io.buffer.size", INT, 512 * KiB, "Memory for the compactor's I/O.", at_least=0, scope=CLUSTER),
+    row("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, "How full the key map may get.", scope=CLUSTER),
+    row(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        _DOUBLE_MAX,
+        "How much the compactor may read and write.",
+        scope=CLUSTER,
+    ),
+    row(
+        "log.dir.failure.timeout.ms",
+        LONG,
+        30 * SECOND_MS,
+        "How long a failed folder may go unreported before the broker stops.",
+        at_least=1,
+    ),
+    row("num.recovery.threads.per.data.dir", INT, 2, "Threads that recover logs.", at_least=1, scope=CLUSTER),
+    row("num.replica.alter.log.dirs.threads", INT, None, "Threads that move logs between folders."),
+    # Tiered storage
+    row("remote.log.storage.system.enable", BOOLEAN, False, "Turn tiered storage on."),
+    row(
+        "remote.log.storage.manager.class.name",
+        STRING,
+        None,
+        "The class that reaches the remote store.",
+        check=non_empty,
+    ),
+    row("remote.log.storage.manager.class.path", STRING, None, "Where that class is found."),
+    row(
+        "remote.log.storage.manager.impl.prefix",
+        STRING,
+        "rsm.config.",
+        "Settings with this prefix go to the class that reaches the remote store.",
+        check=non_empty,
+    ),
+    row(
+        "remote.log.metadata.manager.class.name",
+        STRING,
+        "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
+        "The class that remembers remote segments.",
+        check=non_empty,
+    ),
+    row("remote.log.metadata.manager.class.path", STRING, None, "Where that class is found."),
+    row(
+        "remote.log.metadata.manager.impl.prefix",
+        STRING,
+        "rlmm.config.",
+        "Settings with this prefix go to the class that remembers remote segments.",
+        check=non_empty,
+    ),
+    row(
+        "remote.log.metadata.manager.listener.name",
+        STRING,
+        None,
+        "The listener through which that class reaches the broker.",
+        check=non_empty,
+    ),
+    row(
+        "remote.log.metadata.custom.metadata.max.bytes",
+        INT,
+        128,
+        "The most metadata a remote store may attach to a segment.",
+        at_least=0,
+    ),
+    row("remote.fetch.max.wait.ms", INT, 500, "How long a fetch waits for remote data.", at_least=1, scope=CLUSTER),
+    row(
+        "remote.list.offsets.request.timeout.ms",
+        LONG,
+        30 * SECOND_MS,
+        "How long ListOffsets waits for remote data.",
+        at_least=1,
+        scope=CLUSTER,
+    ),
+    row(
+        "remote.log.index.file.cache.total.size.bytes",
+        LONG,
+        GiB,
+        "Disk for cached indexes of remote segments.",
+        at_least=1,
+        scope=CLUSTER,
+    ),
+    row("remote.log.manager.thread.pool.size", INT, 2, "Threads for remote work.", at_least=1),
+    row("remote.log.manager.copier.thread.pool.size", INT, 10, "Threads that upload.", at_least=1, scope=CLUSTER),
+    row("remote.log.manager.expiration.thread.pool.size", INT, 10, "Threads that expire.", at_least=1, scope=CLUSTER),
+    row("remote.log.manager.follower.thread.pool.size", INT, 2, "Threads that follow.", at_least=1, scope=CLUSTER),
+    row(
+        "remote.log.manager.copy.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "How fast segments may be uploaded.",
+        at_least=1,
+        scope=CLUSTER,
+    ),
+    row("remote.log.manager.copy.quota.window.num", INT, 11, "Samples of the upload quota.", at_least=1),
+    row("remote.log.manager.copy.quota.window.size.seconds", INT, 1, "Span of an upload sample.", at_least=1),
+    row(
+        "remote.log.manager.fetch.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "How fast segments may be downloaded.",
+        at_least=1,
+        scope=CLUSTER,
+    ),
+    row("remote.log.manager.fetch.quota.window.num", INT, 11, "Samples of the download quota.", at_least=1),
+    row("remote.log.manager.fetch.quota.window.size.seconds", INT, 1, "Span of a download sample.", at_least=1),
+    row("remote.log.manager.task.interval.ms", LONG, 30 * SECOND_MS, "How often remote work is due.", at_least=1),
+    row(
+        "remote.log.manager.task.retry.backoff.ms",
+        LONG,
+        500,
+        "The first wait before remote work is tried again.",
+        at_least=1,
+        is_internal=True,
+    ),
+    row(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        LONG,
+        30 * SECOND_MS,
+        "The longest wait before remote work is tried again.",
+        at_least=1,
+        is_internal=True,
+    ),
+    row(
+        "remote.log.manager.task.retry.jitter",
+        DOUBLE,
+        0.2,
+        "How much chance is in that wait.",
+        at_least=0,
+        at_most=0.5,
+        is_internal=True,
+    ),
+    row("remote.log.reader.max.pending.tasks", INT, 100, "Remote reads that may wait.", at_least=1),
+    row("remote.log.reader.threads", INT, 10, "Threads that read remote segments.", at_least=1, scope=CLUSTER),
+)

@@ -1,0 +1,160 @@
+"""Kafka's settings of TLS, SASL, delegation tokens and authorisation that have no effect here."""
+
+from typing import Final
+
+from moldau.model.kafka_settings.row import (
+    BOOLEAN,
+    CLASS,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    PASSWORD,
+    PER_BROKER,
+    SHORT,
+    STRING,
+    one_of_in_any_case,
+    row,
+)
+from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB
+
+TLS: Final = (
+    row("ssl.allow.dn.changes", BOOLEAN, False, "Let a renewed certificate change its name."),
+    row("ssl.allow.san.changes", BOOLEAN, False, "Let a renewed certificate change its alternative names."),
+    row("ssl.cipher.suites", LIST, (), "The ciphers that are offered.", scope=PER_BROKER),
+    row(
+        "ssl.client.auth",
+        STRING,
+        "none",
+        "Whether clients show a certificate.",
+        one_of=("required", "requested", "none"),
+        scope=PER_BROKER,
+    ),
+    row("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), "The TLS versions allowed.", scope=PER_BROKER),
+    row("ssl.endpoint.identification.algorithm", STRING, "https", "How host names are checked.", scope=PER_BROKER),
+    row("ssl.engine.factory.class", CLASS, None, "A class that makes TLS engines.", scope=PER_BROKER),
+    row("ssl.key.password", PASSWORD, None, "The password of the private key.", scope=PER_BROKER),
+    row("ssl.keymanager.algorithm", STRING, "SunX509", "The key algorithm of the Java platform.", scope=PER_BROKER),
+    row("ssl.keystore.certificate.chain", PASSWORD, None, "The certificates, as text.", scope=PER_BROKER),
+    row("ssl.keystore.key", PASSWORD, None, "The private key, as text.", scope=PER_BROKER),
+    row("ssl.keystore.location", STRING, None, "The file with key and certificates.", scope=PER_BROKER),
+    row("ssl.keystore.password", PASSWORD, None, "The password of that file.", scope=PER_BROKER),
+    row("ssl.keystore.type", STRING, "JKS", "The format of that file.", scope=PER_BROKER),
+    row("ssl.principal.mapping.rules", STRING, "DEFAULT", "How certificate names become user names."),
+    row("ssl.protocol", STRING, "TLSv1.3", "The preferred TLS version.", scope=PER_BROKER),
+    row("ssl.provider", STRING, None, "The TLS provider of the Java platform.", scope=PER_BROKER),
+    row("ssl.secure.random.implementation", STRING, None, "The random source for TLS.", scope=PER_BROKER),
+    row("ssl.trustmanager.algorithm", STRING, "PKIX", "The trust algorithm of the Java platform.", scope=PER_BROKER),
+    row("ssl.truststore.certificates", PASSWORD, None, "The trusted certificates, as text.", scope=PER_BROKER),
+    row("ssl.truststore.location", STRING, None, "The file with trusted certificates.", scope=PER_BROKER),
+    row("ssl.truststore.password", PASSWORD, None, "The password of that file.", scope=PER_BROKER),
+    row("ssl.truststore.type", STRING, "JKS", "The format of that file.", scope=PER_BROKER),
+    row("security.providers", STRING, None, "Classes that bring security algorithms."),
+)
+
+SASL: Final = (
+    row("connection.failed.authentication.delay.ms", INT, 100, "The pause before a failed login is told.", at_least=0),
+    row("connections.max.reauth.ms", LONG, 0, "How long a login lasts before it is asked again; 0 is for ever."),
+    row("sasl.enabled.mechanisms", LIST, ("GSSAPI",), "The mechanisms offered to clients.", scope=PER_BROKER),
+    row("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", "The mechanism among brokers.", scope=PER_BROKER),
+    row("sasl.mechanism.controller.protocol", STRING, "GSSAPI", "The mechanism towards controllers."),
+    row("sasl.jaas.config", PASSWORD, None, "The login entry of the Java platform.", scope=PER_BROKER),
+    row("sasl.client.callback.handler.class", CLASS, None, "A class that answers for the client side."),
+    row("sasl.server.callback.handler.class", CLASS, None, "A class that answers for the server side."),
+    row("sasl.server.max.receive.size", INT, 512 * KiB, "The largest message of a login."),
+    row("sasl.login.callback.handler.class", CLASS, None, "A class that answers for a login."),
+    row("sasl.login.class", CLASS, None, "A class that logs in."),
+    row("sasl.login.connect.timeout.ms", INT, None, "Patience with connecting to a token service."),
+    row("sasl.login.read.timeout.ms", INT, None, "Patience with a token service's answer."),
+    row(
+        "sasl.login.refresh.buffer.seconds", SHORT, 300, "How long before its end a token is renewed.", scope=PER_BROKER
+    ),
+    row("sasl.login.refresh.min.period.seconds", SHORT, 60, "The least time between renewals.", scope=PER_BROKER),
+    row("sasl.login.refresh.window.factor", DOUBLE, 0.8, "The share of its life a token is used.", scope=PER_BROKER),
+    row("sasl.login.refresh.window.jitter", DOUBLE, 0.05, "How much chance is in that.", scope=PER_BROKER),
+    row("sasl.login.retry.backoff.ms", LONG, 100, "The first pause before a token is asked for again."),
+    row("sasl.login.retry.backoff.max.ms", LONG, 10 * SECOND_MS, "The longest such pause."),
+    row("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", "The program that gets a ticket.", scope=PER_BROKER),
+    row("sasl.kerberos.min.time.before.relogin", LONG, MINUTE_MS, "The least time between tickets.", scope=PER_BROKER),
+    row(
+        "sasl.kerberos.principal.to.local.rules",
+        LIST,
+        ("DEFAULT",),
+        "How Kerberos names become user names.",
+        scope=PER_BROKER,
+    ),
+    row("sasl.kerberos.service.name", STRING, None, "The name of the Kerberos service.", scope=PER_BROKER),
+    row("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, "How much chance is in a renewal.", scope=PER_BROKER),
+    row(
+        "sasl.kerberos.ticket.renew.window.factor",
+        DOUBLE,
+        0.8,
+        "The share of its life a ticket is used.",
+        scope=PER_BROKER,
+    ),
+)
+
+_TOKENS: Final = "sasl.oauthbearer"
+OAUTH: Final = (
+    row(
+        f"{_TOKENS}.assertion.algorithm",
+        STRING,
+        "RS256",
+        "How an assertion is signed.",
+        check=one_of_in_any_case("es256", "rs256"),
+    ),
+    row(f"{_TOKENS}.assertion.claim.aud", STRING, None, "For whom an assertion is."),
+    row(f"{_TOKENS}.assertion.claim.exp.seconds", INT, 300, "How long it is valid.", at_least=0, at_most=86400),
+    row(f"{_TOKENS}.assertion.claim.iss", STRING, None, "Who issues it."),
+    row(f"{_TOKENS}.assertion.claim.jti.include", BOOLEAN, False, "Whether it has a number of its own."),
+    row(f"{_TOKENS}.assertion.claim.nbf.seconds", INT, 60, "From how long ago it is valid.", at_least=0, at_most=3600),
+    row(f"{_TOKENS}.assertion.claim.sub", STRING, None, "Of whom it speaks."),
+    row(f"{_TOKENS}.assertion.file", STRING, None, "A file with a ready assertion."),
+    row(f"{_TOKENS}.assertion.private.key.file", STRING, None, "The file with the signing key."),
+    row(f"{_TOKENS}.assertion.private.key.passphrase", PASSWORD, None, "The password of that key."),
+    row(f"{_TOKENS}.assertion.template.file", STRING, None, "A file with further claims."),
+    row(f"{_TOKENS}.client.credentials.client.id", STRING, None, "The client's id at the token service."),
+    row(f"{_TOKENS}.client.credentials.client.secret", PASSWORD, None, "The client's secret at the token service."),
+    row(f"{_TOKENS}.clock.skew.seconds", INT, 30, "How far clocks may differ."),
+    row(f"{_TOKENS}.expected.audience", LIST, (), "For whom tokens must be."),
+    row(f"{_TOKENS}.expected.issuer", STRING, None, "Who must have issued tokens."),
+    row(f"{_TOKENS}.jwks.endpoint.url", STRING, None, "Where the issuer's keys are."),
+    row(f"{_TOKENS}.jwks.endpoint.refresh.ms", LONG, HOUR_MS, "How often they are fetched."),
+    row(f"{_TOKENS}.jwks.endpoint.retry.backoff.ms", LONG, 100, "The first pause before they are asked for again."),
+    row(f"{_TOKENS}.jwks.endpoint.retry.backoff.max.ms", LONG, 10 * SECOND_MS, "The longest such pause."),
+    row(
+        f"{_TOKENS}.jwt.retriever.class",
+        CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        "A class that gets tokens.",
+    ),
+    row(
+        f"{_TOKENS}.jwt.validator.class",
+        CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        "A class that checks tokens.",
+    ),
+    row(f"{_TOKENS}.scope", STRING, None, "The scope that is asked for."),
+    row(f"{_TOKENS}.scope.claim.name", STRING, "scope", "The claim that holds the scope."),
+    row(f"{_TOKENS}.sub.claim.name", STRING, "sub", "The claim that holds the user."),
+    row(f"{_TOKENS}.token.endpoint.url", STRING, None, "Where tokens are issued."),
+)
+
+ACCESS: Final = (
+    row("authorizer.class.name", STRING, "", "The class that decides who may do what."),
+    row("super.users", STRING, "", "The users who may do everything, separated by semicolons."),
+    row("allow.everyone.if.no.acl.found", BOOLEAN, False, "Whether what no rule speaks of is allowed."),
+    row(
+        "principal.builder.class",
+        CLASS,
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        "The class that tells who a connection is.",
+        scope=PER_BROKER,
+    ),
+    row("delegation.token.expiry.check.interval.ms", LONG, HOUR_MS, "How often old tokens are dropped.", at_least=1),
+    row("delegation.token.expiry.time.ms", LONG, DAY_MS, "How long a token lasts unless renewed.", at_least=1),
+    row("delegation.token.max.lifetime.ms", LONG, 7 * DAY_MS, "How long a token can be renewed.", at_least=1),
+    row("delegation.token.secret.key", PASSWORD, None, "The secret that tokens are made with."),
+)
+
+ROWS: Final = (*TLS, *SASL, *OAUTH, *ACCESS)
