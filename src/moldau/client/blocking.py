@@ -75,8 +75,6 @@ class BlockingClient:
             return
         self.run(self.asynchronous.close())
         if self._owns_loop:
-            # One more turn, so that the closed sockets are really let go.
-            self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
     # The calls of `AsyncClient`, which says what they do.

@@ -72,6 +72,7 @@ class Cluster:
     ) -> Any:
         """Ask one broker once: that node, or any. None is the answer to a Produce with acks=0."""
         link = await (self._any_link() if node is None else self._link_to(NodeId(node)))
+        await link.has_room()
         limits = [each for each in (version_at_most, version_limit(request)) if each is not None]
         return await link.ask(request, timeout_ms=timeout_ms, version_at_most=min(limits, default=None))
 
@@ -264,6 +265,6 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for link in self._links.values():
-            link.close()
+        links = list(self._links.values())
         self._links.clear()
+        await asyncio.gather(*(link.close() for link in links))

@@ -2,12 +2,16 @@
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, Final
 
 from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
+from moldau.model.units import MiB
+
+QUEUED_BYTES_MAX: Final = 16 * MiB  # beyond it, senders wait
+CLOSE_S_MAX: Final = 5.0
 
 
 class Link:
@@ -25,6 +29,8 @@ class Link:
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = math.inf
+        self._drained = asyncio.Event()
+        self._gone = asyncio.Event()
 
     @property
     def is_closed(self) -> bool:
@@ -55,8 +61,20 @@ class Link:
         self._act(effects)
         return future
 
-    def close(self) -> None:
-        self._drop("we closed it")
+    async def has_room(self) -> None:
+        """Wait while the broker takes what was sent too slowly. Requests without answers are bounded by this alone."""
+        while self._connection is not None and self._connection.queued_bytes > QUEUED_BYTES_MAX:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close(self) -> None:
+        """Let what was sent leave, then close; who still waits for an answer hears that we did."""
+        self._act(self._conversation.lost("we closed it"), is_polite=True)
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._gone.wait()
+        except TimeoutError:
+            self._hang_up()
 
     # What the connection tells us
 
@@ -69,15 +87,17 @@ class Link:
         self._act(self._conversation.received(memoryview(bytes(frame)), self._now_ms()))
 
     def drained(self) -> None:
-        """What is queued is bounded by the requests in flight, so there is nothing to resume."""
+        self._drained.set()
 
     def disconnected(self, reason: str) -> None:
         self._connection = None
+        self._gone.set()
+        self._drained.set()
         self._act(self._conversation.lost(reason))
 
     # What the conversation wants
 
-    def _act(self, effects: list[Effect]) -> None:
+    def _act(self, effects: list[Effect], *, is_polite: bool = False) -> None:
         for effect in effects:
             match effect:
                 case SendFrame(pieces):
@@ -92,17 +112,20 @@ class Link:
                     if not future.done():
                         future.set_exception(error)
                 case Close():
-                    self._hang_up()
+                    self._hang_up(is_polite=is_polite)
         self._set_timer()
 
     def _drop(self, reason: str) -> None:
         self._act(self._conversation.lost(reason))
         self._hang_up()
 
-    def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+    def _hang_up(self, *, is_polite: bool = False) -> None:
+        if self._connection is None:
+            self._gone.set()
+        elif is_polite:
+            self._connection.close()
+        else:
+            self._connection.abort()
 
     def _set_timer(self) -> None:
         """One timer, moved only forward to an earlier time; ringing too early is cheap."""

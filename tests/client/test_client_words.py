@@ -1,0 +1,86 @@
+"""Addresses as people write them, waits between tries, errors in words."""
+
+import random
+
+import pytest
+
+from moldau.client.addresses import parse_bootstrap
+from moldau.client.backoff import Backoff
+from moldau.client.errors import PASSING, STALE_METADATA, cannot_reach, check, error_of
+from moldau.model.errors import ErrorCode, KafkaError, OffsetOutOfRange
+from moldau.model.ids import Address
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:9092", [("localhost", 9092)]),
+        ("kafka", [("kafka", 9092)]),
+        (" a:1 , b:2,", [("a", 1), ("b", 2)]),
+        ("[::1]:9094", [("::1", 9094)]),
+        ("[::1]", [("::1", 9092)]),
+        ("PLAINTEXT://host:7", [("host", 7)]),
+    ],
+)
+def test_addresses_are_read_as_people_write_them(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_bootstrap(text) == [Address(*each) for each in addresses]
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:", ":9092", "a:b", "a:0", "a:65536", "::1", "[::1", "[::1]9092", "a:1:2"])
+def test_what_is_no_address_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ValueError, match=r"address|port|no bootstrap server"):
+        parse_bootstrap(text)
+
+
+def test_waits_double_up_to_their_bound_and_end_before_the_deadline() -> None:
+    backoff = Backoff(random.Random(3), first_ms=100, longest_ms=1000, deadline_ms=5000)
+    now_ms, waits = 0.0, []
+    while (wait_ms := backoff.next_wait_ms(now_ms)) is not None:
+        waits.append(wait_ms)
+        now_ms += wait_ms
+    assert now_ms < 5000
+    for wait_ms, plain_ms in zip(waits, [100, 200, 400, 800, 1000, 1000], strict=False):
+        assert 0.8 * plain_ms <= wait_ms <= 1.2 * plain_ms
+
+
+def test_two_clients_that_failed_together_do_not_return_together() -> None:
+    one, other = (Backoff(random.Random(seed), 100, 1000, 1e9) for seed in (1, 2))
+    assert one.next_wait_ms(0) != other.next_wait_ms(0)
+
+
+def test_every_code_has_an_exception_of_its_own() -> None:
+    for code in ErrorCode:
+        assert error_of(code).code is code
+    assert type(error_of(1)) is OffsetOutOfRange
+    assert type(error_of(89)) is type(error_of(89))
+
+
+def test_a_code_from_the_future_is_an_unknown_server_error() -> None:
+    assert error_of(30_000).code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_no_error_raises_nothing() -> None:
+    check(0)
+    with pytest.raises(KafkaError, match="offset out of range"):
+        check(1)
+    with pytest.raises(KafkaError, match="said the broker"):
+        check(1, "said the broker")
+
+
+def test_what_hints_at_old_metadata_also_passes() -> None:
+    assert STALE_METADATA < PASSING
+    assert ErrorCode.MESSAGE_TOO_LARGE not in PASSING
+
+
+def test_unreachable_brokers_are_named_with_a_hint() -> None:
+    refused = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)")
+    local = cannot_reach([(Address("localhost", 9092), refused)])
+    assert str(local) == ("cannot reach localhost:9092: connection refused; is the broker running? try: moldau start")
+    far = cannot_reach(
+        [
+            (Address("a", 1), TimeoutError("no connection within 10 s")),
+            (Address("b", 2), OSError(113, "No route to host")),
+        ]
+    )
+    assert "cannot reach a:1: no connection within 10 s; cannot reach b:2: no route to host" in str(far)
+    assert "moldau start" not in str(far)
