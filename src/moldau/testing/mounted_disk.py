@@ -220,6 +220,9 @@ class SimulatedFile:
             self._disk.free_if_unused(self._inode)
         self._is_open = False
 
+    def __del__(self) -> None:
+        self.close()  # as a real one: slices of a file that was let go may still wait to be sent
+
     def _check(self) -> None:
         self._mounted.check_alive()
         if not self._is_open:

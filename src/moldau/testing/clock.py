@@ -1,0 +1,22 @@
+"""Both clocks of a simulated host: virtual time, and a wall clock that a test may set wrong."""
+
+from collections.abc import Callable
+from typing import Final
+
+WALL_START_MS: Final = 1_760_000_000_000
+
+
+class SimulatedClock:
+    """Monotonic time is the loop's. `skew_ms` is how far the wall clock is off; it may jump at any time."""
+
+    def __init__(self, now_ms: Callable[[], float], *, wall_start_ms: int = WALL_START_MS, skew_ms: int = 0) -> None:
+        self.skew_ms = skew_ms
+        self._now_ms = now_ms
+        self._wall_start_ms = wall_start_ms
+        self._start_ms = now_ms()
+
+    def wall_ms(self) -> int:
+        return self._wall_start_ms + int(self._now_ms() - self._start_ms) + self.skew_ms
+
+    def monotonic_ms(self) -> float:
+        return self._now_ms()

@@ -1,0 +1,60 @@
+"""Work beside the loop, simulated: each job runs on the loop after a random while, so jobs overtake each other."""
+
+import asyncio
+import pickle
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from moldau.model.ports import Disk, Job, Result
+
+THREAD_MS_MIN, THREAD_MS_MAX = 0.05, 5.0
+WORKER_MS_MIN, WORKER_MS_MAX = 1.0, 200.0
+WAITING_MAX: Final = 1024
+
+
+class SimulatedExecutor:
+    """Every job waits its own random time and then runs in one step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random, disk: Disk) -> None:
+        self._loop, self._chance, self._disk = loop, chance, disk
+        self._waiting: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
+        self._places = asyncio.Semaphore(WAITING_MAX)
+
+    def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
+        return self._later(THREAD_MS_MIN, THREAD_MS_MAX, lambda: work(*arguments))
+
+    def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job) -> Awaitable[Result]:
+        # Pickled as for a real worker process, so that a job that cannot travel fails here too.
+        function, sent = pickle.loads(pickle.dumps((work, job)))
+
+        def in_worker() -> Result:
+            result: Result = pickle.loads(pickle.dumps(function(self._disk, sent)))
+            return result
+
+        return self._later(WORKER_MS_MIN, WORKER_MS_MAX, in_worker)
+
+    async def close(self) -> None:
+        """What has not begun is cancelled."""
+        for future, timer in list(self._waiting.items()):
+            timer.cancel()
+            future.cancel()
+        self._waiting.clear()
+
+    async def _later(self, ms_min: float, ms_max: float, act: Callable[[], Result]) -> Result:
+        async with self._places:
+            future: asyncio.Future[Result] = self._loop.create_future()
+            delay_s = self._chance.uniform(ms_min, ms_max) / 1e3
+            self._waiting[future] = self._loop.call_later(delay_s, self._finish, future, act)
+            return await future
+
+    def _finish(self, future: asyncio.Future[Result], act: Callable[[], Result]) -> None:
+        self._waiting.pop(future, None)
+        try:
+            result = act()  # though the caller has given up: a thread that has begun goes on
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
