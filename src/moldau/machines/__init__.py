@@ -1,1 +1,1 @@
-"""Pure state machines: they decide, others act."""
+"""Pure machines: requests and events go in, records and effects come out. Nothing here waits or reads a clock."""

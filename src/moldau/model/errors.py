@@ -348,3 +348,23 @@ class DuplicateResource(KafkaError):
 
 class ThrottlingQuotaExceeded(KafkaError):
     code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+class TopicDeletionDisabled(KafkaError):
+    code = ErrorCode.TOPIC_DELETION_DISABLED
+
+
+class BrokerIdNotRegistered(KafkaError):
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class DuplicateBrokerRegistration(KafkaError):
+    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+class InvalidUpdateVersion(KafkaError):
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class UnknownServerFailure(KafkaError):
+    code = ErrorCode.UNKNOWN_SERVER_ERROR

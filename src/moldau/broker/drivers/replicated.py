@@ -1,0 +1,359 @@
+"""The one driver of every replicated machine: decide, append, apply, and answer once committed.
+
+A decision is applied as soon as it is made, so the next one sees it; but nothing leaves before it is committed. Every
+answer, read, refusal and effect is held until the high watermark covers all records that were applied when it was
+decided. Decisions of one turn of the event loop go to the log in one append. When leadership is lost the machine is
+thrown away, and whoever waits is told; there is no rollback.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from moldau.broker.drivers.machine_log import MachineLog
+from moldau.machines.decision import (
+    ASKER,
+    CancelTimer,
+    Decision,
+    ReplicatedMachine,
+    SetTimer,
+    Ticket,
+    answered,
+)
+from moldau.model.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator, StorageFailed
+from moldau.model.ports import Clock
+
+log = logging.getLogger(__name__)
+
+Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
+AnyMachine = TypeVar("AnyMachine", contravariant=True)
+Record = TypeVar("Record")
+Answer = TypeVar("Answer")
+
+SLICE_MS: Final = 1.0
+SLICE_RECORDS: Final = 1024
+SLICE_LOOK: Final = 16  # records between two looks at the clock
+PENDING_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """What is raised to those who come when the machine does not speak for its log. All of them invite to try again."""
+
+    lost: Callable[[], KafkaError] = NotCoordinator
+    loading: Callable[[], KafkaError] = CoordinatorLoadInProgress
+    busy: Callable[[], KafkaError] = CoordinatorLoadInProgress
+
+
+class Observer(Protocol[AnyMachine]):
+    """Somebody who follows a machine's state: told of what is applied, and later that it is committed."""
+
+    def applied(self, machine: AnyMachine, end_offset: int) -> None:
+        """The machine holds every record below `end_offset`; it may not be shown to others yet."""
+        ...
+
+    def committed(self, end_offset: int) -> None:
+        """What was applied up to here may be shown."""
+        ...
+
+    def discarded(self) -> None:
+        """The machine was thrown away with what was not committed."""
+        ...
+
+
+class _Held(NamedTuple):
+    """What one decision will let out once everything below `offset` is committed."""
+
+    offset: int
+    answers: Sequence[tuple[asyncio.Future[Any], Any]]
+    effects: Sequence[object]
+
+
+def _perform_nothing(effect: object) -> None:
+    raise AssertionError(f"nobody performs {effect}")
+
+
+def _fail_loudly(error: BaseException) -> None:
+    raise error
+
+
+class ReplicatedDriver(Generic[Machine, Record]):
+    """Runs one machine on one log, on one event loop."""
+
+    def __init__(
+        self,
+        machine_log: MachineLog[Record],
+        new_machine: Callable[[], Machine],
+        clock: Clock,
+        *,
+        refusals: Refusals | None = None,
+        perform: Callable[[object], None] = _perform_nothing,
+        failed: Callable[[BaseException], None] = _fail_loudly,
+        observer: Observer[Machine] | None = None,
+        pending_max: int = PENDING_MAX,
+    ) -> None:
+        """`perform` carries out effects and must not raise; `failed` hears of a bug after which the node must stop."""
+        self._log = machine_log
+        self._new_machine = new_machine
+        self._clock = clock
+        self._refusals = refusals or Refusals()
+        self._perform = perform
+        self._failed = failed
+        self._observer = observer
+        self._pending_max = pending_max
+        self._machine: Machine | None = None
+        self._is_loading = False
+        self._term = 0  # counts elections and losses, so that what belongs to an earlier one is known
+        self._held: deque[_Held] = deque()
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._unwritten: list[Sequence[Record]] = []
+        self._unwritten_count = 0
+        self._base_offset = 0  # where the first unwritten record will stand
+        self._last_ticket = ASKER
+        self._reload: asyncio.Task[None] | None = None
+        machine_log.watch(self._committed)
+
+    # Leadership
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether requests are decided here and now."""
+        return self._machine is not None
+
+    async def lead(self) -> None:
+        """This node leads the log now: replay it, in slices that do not stall the loop, then speak for it."""
+        self._discard(self._refusals.lost)
+        self._is_loading = True
+        term = self._term
+        machine = self._new_machine()
+        if await self._replay(machine, term):
+            self._is_loading = False
+            self._machine = machine
+            self._observe_applied()
+            self._accept(machine.decide_elected(self._clock.monotonic_ms()), None)
+
+    def resign(self) -> None:
+        """This node no longer leads the log: whoever waits is told so, and the machine is thrown away."""
+        self._discard(self._refusals.lost)
+
+    async def close(self) -> None:
+        """Write what was decided and stop; answers not committed by now are refused."""
+        if self._machine is not None:
+            self.flush()
+        self.resign()
+        if self._reload is not None:
+            await asyncio.gather(self._reload, return_exceptions=True)
+
+    # Requests
+
+    async def write(
+        self, decide: Callable[[Machine], Decision[Record, Answer]], ticket: Ticket | None = None
+    ) -> Answer:
+        """Decide, and answer once that is committed. `decide` runs at once and to its end.
+
+        A request whose answer another one will give (a join that waits for the rest) brings its own `ticket`, from
+        `new_ticket`, under which the machine remembers it.
+        """
+        machine = self._leading_machine()
+        try:
+            decision = decide(machine)
+        except KafkaError as refusal:  # rests on what was applied, like any answer, so it waits like one
+            decision = Decision(answers={ASKER: refusal})
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        key = ASKER if ticket is None or ASKER in decision.answers else ticket
+        if ticket is None and ASKER not in decision.answers:
+            raise AssertionError("a request without a ticket was left without an answer")
+        if key is not ASKER:
+            self._waiting[key] = waiter
+        try:
+            self._accept(decision, waiter)
+            return await waiter
+        finally:
+            self._waiting.pop(key, None)
+
+    async def read(self, query: Callable[[Machine], Answer]) -> Answer:
+        """What `query` sees, told once everything it could see is committed."""
+        return await self.write(lambda machine: answered(query(machine)))
+
+    def new_ticket(self) -> Ticket:
+        """A name for a request that may have to wait for another."""
+        self._last_ticket = Ticket(self._last_ticket + 1)
+        return self._last_ticket
+
+    @property
+    def next_offset(self) -> int:
+        """Where the first record of the next decision will stand."""
+        return self._log.end_offset + self._unwritten_count
+
+    def _leading_machine(self) -> Machine:
+        if self._machine is None:
+            raise self._refusals.loading() if self._is_loading else self._refusals.lost()
+        if len(self._held) + len(self._waiting) >= self._pending_max:
+            raise self._refusals.busy()
+        return self._machine
+
+    # Decisions
+
+    def _accept(self, decision: Decision[Record, Any], asker: asyncio.Future[Any] | None) -> None:
+        """Apply, queue for the log, set timers, hold the rest until it is committed."""
+        if decision.records:
+            self._apply(decision.records)
+        for change in decision.timers:
+            self._set_timer(change)
+        answers = [
+            (waiter, answer)
+            for ticket, answer in decision.answers.items()
+            if (waiter := asker if ticket == ASKER else self._waiting.pop(ticket, None)) is not None
+        ]
+        self._let_out(_Held(self.next_offset, answers, decision.effects))
+
+    def _apply(self, records: Sequence[Record]) -> None:
+        machine = self._machine
+        assert machine is not None
+        offset = self.next_offset
+        try:
+            for position, record in enumerate(records, offset):
+                machine.apply(record, position)
+        except Exception as bug:  # half a decision is applied: this machine must not be asked again
+            self._fail(bug)
+            raise
+        if not self._unwritten:
+            self._base_offset = offset
+            asyncio.get_running_loop().call_soon(self._flush_turn, self._term)
+        self._unwritten.append(records)
+        self._unwritten_count += len(records)
+        self._observe_applied()
+
+    def _let_out(self, held: _Held) -> None:
+        if held.answers or held.effects:
+            if held.offset <= self._log.high_watermark and not self._held:
+                self._release(held)
+            else:
+                self._held.append(held)
+
+    def _release(self, held: _Held) -> None:
+        for waiter, answer in held.answers:
+            if waiter.done():  # whoever asked has gone
+                continue
+            if isinstance(answer, KafkaError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+        for effect in held.effects:
+            self._perform(effect)
+
+    def _committed(self, high_watermark: int) -> None:
+        """The log says: everything below is committed."""
+        if self._machine is None:
+            return
+        if self._observer is not None:
+            self._observer.committed(high_watermark)
+        while self._held and self._held[0].offset <= high_watermark:
+            self._release(self._held.popleft())
+
+    def _observe_applied(self) -> None:
+        if self._observer is not None and self._machine is not None:
+            self._observer.applied(self._machine, self.next_offset)
+            self._observer.committed(self._log.high_watermark)
+
+    # The log
+
+    def _flush_turn(self, term: int) -> None:
+        if term == self._term:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was decided in this turn of the loop. Whoever else writes to the log calls this first."""
+        if not self._unwritten:
+            return
+        decisions, self._unwritten, self._unwritten_count = self._unwritten, [], 0
+        if self._log.end_offset != self._base_offset:
+            self._fail(AssertionError(f"the log grew to {self._log.end_offset} behind its driver's back"))
+            return
+        try:
+            self._log.append(decisions)
+        except KafkaError as refusal:
+            log.info("no longer leading a machine's log: %s", refusal)
+            self.resign()
+        except OSError as error:
+            # What is in the log now is not what was applied: start again from what is there.
+            log.exception("a machine's log cannot be written")
+            complaint = f"The change could not be written: {error.strerror}"
+            self._discard(lambda: StorageFailed(complaint))
+            self._is_loading = True
+            self._reload = asyncio.get_running_loop().create_task(self._lead_again())
+
+    async def _lead_again(self) -> None:
+        try:
+            await self.lead()
+        except Exception as error:
+            self._fail(error)
+
+    async def _replay(self, machine: Machine, term: int) -> bool:
+        """Apply the whole log; False if leadership changed meanwhile."""
+        async with aclosing(self._log.replay()) as chunks:
+            async for chunk in chunks:
+                if not await self._replay_chunk(machine, chunk, term):
+                    return False
+        return term == self._term
+
+    async def _replay_chunk(self, machine: Machine, chunk: Iterable[tuple[int, Record]], term: int) -> bool:
+        began_ms = self._clock.monotonic_ms()
+        for count, (offset, record) in enumerate(chunk, 1):
+            machine.apply(record, offset)
+            if count % SLICE_LOOK == 0 and (
+                count % SLICE_RECORDS == 0 or self._clock.monotonic_ms() - began_ms >= SLICE_MS
+            ):
+                await asyncio.sleep(0)
+                if term != self._term:
+                    return False
+                began_ms = self._clock.monotonic_ms()
+        return term == self._term
+
+    # Timers
+
+    def _set_timer(self, change: SetTimer | CancelTimer) -> None:
+        handle = self._timers.pop(change.event, None)
+        if handle is not None:
+            handle.cancel()
+        if isinstance(change, SetTimer):
+            delay = max(change.delay_ms, 0.0) / 1000
+            loop = asyncio.get_running_loop()
+            self._timers[change.event] = loop.call_later(delay, self._timed_out, change.event)
+
+    def _timed_out(self, event: Hashable) -> None:
+        del self._timers[event]
+        assert self._machine is not None  # a machine that is thrown away takes its timers along
+        try:
+            self._accept(self._machine.decide_timed_out(event, self._clock.monotonic_ms()), None)
+        except Exception as bug:
+            self._fail(bug)
+
+    # The end of a machine
+
+    def _discard(self, reason: Callable[[], KafkaError]) -> None:
+        """Throw the machine away with everything that is not committed, and tell whoever waits."""
+        self._term += 1
+        had_machine, self._machine, self._is_loading = self._machine is not None, None, False
+        self._unwritten, self._unwritten_count = [], 0
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+        held, self._held = self._held, deque()
+        waiting, self._waiting = self._waiting, {}
+        waiters = [waiter for each in held for waiter, _ in each.answers]
+        for waiter in [*waiters, *waiting.values()]:
+            if not waiter.done():
+                waiter.set_exception(reason())
+        if had_machine and self._observer is not None:
+            self._observer.discarded()
+
+    def _fail(self, error: BaseException) -> None:
+        """A bug, or a log that cannot be read: this node must not go on as if nothing had happened."""
+        self._discard(self._refusals.lost)
+        self._failed(error)

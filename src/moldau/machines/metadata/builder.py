@@ -1,0 +1,321 @@
+"""Turns an image and the records after it into the next image, copying each mapping at most once on the way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import (
+    BrokerImage,
+    ListenerImage,
+    MetadataImage,
+    PartitionImage,
+    Resource,
+    ResourceType,
+    TopicImage,
+    VersionRange,
+)
+from moldau.machines.metadata.records import EpochBegan, Record
+from moldau.model.ids import Address, TopicId
+from moldau.wire import messages
+
+NO_LEADER_CHANGE: Final = -2
+NO_RECOVERY_CHANGE: Final = -1
+
+
+class ImpossibleRecord(Exception):
+    """A record that contradicts the state it is applied to: the log is damaged, or whoever decided it is wrong."""
+
+
+class ImageBuilder:
+    """Takes records one by one; `finish` gives the image they lead to and what changed on the way.
+
+    Mappings of the image are shared until a record touches them, and then copied once until the next `finish`:
+    a thousand records cost one copy, a record that touches nothing costs none.
+    """
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._start_from(image)
+
+    def _start_from(self, image: MetadataImage) -> None:
+        self._image = image
+        self._is_touched = False
+        self._offset = image.offset
+        self._epoch = image.epoch
+        self._topics: dict[str, TopicImage] | None = None
+        self._topics_by_id: dict[TopicId, TopicImage] = {}
+        self._drafts: dict[TopicId, dict[int, PartitionImage]] = {}
+        self._configs: dict[Resource, dict[str, str]] = {}
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._features: dict[str, int] | None = None
+        self._next_producer_id = image.next_producer_id
+        self._created: set[TopicId] = set()
+        self._removed: dict[TopicId, TopicImage] = {}
+        self._changed: dict[TopicId, set[int]] = {}
+        self._changed_configs: set[Resource] = set()
+        self._changed_brokers: set[int] = set()
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether any record came since the last `finish`."""
+        return self._is_touched
+
+    def apply(self, record: Record, offset: int) -> None:
+        handle = _APPLY.get(type(record))
+        if handle is None:
+            raise ImpossibleRecord(f"a {type(record).__name__} at offset {offset} is of a kind that is not known here")
+        handle(self, record)
+        self._offset = offset
+        self._is_touched = True
+
+    def finish(self) -> tuple[MetadataImage, MetadataDelta]:
+        """The new image and the change since the last one. The builder goes on from here."""
+        self._finish_topics()
+        old = self._image
+        image = MetadataImage(
+            offset=self._offset,
+            epoch=self._epoch,
+            topics=old.topics if self._topics is None else self._topics,
+            topics_by_id=old.topics_by_id if self._topics is None else self._topics_by_id,
+            configs=self._finish_configs(),
+            brokers=old.brokers if self._brokers is None else self._brokers,
+            features=old.features if self._features is None else self._features,
+            next_producer_id=self._next_producer_id,
+        )
+        delta = MetadataDelta(
+            created=self._created,
+            removed=self._removed,
+            changed=self._changed,
+            configs=self._changed_configs,
+            brokers=self._changed_brokers,
+            has_new_features=self._features is not None,
+        )
+        self._start_from(image)
+        return image, delta
+
+    def _finish_topics(self) -> None:
+        for topic_id, draft in self._drafts.items():
+            topic = self._topics_by_id[topic_id]
+            try:
+                partitions = tuple(draft[index] for index in range(len(draft)))
+            except KeyError as gap:
+                raise ImpossibleRecord(f"topic {topic.name} has {len(draft)} partitions but no {gap}") from None
+            finished = TopicImage(topic.name, topic_id, partitions)
+            self._own_topics()[topic.name] = finished
+            self._topics_by_id[topic_id] = finished
+
+    def _finish_configs(self) -> dict[Resource, dict[str, str]]:
+        old = self._image.configs
+        if not self._configs:
+            return old  # type: ignore[return-value]  # nobody changes a finished image
+        merged = {**old, **self._configs}
+        return {resource: values for resource, values in merged.items() if values}  # type: ignore[misc]
+
+    # Copy on first touch
+
+    def _own_topics(self) -> dict[str, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self._image.topics)
+            self._topics_by_id = dict(self._image.topics_by_id)
+        return self._topics
+
+    def _own_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self._image.brokers)
+        return self._brokers
+
+    def _own_features(self) -> dict[str, int]:
+        if self._features is None:
+            self._features = dict(self._image.features)
+        return self._features
+
+    def _own_configs(self, resource: Resource) -> dict[str, str]:
+        if resource not in self._configs:
+            self._configs[resource] = dict(self._image.configs.get(resource, {}))
+        return self._configs[resource]
+
+    def _draft(self, topic_id: TopicId) -> dict[int, PartitionImage]:
+        draft = self._drafts.get(topic_id)
+        if draft is None:
+            self._own_topics()
+            topic = self._topics_by_id.get(topic_id)
+            if topic is None:
+                raise ImpossibleRecord(f"a partition of topic id {topic_id.hex()}, which does not exist")
+            draft = self._drafts[topic_id] = dict(enumerate(topic.partitions))
+        return draft
+
+    # One method for each kind of record
+
+    def _apply_topic(self, record: messages.TopicRecord) -> None:
+        topics, topic_id = self._own_topics(), TopicId(record.topic_id)
+        if record.name in topics or topic_id in self._topics_by_id:
+            raise ImpossibleRecord(f"topic {record.name} with id {topic_id.hex()} exists already")
+        topics[record.name] = self._topics_by_id[topic_id] = TopicImage(record.name, topic_id)
+        self._created.add(topic_id)
+
+    def _apply_remove_topic(self, record: messages.RemoveTopicRecord) -> None:
+        topics, topic_id = self._own_topics(), TopicId(record.topic_id)
+        topic = self._topics_by_id.pop(topic_id, None)
+        if topic is None:
+            raise ImpossibleRecord(f"the removal of topic id {topic_id.hex()}, which does not exist")
+        del topics[topic.name]
+        self._drafts.pop(topic_id, None)
+        self._changed.pop(topic_id, None)
+        if topic_id in self._created:
+            self._created.remove(topic_id)
+        else:
+            self._removed[topic_id] = topic
+        self._forget_configs(Resource(ResourceType.TOPIC, topic.name))
+
+    def _forget_configs(self, resource: Resource) -> None:
+        configs = self._own_configs(resource)
+        if configs:
+            configs.clear()
+            self._changed_configs.add(resource)
+
+    def _apply_partition(self, record: messages.PartitionRecord) -> None:
+        topic_id = TopicId(record.topic_id)
+        self._draft(topic_id)[record.partition_id] = PartitionImage(
+            replicas=tuple(record.replicas),
+            isr=tuple(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=tuple(record.directories or ()),
+            removing_replicas=tuple(record.removing_replicas or ()),
+            adding_replicas=tuple(record.adding_replicas or ()),
+            leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=tuple(record.eligible_leader_replicas or ()),
+            last_known_elr=tuple(record.last_known_elr or ()),
+        )
+        self._changed.setdefault(topic_id, set()).add(record.partition_id)
+
+    def _apply_partition_change(self, record: messages.PartitionChangeRecord) -> None:
+        topic_id, index = TopicId(record.topic_id), record.partition_id
+        draft = self._draft(topic_id)
+        if index not in draft:
+            raise ImpossibleRecord(f"a change of partition {index} of topic id {topic_id.hex()}, which does not exist")
+        draft[index] = changed_partition(draft[index], record)
+        self._changed.setdefault(topic_id, set()).add(index)
+
+    def _apply_config(self, record: messages.ConfigRecord) -> None:
+        resource = Resource(record.resource_type, record.resource_name)
+        configs = self._own_configs(resource)
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+        self._changed_configs.add(resource)
+
+    def _apply_register_broker(self, record: messages.RegisterBrokerRecord) -> None:
+        self._own_brokers()[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            listeners=tuple(
+                ListenerImage(each.name, Address(each.host, each.port), each.security_protocol)
+                for each in record.end_points
+            ),
+            features={
+                each.name: VersionRange(each.min_supported_version, each.max_supported_version)
+                for each in record.features
+            },
+            rack=record.rack,
+            is_fenced=record.fenced,
+            is_shutting_down=record.in_controlled_shutdown,
+            directories=tuple(record.log_dirs or ()),
+        )
+        self._changed_brokers.add(record.broker_id)
+
+    def _apply_unregister_broker(self, record: messages.UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._own_brokers()[record.broker_id]
+        self._changed_brokers.add(record.broker_id)
+
+    def _apply_registration_change(self, record: messages.BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        if record.fenced:
+            broker = replace(broker, is_fenced=record.fenced > 0)
+        if record.in_controlled_shutdown:
+            broker = replace(broker, is_shutting_down=record.in_controlled_shutdown > 0)
+        if record.log_dirs:
+            broker = replace(broker, directories=tuple(record.log_dirs))
+        self._put_broker(broker)
+
+    def _apply_fence_broker(self, record: messages.FenceBrokerRecord) -> None:
+        self._put_broker(replace(self._broker(record.id, record.epoch), is_fenced=True))
+
+    def _apply_unfence_broker(self, record: messages.UnfenceBrokerRecord) -> None:
+        self._put_broker(replace(self._broker(record.id, record.epoch), is_fenced=False))
+
+    def _broker(self, broker_id: int, epoch: int) -> BrokerImage:
+        broker = self._own_brokers().get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise ImpossibleRecord(f"a change of broker {broker_id} with epoch {epoch}, which is not registered")
+        return broker
+
+    def _put_broker(self, broker: BrokerImage) -> None:
+        self._own_brokers()[broker.broker_id] = broker
+        self._changed_brokers.add(broker.broker_id)
+
+    def _apply_feature_level(self, record: messages.FeatureLevelRecord) -> None:
+        features = self._own_features()
+        if record.feature_level == 0:
+            features.pop(record.name, None)
+        else:
+            features[record.name] = record.feature_level
+
+    def _apply_producer_ids(self, record: messages.ProducerIdsRecord) -> None:
+        if record.next_producer_id < self._next_producer_id:
+            raise ImpossibleRecord(f"producer ids go back from {self._next_producer_id} to {record.next_producer_id}")
+        self._next_producer_id = record.next_producer_id
+
+    def _apply_epoch(self, record: EpochBegan) -> None:
+        self._epoch = record.epoch
+
+    def _apply_nothing(self, record: messages.NoOpRecord) -> None:
+        """Such a record only moves the offset."""
+
+
+def changed_partition(partition: PartitionImage, record: messages.PartitionChangeRecord) -> PartitionImage:
+    """A partition after a change record, in which every field may say "as it was"."""
+    has_new_leader = record.leader != NO_LEADER_CHANGE
+    return PartitionImage(
+        replicas=_or_else(record.replicas, partition.replicas),
+        isr=_or_else(record.isr, partition.isr),
+        leader=record.leader if has_new_leader else partition.leader,
+        leader_epoch=partition.leader_epoch + 1 if has_new_leader else partition.leader_epoch,
+        partition_epoch=partition.partition_epoch + 1,
+        directories=_or_else(record.directories, partition.directories),
+        removing_replicas=_or_else(record.removing_replicas, partition.removing_replicas),
+        adding_replicas=_or_else(record.adding_replicas, partition.adding_replicas),
+        leader_recovery_state=(
+            partition.leader_recovery_state
+            if record.leader_recovery_state == NO_RECOVERY_CHANGE
+            else record.leader_recovery_state
+        ),
+        eligible_leader_replicas=_or_else(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        last_known_elr=_or_else(record.last_known_elr, partition.last_known_elr),
+    )
+
+
+def _or_else(new: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:
+    return old if new is None else tuple(new)
+
+
+_APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
+    messages.BrokerRegistrationChangeRecord: ImageBuilder._apply_registration_change,
+    messages.ConfigRecord: ImageBuilder._apply_config,
+    messages.FeatureLevelRecord: ImageBuilder._apply_feature_level,
+    messages.FenceBrokerRecord: ImageBuilder._apply_fence_broker,
+    messages.NoOpRecord: ImageBuilder._apply_nothing,
+    messages.PartitionChangeRecord: ImageBuilder._apply_partition_change,
+    messages.PartitionRecord: ImageBuilder._apply_partition,
+    messages.ProducerIdsRecord: ImageBuilder._apply_producer_ids,
+    messages.RegisterBrokerRecord: ImageBuilder._apply_register_broker,
+    messages.RemoveTopicRecord: ImageBuilder._apply_remove_topic,
+    messages.TopicRecord: ImageBuilder._apply_topic,
+    messages.UnfenceBrokerRecord: ImageBuilder._apply_unfence_broker,
+    messages.UnregisterBrokerRecord: ImageBuilder._apply_unregister_broker,
+    EpochBegan: ImageBuilder._apply_epoch,
+}

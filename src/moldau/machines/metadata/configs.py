@@ -1,0 +1,221 @@
+"""Configs of topics and brokers: set, deleted, appended to, subtracted from; validated as a whole."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Protocol
+
+from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
+from moldau.machines.metadata.names import check_topic_name
+from moldau.machines.metadata.records import Record
+from moldau.model.errors import (
+    BrokerIdNotRegistered,
+    ErrorCode,
+    InvalidConfig,
+    InvalidRequest,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
+from moldau.wire import messages
+
+Changes = Mapping[str, str | None]  # None deletes
+
+
+class ConfigRules(Protocol):
+    """What the declared settings say; given to the machine, because they are declared beside the code they govern."""
+
+    def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None:
+        """Refuse names and values that are not acceptable by raising `InvalidConfig`; `configs` is what it would be."""
+        ...
+
+    def is_list(self, resource: Resource, name: str) -> bool:
+        """Whether values can be appended and subtracted."""
+        ...
+
+    def default(self, resource: Resource, name: str) -> str | None:
+        """What holds while nothing is set."""
+        ...
+
+
+class Operation(IntEnum):
+    """What to do with one config, by IncrementalAlterConfigs' number."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One step of an incremental alteration. The operation is a number from outside."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """All steps for one resource: they take place together or not at all."""
+
+    resource: Resource
+    changes: Sequence[ConfigChange]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """All configs of one resource anew; what is not named goes back to its default."""
+
+    resource: Resource
+    configs: Sequence[tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsAltered:
+    """The answer about one resource."""
+
+    resource: Resource
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def config_record(resource: Resource, name: str, value: str | None) -> messages.ConfigRecord:
+    return messages.ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
+
+
+def decide_incremental_alter_configs(
+    image: MetadataImage, rules: ConfigRules, alterations: Sequence[Alteration], *, validate_only: bool = False
+) -> Decision[Record, list[ConfigsAltered]]:
+    """Each resource is altered or refused by itself."""
+    wanted = [(each.resource, partial(_altered, image, each, rules)) for each in alterations]
+    return _decide(image, rules, wanted, validate_only)
+
+
+def decide_alter_configs(
+    image: MetadataImage, rules: ConfigRules, replacements: Sequence[Replacement], *, validate_only: bool = False
+) -> Decision[Record, list[ConfigsAltered]]:
+    """The old way: each resource is given all its configs anew, or refused."""
+    wanted = [(each.resource, partial(_replaced, image, each)) for each in replacements]
+    return _decide(image, rules, wanted, validate_only)
+
+
+def _decide(
+    image: MetadataImage,
+    rules: ConfigRules,
+    wanted: Sequence[tuple[Resource, Callable[[], Changes]]],
+    validate_only: bool,
+) -> Decision[Record, list[ConfigsAltered]]:
+    times = Counter(resource for resource, _ in wanted)
+    records: list[Record] = []
+    outcomes: dict[Resource, ConfigsAltered] = {}
+    for resource, changes_of in wanted:
+        try:
+            if times[resource] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            _check_resource(image, resource)
+            changes = changes_of()
+            _check_result(image, rules, resource, changes)
+            records.extend(config_record(resource, name, value) for name, value in changes.items())
+            outcomes[resource] = ConfigsAltered(resource)
+        except KafkaError as refusal:
+            outcomes[resource] = ConfigsAltered(resource, refusal.code, refusal.message)
+    return answered(list(outcomes.values()), () if validate_only else records)
+
+
+def _check_resource(image: MetadataImage, resource: Resource) -> None:
+    if resource.type == ResourceType.TOPIC:
+        if not resource.name:
+            raise InvalidRequest("Default topic resources are not allowed.")
+        check_topic_name(resource.name)
+        if resource.name not in image.topics:
+            raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
+    elif resource.type == ResourceType.BROKER:
+        _check_broker(image, resource.name)
+    else:
+        raise InvalidRequest(f"Configs of resource type {resource.type} cannot be altered.")
+
+
+def _check_broker(image: MetadataImage, name: str) -> None:
+    if not name:  # all brokers
+        return
+    if not name.isdecimal() or not name.isascii():
+        raise InvalidRequest("Unable to parse broker name as a base 10 number.")
+    if len(name) > 10 or int(name) not in image.brokers:
+        raise BrokerIdNotRegistered(f"No broker with id {name} found.")
+
+
+def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, changes: Changes) -> None:
+    """Validate what the resource would have in the end: some rules concern two configs together."""
+    configs = dict(image.configs.get(resource, NOTHING_SET))
+    for name, value in changes.items():
+        if value is None:
+            configs.pop(name, None)
+        else:
+            configs[name] = value
+    rules.check(resource, configs, changes.keys())
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise InvalidRequest(f"Error due to duplicate config keys: {','.join(twice)}")
+
+
+def _replaced(image: MetadataImage, replacement: Replacement) -> Changes:
+    _check_names([name for name, _ in replacement.configs])
+    empty = [name for name, value in replacement.configs if value is None]
+    if empty:
+        raise InvalidRequest(f"Null value not supported for : {','.join(empty)}")
+    present = image.configs.get(replacement.resource, NOTHING_SET)
+    changes = {
+        name: value for name, value in replacement.configs if _is_news(replacement.resource, present, name, value)
+    }
+    named = {name for name, _ in replacement.configs}
+    return {**changes, **{name: None for name in present if name not in named}}
+
+
+def _altered(image: MetadataImage, alteration: Alteration, rules: ConfigRules) -> Changes:
+    _check_names([change.name for change in alteration.changes])
+    empty = [each.name for each in alteration.changes if each.value is None and each.operation != Operation.DELETE]
+    if empty:
+        raise InvalidRequest(f"Null value not supported for : {','.join(empty)}")
+    resource = alteration.resource
+    present = image.configs.get(resource, NOTHING_SET)
+    changes = {each.name: _new_value(resource, present, each, rules) for each in alteration.changes}
+    return {name: value for name, value in changes.items() if _is_news(resource, present, name, value)}
+
+
+def _is_news(resource: Resource, present: Mapping[str, str], name: str, value: str | None) -> bool:
+    # A broker takes a record of an unchanged value as the order to load it again (a renewed certificate).
+    return resource.type == ResourceType.BROKER or present.get(name) != value
+
+
+def _new_value(resource: Resource, present: Mapping[str, str], change: ConfigChange, rules: ConfigRules) -> str | None:
+    match change.operation:
+        case Operation.SET:
+            return change.value
+        case Operation.DELETE:
+            return None
+        case Operation.APPEND | Operation.SUBTRACT:
+            return _new_list(resource, present, change, rules)
+        case _:
+            raise InvalidRequest(f"Unknown operation type id {change.operation}")
+
+
+def _new_list(resource: Resource, present: Mapping[str, str], change: ConfigChange, rules: ConfigRules) -> str:
+    if not rules.is_list(resource, change.name):
+        word = Operation(change.operation).name
+        raise InvalidConfig(f"Can't {word} to key {change.name} because its type is not LIST.")
+    old = _parts(present.get(change.name) or rules.default(resource, change.name))
+    named = _parts(change.value)
+    if change.operation == Operation.SUBTRACT:
+        return ",".join(part for part in old if part not in named)
+    return ",".join(dict.fromkeys([*old, *named]))
+
+
+def _parts(value: str | None) -> list[str]:
+    return [part.strip() for part in (value or "").split(",") if part.strip()]

@@ -1,0 +1,145 @@
+"""The metadata of a cluster at one offset of its log: immutable, so a handler may hold it as long as it likes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
+
+NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to, by DescribeConfigs' number."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    """Who has configs. The broker named '' stands for all brokers."""
+
+    type: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """Who holds a partition, who leads it, and since when."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[bytes, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A topic and its partitions, by index."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...] = ()
+
+
+class ListenerImage(NamedTuple):
+    """Where a broker is reached, as it advertises it."""
+
+    name: str
+    address: Address
+    security_protocol: int  # 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
+
+
+class VersionRange(NamedTuple):
+    """The levels of a feature that somebody supports."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and self.lowest <= level <= self.highest
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A broker's registration."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: Mapping[str, VersionRange]
+    rack: str | None = None
+    is_fenced: bool = True
+    is_shutting_down: bool = False
+    directories: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """May it take new leaderships and join an ISR?"""
+        return not self.is_fenced and not self.is_shutting_down
+
+    def address(self, listener: str) -> Address | None:
+        """Where it is reached by those who came in through the listener of this name."""
+        for each in self.listeners:
+            if each.name == listener:
+                return each.address
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """Everything the metadata log says up to and including `offset`. The mappings are never changed in place."""
+
+    offset: int = NO_OFFSET
+    epoch: int = NO_EPOCH
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
+    configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def topic_id(self, name: str) -> TopicId:
+        """The id of a topic, all zeros if there is no such topic."""
+        topic = self.topics.get(name)
+        return topic.topic_id if topic else NO_TOPIC_ID
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.topics_by_id.get(TopicId(topic_id))
+        return topic.name if topic else None
+
+    def partition(self, topic: str, index: int) -> PartitionImage | None:
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
+        """What was set on the topic itself; everything else has its default."""
+        return self.configs.get(Resource(ResourceType.TOPIC, topic), NOTHING_SET)
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
+        """What was set at run time on one broker, or with None on all of them together."""
+        name = "" if broker_id is None else str(broker_id)
+        return self.configs.get(Resource(ResourceType.BROKER, name), NOTHING_SET)
+
+    def is_active(self, broker_id: int) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active

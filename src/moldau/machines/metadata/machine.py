@@ -1,0 +1,126 @@
+"""The metadata machine: what the cluster consists of, decided by requests, changed by records alone."""
+
+from collections.abc import Hashable, Sequence, Set
+
+from moldau.machines.decision import Answer, Decision, answered
+from moldau.machines.metadata import brokers, configs, features, partitions, producer_ids, topics
+from moldau.machines.metadata.builder import ImageBuilder
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.settings import RECORDS_PER_DECISION_MAX, MetadataSettings
+from moldau.model.errors import PolicyViolation
+
+
+class MetadataMachine:
+    """Decisions are functions of the image; `apply` leads to the next one."""
+
+    def __init__(self, settings: MetadataSettings, rules: configs.ConfigRules) -> None:
+        self.settings = settings  # may be replaced while running: it is no replicated state
+        self._rules = rules
+        self._builder = ImageBuilder(MetadataImage())
+        self._image = MetadataImage()
+        self._delta = MetadataDelta()
+
+    def apply(self, record: Record, offset: int) -> None:
+        self._builder.apply(record, offset)
+
+    @property
+    def image(self) -> MetadataImage:
+        """Everything that was applied, committed or not."""
+        if self._builder.is_touched:
+            self._image, delta = self._builder.finish()
+            self._delta = self._delta.then(delta)
+        return self._image
+
+    def take_change(self) -> tuple[MetadataImage, MetadataDelta]:
+        """The image, and what changed since this was asked last."""
+        image, delta = self.image, self._delta
+        self._delta = MetadataDelta()
+        return image, delta
+
+    def decide_elected(self, now_ms: float) -> Decision[Record, None]:  # noqa: ARG002
+        """A log that holds no features yet belongs to a new cluster."""
+        return answered(None, () if self.image.features else features.bootstrap_records())
+
+    def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
+        raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
+
+    def decide_create_topics(
+        self,
+        wanted: Sequence[topics.NewTopic],
+        *,
+        randomness: Sequence[bytes],
+        start: int,
+        validate_only: bool = False,
+    ) -> Decision[Record, list[topics.TopicCreated]]:
+        return _bounded(
+            topics.decide_create_topics(
+                self.image,
+                self.settings,
+                self._rules,
+                wanted,
+                randomness=randomness,
+                start=start,
+                validate_only=validate_only,
+            )
+        )
+
+    def decide_delete_topics(
+        self, unwanted: Sequence[topics.TopicReference]
+    ) -> Decision[Record, list[topics.TopicDeleted]]:
+        return _bounded(topics.decide_delete_topics(self.image, self.settings, unwanted))
+
+    def decide_create_partitions(
+        self, wanted: Sequence[partitions.MorePartitions], *, start: int, validate_only: bool = False
+    ) -> Decision[Record, list[partitions.PartitionsCreated]]:
+        return _bounded(
+            partitions.decide_create_partitions(self.image, wanted, start=start, validate_only=validate_only)
+        )
+
+    def decide_alter_configs(
+        self, replacements: Sequence[configs.Replacement], *, validate_only: bool = False
+    ) -> Decision[Record, list[configs.ConfigsAltered]]:
+        return _bounded(
+            configs.decide_alter_configs(self.image, self._rules, replacements, validate_only=validate_only)
+        )
+
+    def decide_incremental_alter_configs(
+        self, alterations: Sequence[configs.Alteration], *, validate_only: bool = False
+    ) -> Decision[Record, list[configs.ConfigsAltered]]:
+        return _bounded(
+            configs.decide_incremental_alter_configs(self.image, self._rules, alterations, validate_only=validate_only)
+        )
+
+    def decide_register_broker(
+        self, registration: brokers.Registration, *, next_offset: int, live_brokers: Set[int] = frozenset()
+    ) -> Decision[Record, int]:
+        return brokers.decide_register_broker(
+            self.image, registration, next_offset=next_offset, live_brokers=live_brokers
+        )
+
+    def decide_unfence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
+        return brokers.decide_unfence_broker(self.image, broker_id, broker_epoch)
+
+    def decide_fence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
+        return brokers.decide_fence_broker(self.image, broker_id, broker_epoch)
+
+    def decide_unregister_broker(self, broker_id: int) -> Decision[Record, None]:
+        return brokers.decide_unregister_broker(self.image, broker_id)
+
+    def decide_allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int
+    ) -> Decision[Record, producer_ids.ProducerIdBlock]:
+        return producer_ids.decide_allocate_producer_ids(self.image, broker_id, broker_epoch)
+
+    def decide_update_features(
+        self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
+    ) -> Decision[Record, list[features.FeatureUpdated]]:
+        return features.decide_update_features(self.image, updates, validate_only=validate_only)
+
+
+def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
+    """One request may not fill the log."""
+    if len(decision.records) > RECORDS_PER_DECISION_MAX:
+        raise PolicyViolation("Unable to perform excessively large batch operation.")
+    return decision

@@ -1,0 +1,107 @@
+"""Topics grow: more partitions, never fewer."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.image import MetadataImage, TopicImage
+from moldau.machines.metadata.placement import (
+    Placement,
+    assigned,
+    check_assignment,
+    partition_record,
+    place_replicas,
+)
+from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX
+from moldau.machines.metadata.topics import UNKNOWN_TOPIC
+from moldau.model.errors import (
+    ErrorCode,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    KafkaError,
+    PolicyViolation,
+    UnknownTopicOrPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """A topic that shall have `count` partitions in all; assignments, if given, are for the new ones in order."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCreated:
+    """The answer about one topic."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def decide_create_partitions(
+    image: MetadataImage, topics: Sequence[MorePartitions], *, start: int, validate_only: bool = False
+) -> Decision[Record, list[PartitionsCreated]]:
+    """Each topic grows or is refused by itself; `start` places replicas."""
+    names = Counter(topic.name for topic in topics)
+    records: list[Record] = []
+    outcomes: dict[str, PartitionsCreated] = {}  # by name: a topic named twice is answered once
+    for wanted in topics:
+        try:
+            if names[wanted.name] > 1:
+                raise InvalidRequest("Duplicate topic name.")
+            additional = _grow(image, wanted, start + len(records))
+            if len(records) + len(additional) > PARTITIONS_PER_REQUEST_MAX:
+                raise PolicyViolation("Excessively large number of partitions per request.")
+            records.extend(additional)
+            outcomes[wanted.name] = PartitionsCreated(wanted.name)
+        except KafkaError as refusal:
+            outcomes[wanted.name] = PartitionsCreated(wanted.name, refusal.code, refusal.message)
+    return answered(list(outcomes.values()), () if validate_only else records)
+
+
+def _grow(image: MetadataImage, wanted: MorePartitions, start: int) -> list[Record]:
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise UnknownTopicOrPartition(UNKNOWN_TOPIC)
+    present = len(topic.partitions)
+    _check_count(wanted, present)
+    return [
+        partition_record(image, topic.topic_id, present + index, placement)
+        for index, placement in enumerate(_placements(image, topic, wanted, start))
+    ]
+
+
+def _check_count(wanted: MorePartitions, present: int) -> None:
+    if wanted.count == present:
+        raise InvalidPartitions(f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        raise InvalidPartitions(
+            f"The topic {wanted.name} currently has {present} partition(s); {wanted.count} would not be an increase."
+        )
+    additional = wanted.count - present
+    if additional > PARTITIONS_PER_REQUEST_MAX:
+        raise PolicyViolation("Excessively large number of partitions per request.")
+    if wanted.assignments is not None and len(wanted.assignments) != additional:
+        raise InvalidReplicaAssignment(
+            f"Attempted to add {additional} additional partition(s), but only {len(wanted.assignments)} "
+            "assignment(s) were specified."
+        )
+
+
+def _placements(image: MetadataImage, topic: TopicImage, wanted: MorePartitions, start: int) -> list[Placement]:
+    present = len(topic.partitions)
+    replication_factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        return place_replicas(image, wanted.count - present, replication_factor, start)
+    placements = []
+    for index, brokers in enumerate(wanted.assignments):
+        check_assignment(image, brokers, replication_factor)
+        placements.append(assigned(image, present + index, brokers))
+    return placements

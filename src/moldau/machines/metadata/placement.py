@@ -1,0 +1,108 @@
+"""Which brokers get the replicas of new partitions. Pure: the random start comes in as a number."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moldau.machines.metadata.image import BrokerImage, MetadataImage
+from moldau.model.errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.wire import messages
+
+_UNASSIGNED_DIRECTORY = bytes(16)
+
+
+class Placement(NamedTuple):
+    """The replicas of one partition, the preferred leader first, and those that start in sync."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def place_replicas(image: MetadataImage, partitions: int, replication_factor: int, start: int) -> list[Placement]:
+    """Round robin: leaders go around from `start`, and each time around followers are shifted by one more.
+
+    A fenced broker gets a replica only when there are not enough others, and never the leadership.
+    """
+    active = sorted(broker.broker_id for broker in image.brokers.values() if broker.is_active)
+    spare = sorted(broker.broker_id for broker in image.brokers.values() if not broker.is_active)
+    _check_replication_factor(replication_factor, len(active), len(spare))
+    return [_place(active, spare, replication_factor, start, partition) for partition in range(partitions)]
+
+
+def _check_replication_factor(replication_factor: int, active: int, spare: int) -> None:
+    reason = None
+    if replication_factor > active + spare:
+        reason = (
+            f"The target replication factor of {replication_factor} cannot be reached "
+            f"because only {active + spare} broker(s) are registered."
+        )
+    elif not active:
+        reason = "All brokers are currently fenced."
+    if reason:
+        raise InvalidReplicationFactor(f"Unable to replicate the partition {replication_factor} time(s): {reason}")
+
+
+def _place(active: list[int], spare: list[int], replication_factor: int, start: int, partition: int) -> Placement:
+    count = len(active)
+    first = (start + partition) % count
+    others = [active[(first + step) % count] for step in range(1, count)]
+    shift = (start + partition) // count % len(others) if others else 0
+    isr = [active[first], *others[shift:], *others[:shift]][:replication_factor]
+    return Placement((*isr, *spare[: replication_factor - len(isr)]), tuple(isr))
+
+
+def check_assignment(image: MetadataImage, brokers: Sequence[int], replication_factor: int | None) -> None:
+    """Refuse a hand-made assignment of one partition that cannot work."""
+    if not brokers:
+        raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
+    for broker_id in brokers:
+        if broker_id not in image.brokers:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+    twice = [broker_id for broker_id in sorted(set(brokers)) if brokers.count(broker_id) > 1]
+    if twice:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes the broker {twice[0]} more than once."
+        )
+    if replication_factor is not None and len(brokers) != replication_factor:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
+
+
+def assigned(image: MetadataImage, partition: int, brokers: Sequence[int]) -> Placement:
+    """The placement that a checked assignment asks for."""
+    isr = tuple(broker_id for broker_id in brokers if image.is_active(broker_id))
+    if not isr:
+        raise InvalidReplicaAssignment(
+            f"All brokers specified in the manual partition assignment for partition {partition} are fenced or in "
+            "controlled shutdown."
+        )
+    return Placement(tuple(brokers), isr)
+
+
+def partition_record(
+    image: MetadataImage, topic_id: TopicId, partition: int, placement: Placement
+) -> messages.PartitionRecord:
+    """The record of a new partition; its first replica in sync leads it."""
+    assert topic_id != NO_TOPIC_ID
+    return messages.PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=list(placement.replicas),
+        isr=list(placement.isr),
+        removing_replicas=[],
+        adding_replicas=[],
+        leader=placement.isr[0],
+        leader_recovery_state=0,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_default_directory(image.brokers[broker_id]) for broker_id in placement.replicas],
+    )
+
+
+def _default_directory(broker: BrokerImage) -> bytes:
+    """A broker with several directories chooses one itself, when it creates the replica."""
+    return broker.directories[0] if len(broker.directories) == 1 else _UNASSIGNED_DIRECTORY

@@ -1,0 +1,49 @@
+"""Which records the metadata log holds, and in which version each is written."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.wire import messages
+
+METADATA_VERSION: Final = 25
+"""The level of `metadata.version` that is written: 4.0-IV3."""
+
+METADATA_VERSION_LOWEST: Final = 19
+"""3.7-IV4, the first level in which every record is written as here (brokers name their log directories)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    """A leader took over the log: what its LeaderChange control record means to the machine."""
+
+    epoch: int
+
+
+Record = (
+    messages.BrokerRegistrationChangeRecord
+    | messages.ConfigRecord
+    | messages.FeatureLevelRecord
+    | messages.FenceBrokerRecord
+    | messages.NoOpRecord
+    | messages.PartitionChangeRecord
+    | messages.PartitionRecord
+    | messages.ProducerIdsRecord
+    | messages.RegisterBrokerRecord
+    | messages.RemoveTopicRecord
+    | messages.TopicRecord
+    | messages.UnfenceBrokerRecord
+    | messages.UnregisterBrokerRecord
+    | EpochBegan
+)
+
+_VERSIONS: Final[dict[type, int]] = {
+    messages.BrokerRegistrationChangeRecord: 2,
+    messages.PartitionChangeRecord: 1,
+    messages.PartitionRecord: 1,
+    messages.RegisterBrokerRecord: 3,
+}
+
+
+def record_version(record: Record) -> int:
+    """The version to write this record in at `METADATA_VERSION`; readers accept every version."""
+    return _VERSIONS.get(type(record), 0)
