@@ -1,0 +1,201 @@
+"""What a producer may send, and the error code it hears otherwise."""
+
+import os
+from collections.abc import Callable
+from struct import pack_into
+
+import pytest
+
+from moldau.model.errors import CorruptMessage, ErrorCode, InvalidRecord, InvalidTimestamp, KafkaError, MessageTooLarge
+from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
+from moldau.records.header import BatchHeader, checksum, read_header, write_checksum
+from moldau.records.record import Record, iterate_records
+from moldau.records.validation import (
+    correct_max_timestamp,
+    lacks_max_timestamp,
+    validate_keys,
+    validate_produced,
+    validate_timestamps,
+)
+
+NOW_MS = 1_700_000_000_000
+
+
+def a_batch(compression: Compression = Compression.NONE) -> bytearray:
+    records = [(NOW_MS + index, b"key", b"value" * 20, ()) for index in range(3)]
+    return build_batch(records, compression=compression, producer_id=4, producer_epoch=0, base_sequence=0)
+
+
+def patched(form: str, position: int, value: int, *, is_signed_again: bool = True) -> bytearray:
+    batch = a_batch()
+    pack_into(form, batch, position, value)
+    if is_signed_again:
+        write_checksum(batch, 0, len(batch))
+    return batch
+
+
+def refusal(batch: bytes | bytearray, *, is_zstd_allowed: bool = True) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        validate_produced(memoryview(batch), is_zstd_allowed=is_zstd_allowed)
+    assert caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_good_batch_of_any_codec_is_taken(compression: Compression) -> None:
+    batch = a_batch(compression)
+    assert validate_produced(memoryview(batch)) == read_header(batch)
+    assert isinstance(validate_produced(memoryview(batch)), BatchHeader)
+
+
+def legacy_message(magic: int) -> bytes:
+    body = bytes(4) + bytes((magic, 0)) + (bytes(8) if magic else b"") + b"\xff\xff\xff\xff" + b"\x00\x00\x00\x01v"
+    return bytes(8) + len(body).to_bytes(4, "big") + body
+
+
+INVALID = ErrorCode.INVALID_RECORD
+CORRUPT = ErrorCode.CORRUPT_MESSAGE
+FAULTS: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
+    "nothing at all": (lambda: b"", INVALID),
+    "only the start of a header": (lambda: a_batch()[:40], INVALID),
+    "the last byte missing": (lambda: a_batch()[:-1], INVALID),
+    "two batches": (lambda: a_batch() + a_batch(), INVALID),
+    "a byte too many": (lambda: a_batch() + b"\x00", INVALID),
+    "a message of magic 0": (lambda: legacy_message(0), INVALID),
+    "a message of magic 1": (lambda: legacy_message(1), INVALID),
+    "an unknown magic": (lambda: patched(">b", 16, 3), CORRUPT),
+    "a negative magic": (lambda: patched(">b", 16, -1), CORRUPT),
+    "a length of zero": (lambda: patched(">i", 8, 0), CORRUPT),
+    "a negative length": (lambda: patched(">i", 8, -1), CORRUPT),
+    "a length within the header": (lambda: patched(">i", 8, 40), CORRUPT),
+    "a length far too large": (lambda: patched(">i", 8, (1 << 31) - 1), INVALID),
+    "a wrong checksum": (lambda: patched(">I", 17, 12345, is_signed_again=False), CORRUPT),
+    "a flipped bit in a record": (lambda: patched(">b", 80, 1, is_signed_again=False), CORRUPT),
+    "a base offset": (lambda: patched(">q", 0, 5), INVALID),
+    "the control bit": (lambda: patched(">h", 21, 0x20), INVALID),
+    "the delete horizon bit": (lambda: patched(">h", 21, 0x40), INVALID),
+    "the log append time bit": (lambda: patched(">h", 21, 0x08), ErrorCode.INVALID_TIMESTAMP),
+    "an unknown codec": (lambda: patched(">h", 21, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    "more records than offsets": (lambda: patched(">i", 57, 4), INVALID),
+    "fewer records than offsets": (lambda: patched(">i", 57, 2), INVALID),
+    "no record": (lambda: patched(">i", 57, 0), INVALID),
+    "a negative count": (lambda: patched(">i", 57, -1), INVALID),
+    "a negative last offset delta": (lambda: patched(">i", 23, -1), INVALID),
+    "a producer without a sequence": (lambda: patched(">i", 53, -1), INVALID),
+    "a producer with a negative epoch": (lambda: patched(">h", 51, -1), INVALID),
+    "a transaction of no producer": (lambda: build_batch([(0, None, b"v", ())], is_transactional=True), INVALID),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_gets_the_code_that_kafka_gives(fault: str) -> None:
+    make, code = FAULTS[fault]
+    assert refusal(make()).code == code
+
+
+def test_an_empty_batch_is_refused_though_its_numbers_agree() -> None:
+    assert refusal(build_batch([], last_offset_delta=-1)).code == INVALID
+
+
+def test_zstd_is_refused_to_producers_that_are_too_old() -> None:
+    assert refusal(a_batch(Compression.ZSTD), is_zstd_allowed=False).code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    validate_produced(memoryview(a_batch(Compression.LZ4)), is_zstd_allowed=False)
+
+
+def test_the_checksum_covers_every_byte_behind_it() -> None:
+    batch = a_batch()
+    for position in range(21, len(batch)):
+        broken = bytearray(batch)
+        broken[position] ^= 0x01
+        assert checksum(broken, 0, len(broken)) != read_header(batch).crc
+        refusal(broken)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "is_fine"),
+    [
+        (NOW_MS, True),
+        (NOW_MS - 1_000, True),
+        (NOW_MS - 1_001, False),
+        (NOW_MS + 50, True),
+        (NOW_MS + 51, False),
+        (-1, True),
+        (-2, False),
+        (1 << 62, False),
+    ],
+)
+def test_times_far_from_now_are_refused(timestamp: int, is_fine: bool) -> None:
+    header = read_header(build_batch([(timestamp, None, b"v", ())]))
+    if is_fine:
+        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+    else:
+        with pytest.raises(InvalidTimestamp):
+            validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+
+
+def test_the_newest_and_the_first_time_of_a_batch_both_count() -> None:
+    header = read_header(build_batch([(NOW_MS, None, b"v", ()), (NOW_MS + 60, None, b"v", ())]))
+    with pytest.raises(InvalidTimestamp):
+        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+    header = read_header(build_batch([(NOW_MS - 1_001, None, b"v", ()), (NOW_MS, None, b"v", ())]))
+    with pytest.raises(InvalidTimestamp):
+        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+
+
+def test_the_widest_bounds_let_every_time_pass() -> None:
+    header = read_header(build_batch([(0, None, b"v", ()), ((1 << 62), None, b"v", ())]))
+    validate_timestamps(header, NOW_MS, before_max_ms=(1 << 63) - 1, after_max_ms=(1 << 63) - 1)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_compacted_topic_needs_a_key_in_every_record(compression: Compression) -> None:
+    validate_keys(memoryview(a_batch(compression)))
+    validate_keys(memoryview(build_batch([(0, b"", None, ())], compression=compression)))
+    records = [(0, b"k", b"v", ()), (0, None, b"v", ())]
+    with pytest.raises(InvalidRecord, match="record 1"):
+        validate_keys(memoryview(build_batch(records, compression=compression)))
+
+
+def test_a_compacted_topic_refuses_records_that_cannot_be_read() -> None:
+    broken = a_batch()
+    broken[61] = 0x7F
+    write_checksum(broken, 0, len(broken))
+    with pytest.raises(InvalidRecord):
+        validate_keys(memoryview(broken))
+    garbage = a_batch(Compression.GZIP)
+    garbage[61:] = os.urandom(len(garbage) - 61)
+    with pytest.raises(InvalidRecord):
+        validate_keys(memoryview(garbage))
+
+
+def test_a_compacted_topic_refuses_offsets_that_do_not_count_up() -> None:
+    batch = build_batch([Record(0, 0, b"k", b"v"), Record(2, 0, b"k", b"v")])
+    with pytest.raises(InvalidRecord, match="record 1"):
+        validate_keys(memoryview(batch))
+
+
+def test_a_compacted_topic_refuses_what_grows_too_large() -> None:
+    batch = build_batch([(0, b"k", bytes(1 << 20), ())], compression=Compression.ZSTD)
+    with pytest.raises(MessageTooLarge):
+        validate_keys(memoryview(batch), output_bytes_max=1 << 16)
+
+
+def test_a_max_timestamp_that_a_client_left_out_is_found() -> None:
+    batch = build_batch([(500, None, b"v", ()), (900, None, b"v", ()), (700, None, b"v", ())])
+    assert not lacks_max_timestamp(read_header(batch))
+    pack_into(">q", batch, 35, -1)
+    write_checksum(batch, 0, len(batch))
+    assert lacks_max_timestamp(validate_produced(memoryview(batch)))
+    header = correct_max_timestamp(memoryview(batch))
+    assert header == validate_produced(memoryview(batch))
+    assert header.max_timestamp == 900
+    assert [record.timestamp for record in iterate_records(batch)] == [500, 900, 700]
+
+
+def test_a_max_timestamp_cannot_be_found_in_records_that_cannot_be_read() -> None:
+    batch = patched(">b", 61, 127)
+    with pytest.raises(InvalidRecord):
+        correct_max_timestamp(memoryview(batch))
+    with pytest.raises(CorruptMessage):
+        list(iterate_records(batch))
