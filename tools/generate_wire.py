@@ -24,7 +24,7 @@ from kio.static.constants import EntityType
 from moldau.wire.schema import FIXED, Field, Schema, Struct, parse_schemas
 
 WIRE = Path(__file__).parents[1] / "src" / "moldau" / "wire"
-TABLES_BY_HAND = ("coordinator_records", "metadata_records")
+TABLES_BY_HAND = ("group_records", "metadata_records", "transaction_records")
 TABLE_NOTE = "# Written by tools/generate_wire.py from Apache Kafka's definitions as kio holds them; not by hand.\n"
 INDEX_NOTE = (
     "# Written by tools/generate_wire.py; not by hand. table, role, message, key, versions, flexible versions\n"
@@ -315,9 +315,7 @@ def generate() -> dict[Path, str]:
     tables = kio_tables()
     files = {WIRE / "schemas" / f"{name}.txt": text for name, text in tables.items()}
     for name in TABLES_BY_HAND:
-        by_hand = WIRE / "schemas" / f"{name}.txt"
-        if by_hand.exists():
-            tables[name] = by_hand.read_text()
+        tables[name] = (WIRE / "schemas" / f"{name}.txt").read_text()
     files[WIRE / "schemas" / "index.txt"] = index_text(tables)
     files[WIRE / "messages.pyi"] = stub_text(tables)
     return files

@@ -1,30 +1,65 @@
-"""Records that nodes write for themselves: the metadata log's in their frame, and the bodies of control records."""
+"""Records that nodes write for themselves: of the metadata log, of the coordinators' topics, of control batches.
+
+A metadata record is framed by varints (frame version, type, version). A coordinator's record has its type in front of
+the key and the version in front of the value, two bytes each; the value of a transaction marker likewise.
+"""
 
 from typing import Any, Final
 
-from moldau.wire import messages
-from moldau.wire.catalogue import ENTRIES
+from moldau.wire.catalogue import ENTRIES, Entry
 from moldau.wire.codec import data_decoder, data_encoder
 from moldau.wire.primitives import DECODE_FAILURES, Malformed, read_uvarint, uvarint
 
 FRAME_VERSION: Final = 1
+PREFIX_BYTES: Final = 2
 
 METADATA_RECORDS: Final = {each.key: each for each in ENTRIES.values() if each.table == "metadata_records"}
+_COORDINATOR_KEYS: Final = {
+    (each.table, each.key): each
+    for each in ENTRIES.values()
+    if each.table in ("group_records", "transaction_records") and each.name.endswith("Key")
+}
+
+
+def encode_data(message: Any, version: int) -> bytes:
+    """The body of a data message, without any frame."""
+    out: list[Any] = []
+    data_encoder(type(message).__name__, version)(message, out)
+    return b"".join(out)
+
+
+def decode_data(name: str, version: int, body: bytes | memoryview) -> Any:
+    """The data message called `name` in `body`, all of it."""
+    return _decode(name, version, memoryview(body), 0)
+
+
+def encode_versioned(message: Any, version: int) -> bytes:
+    """A body behind its version: the value of a coordinator's record or of a transaction marker."""
+    return version.to_bytes(PREFIX_BYTES, "big") + encode_data(message, version)
+
+
+def decode_versioned(name: str, value: bytes | memoryview) -> Any:
+    """The data message called `name` in a value that begins with its version."""
+    view = memoryview(value)
+    version = _read_prefix(view)
+    if not ENTRIES[name].versions.has(version):
+        raise Malformed(f"{name}: no version {version}")
+    return _decode(name, version, view, PREFIX_BYTES)
 
 
 def encode_metadata_record(message: Any, version: int) -> bytes:
-    """A record of the metadata log: frame version, type, version, body."""
+    """The value of a record of the metadata log."""
     frame = uvarint(FRAME_VERSION) + uvarint(message.API_KEY) + uvarint(version)
     return frame + encode_data(message, version)
 
 
 def decode_metadata_record(value: bytes | memoryview) -> Any:
-    """The message in a record's value."""
+    """The message in the value of a record of the metadata log."""
     return decode_metadata_record_and_version(value)[0]
 
 
 def decode_metadata_record_and_version(value: bytes | memoryview) -> tuple[Any, int]:
-    """The message in a record's value, and the version it was written in."""
+    """The message in the value of a record of the metadata log, and the version it was written in."""
     view = memoryview(value)
     try:
         frame_version, position = read_uvarint(view, 0)
@@ -37,29 +72,44 @@ def decode_metadata_record_and_version(value: bytes | memoryview) -> tuple[Any, 
         raise Malformed(f"metadata record: frame version {frame_version}")
     if entry is None or not entry.versions.has(version):
         raise Malformed(f"metadata record: no type {kind} of version {version}")
-    message, end = data_decoder(entry.name, version)(view, position)
-    if end != len(view):
-        raise Malformed(f"{entry.name} version {version}: {len(view) - end} bytes left over")
-    return message, version
+    return _decode(entry.name, version, view, position), version
 
 
-def encode_data(message: Any, version: int) -> bytes:
-    """The body of a data message, without any frame."""
-    out: list[Any] = []
-    data_encoder(type(message).__name__, version)(message, out)
-    return b"".join(out)
+def encode_coordinator_key(message: Any) -> bytes:
+    """The key of a coordinator's record: the type, then the body."""
+    kind: int = message.API_KEY
+    return kind.to_bytes(PREFIX_BYTES, "big") + encode_data(message, 0)
 
 
-def decode_data(name: str, version: int, body: bytes | memoryview) -> Any:
-    """The data message called `name` in `body`, all of it."""
-    view = memoryview(body)
-    message, end = data_decoder(name, version)(view, 0)
+def decode_group_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
+    """Key and value of a record of __consumer_offsets; a tombstone's value is None."""
+    return _decode_coordinator_record("group_records", memoryview(key), value)
+
+
+def decode_transaction_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
+    """Key and value of a record of __transaction_state; a tombstone's value is None."""
+    return _decode_coordinator_record("transaction_records", memoryview(key), value)
+
+
+def _decode_coordinator_record(table: str, key: memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
+    kind = _read_prefix(key)
+    entry: Entry | None = _COORDINATOR_KEYS.get((table, kind))
+    if entry is None:
+        raise Malformed(f"{table}: no type {kind}")
+    key_message = _decode(entry.name, 0, key, PREFIX_BYTES)
+    if value is None:
+        return key_message, None
+    return key_message, decode_versioned(entry.name.removeprefix("Legacy").removesuffix("Key") + "Value", value)
+
+
+def _read_prefix(view: memoryview) -> int:
+    if len(view) < PREFIX_BYTES:
+        raise Malformed("shorter than its version")
+    return int.from_bytes(view[:PREFIX_BYTES], "big", signed=True)
+
+
+def _decode(name: str, version: int, view: memoryview, position: int) -> Any:
+    message, end = data_decoder(name, version)(view, position)
     if end != len(view):
         raise Malformed(f"{name} version {version}: {len(view) - end} bytes left over")
     return message
-
-
-def is_metadata_record(message: object) -> bool:
-    """Whether this is a message that the metadata log may hold."""
-    entry = ENTRIES.get(type(message).__name__)
-    return isinstance(message, messages.Message) and entry is not None and entry.table == "metadata_records"

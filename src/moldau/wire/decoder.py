@@ -131,9 +131,10 @@ class _Writer:
             return self.primitive(depth, each, is_nullable=each.nullable.has(self.version))
         if not each.nullable.has(self.version):
             return self.struct(depth, each.struct)
-        value = self.source.variable("v")
+        # A byte says whether it is there: -1 for null, or 0 where the struct is a tagged field.
+        value, is_there = self.source.variable("v"), "> 0" if each.tagged.has(self.version) else "< 128"
         self.write(depth, f"{value} = None; p += 1")
-        self.write(depth, "if buf[p - 1] < 128:")
+        self.write(depth, f"if buf[p - 1] {is_there}:")
         self.write(depth + 1, f"{value} = {self.struct(depth + 1, each.struct)}")
         return value
 

@@ -130,7 +130,7 @@ class _Writer:
 
     def null(self, each: Field) -> bytes:
         if each.struct and not each.is_array:
-            return b"\xff"
+            return b"\0" if each.tagged.has(self.version) else b"\xff"
         if self.is_flexible:
             return b"\0"
         return b"\xff\xff" if each.kind == "string" and not each.is_array else b"\xff\xff\xff\xff"

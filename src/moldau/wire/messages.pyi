@@ -985,6 +985,7 @@ class BrokerRegistrationChangeRecord(Message):
     fenced: int
     in_controlled_shutdown: int
     log_dirs: Sequence[bytes]
+    cordoned_log_dirs: Sequence[bytes] | None
     def __init__(
         self,
         *,
@@ -993,6 +994,7 @@ class BrokerRegistrationChangeRecord(Message):
         fenced: int = ...,
         in_controlled_shutdown: int = ...,
         log_dirs: Sequence[bytes] = ...,
+        cordoned_log_dirs: Sequence[bytes] | None = ...,
     ) -> None: ...
 
 class BrokerRegistrationRequest(Message):
@@ -1101,6 +1103,44 @@ class ConfigRecord(Message):
         resource_name: str = ...,
         name: str = ...,
         value: str | None = ...,
+    ) -> None: ...
+
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        partitions: Sequence[int]
+        assignment_epochs: Sequence[int] | None
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+            assignment_epochs: Sequence[int] | None = ...,
+        ) -> None: ...
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    assigned_partitions: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]
+    partitions_pending_revocation: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]
+    def __init__(
+        self,
+        *,
+        member_epoch: int = ...,
+        previous_member_epoch: int = ...,
+        state: int = ...,
+        assigned_partitions: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
+        partitions_pending_revocation: Sequence[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
     ) -> None: ...
 
 class ConsumerGroupDescribeRequest(Message):
@@ -1267,6 +1307,190 @@ class ConsumerGroupHeartbeatResponse(Message):
         member_epoch: int = ...,
         heartbeat_interval_ms: int = ...,
         assignment: ConsumerGroupHeartbeatResponse.Assignment | None = ...,
+    ) -> None: ...
+
+class ConsumerGroupMemberMetadataKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupMemberMetadataValue(Message):
+    class ClassicMemberMetadata(Message):
+        session_timeout_ms: int
+        supported_protocols: Sequence[ConsumerGroupMemberMetadataValue.ClassicProtocol]
+        def __init__(
+            self,
+            *,
+            session_timeout_ms: int = ...,
+            supported_protocols: Sequence[ConsumerGroupMemberMetadataValue.ClassicProtocol] = ...,
+        ) -> None: ...
+
+    class ClassicProtocol(Message):
+        name: str
+        metadata: bytes
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            metadata: bytes = ...,
+        ) -> None: ...
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: Sequence[str]
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None
+    def __init__(
+        self,
+        *,
+        instance_id: str | None = ...,
+        rack_id: str | None = ...,
+        client_id: str = ...,
+        client_host: str = ...,
+        subscribed_topic_names: Sequence[str] = ...,
+        subscribed_topic_regex: str | None = ...,
+        rebalance_timeout_ms: int = ...,
+        server_assignor: str | None = ...,
+        classic_member_metadata: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None = ...,
+    ) -> None: ...
+
+class ConsumerGroupMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupMetadataValue(Message):
+    epoch: int
+    metadata_hash: int
+    creation_time_ms: int
+    def __init__(
+        self,
+        *,
+        epoch: int = ...,
+        metadata_hash: int = ...,
+        creation_time_ms: int = ...,
+    ) -> None: ...
+
+class ConsumerGroupPartitionMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupPartitionMetadataValue(Message):
+    class TopicMetadata(Message):
+        topic_id: bytes
+        topic_name: str
+        num_partitions: int
+        partition_racks: Sequence[ConsumerGroupPartitionMetadataValue.PartitionMetadata]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            topic_name: str = ...,
+            num_partitions: int = ...,
+            partition_racks: Sequence[ConsumerGroupPartitionMetadataValue.PartitionMetadata] = ...,
+        ) -> None: ...
+
+    class PartitionMetadata(Message):
+        partition: int
+        racks: Sequence[str]
+        def __init__(
+            self,
+            *,
+            partition: int = ...,
+            racks: Sequence[str] = ...,
+        ) -> None: ...
+
+    epoch: int
+    topics: Sequence[ConsumerGroupPartitionMetadataValue.TopicMetadata]
+    def __init__(
+        self,
+        *,
+        epoch: int = ...,
+        topics: Sequence[ConsumerGroupPartitionMetadataValue.TopicMetadata] = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionKey(Message):
+    group_id: str
+    regular_expression: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        regular_expression: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupRegularExpressionValue(Message):
+    topics: Sequence[str]
+    version: int
+    timestamp: int
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = ...,
+        version: int = ...,
+        timestamp: int = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    class TopicPartition(Message):
+        topic_id: bytes
+        partitions: Sequence[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+
+    topic_partitions: Sequence[ConsumerGroupTargetAssignmentMemberValue.TopicPartition]
+    def __init__(
+        self,
+        *,
+        topic_partitions: Sequence[ConsumerGroupTargetAssignmentMemberValue.TopicPartition] = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    assignment_epoch: int
+    assignment_timestamp: int
+    def __init__(
+        self,
+        *,
+        assignment_epoch: int = ...,
+        assignment_timestamp: int = ...,
     ) -> None: ...
 
 class ConsumerProtocolAssignment(Message):
@@ -3556,6 +3780,54 @@ class GetTelemetrySubscriptionsResponse(Message):
         requested_metrics: Sequence[str] = ...,
     ) -> None: ...
 
+class GroupMetadataKey(Message):
+    group: str
+    def __init__(
+        self,
+        *,
+        group: str = ...,
+    ) -> None: ...
+
+class GroupMetadataValue(Message):
+    class MemberMetadata(Message):
+        member_id: str
+        group_instance_id: str | None
+        client_id: str
+        client_host: str
+        rebalance_timeout: int
+        session_timeout: int
+        subscription: bytes
+        assignment: bytes
+        def __init__(
+            self,
+            *,
+            member_id: str = ...,
+            group_instance_id: str | None = ...,
+            client_id: str = ...,
+            client_host: str = ...,
+            rebalance_timeout: int = ...,
+            session_timeout: int = ...,
+            subscription: bytes = ...,
+            assignment: bytes = ...,
+        ) -> None: ...
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: int
+    members: Sequence[GroupMetadataValue.MemberMetadata]
+    def __init__(
+        self,
+        *,
+        protocol_type: str = ...,
+        generation: int = ...,
+        protocol: str | None = ...,
+        leader: str | None = ...,
+        current_state_timestamp: int = ...,
+        members: Sequence[GroupMetadataValue.MemberMetadata] = ...,
+    ) -> None: ...
+
 class HeartbeatRequest(Message):
     group_id: str
     generation_id: int
@@ -3884,6 +4156,18 @@ class LeaveGroupResponse(Message):
         throttle_time_ms: int = ...,
         error_code: int = ...,
         members: Sequence[LeaveGroupResponse.MemberResponse] = ...,
+    ) -> None: ...
+
+class LegacyOffsetCommitKey(Message):
+    group: str
+    topic: str
+    partition: int
+    def __init__(
+        self,
+        *,
+        group: str = ...,
+        topic: str = ...,
+        partition: int = ...,
     ) -> None: ...
 
 class ListConfigResourcesRequest(Message):
@@ -4221,6 +4505,18 @@ class MetadataResponse(Message):
 class NoOpRecord(Message):
     def __init__(self) -> None: ...
 
+class OffsetCommitKey(Message):
+    group: str
+    topic: str
+    partition: int
+    def __init__(
+        self,
+        *,
+        group: str = ...,
+        topic: str = ...,
+        partition: int = ...,
+    ) -> None: ...
+
 class OffsetCommitRequest(Message):
     class OffsetCommitRequestTopic(Message):
         topic_id: bytes
@@ -4295,6 +4591,24 @@ class OffsetCommitResponse(Message):
         *,
         throttle_time_ms: int = ...,
         topics: Sequence[OffsetCommitResponse.OffsetCommitResponseTopic] = ...,
+    ) -> None: ...
+
+class OffsetCommitValue(Message):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int
+    topic_id: bytes
+    def __init__(
+        self,
+        *,
+        offset: int = ...,
+        leader_epoch: int = ...,
+        metadata: str = ...,
+        commit_timestamp: int = ...,
+        expire_timestamp: int = ...,
+        topic_id: bytes = ...,
     ) -> None: ...
 
 class OffsetDeleteRequest(Message):
@@ -4952,6 +5266,7 @@ class RegisterBrokerRecord(Message):
     fenced: bool
     in_controlled_shutdown: bool
     log_dirs: Sequence[bytes]
+    cordoned_log_dirs: Sequence[bytes] | None
     def __init__(
         self,
         *,
@@ -4965,6 +5280,7 @@ class RegisterBrokerRecord(Message):
         fenced: bool = ...,
         in_controlled_shutdown: bool = ...,
         log_dirs: Sequence[bytes] = ...,
+        cordoned_log_dirs: Sequence[bytes] | None = ...,
     ) -> None: ...
 
 class RegisterControllerRecord(Message):
@@ -6009,6 +6325,50 @@ class TopicRecord(Message):
         *,
         name: str = ...,
         topic_id: bytes = ...,
+    ) -> None: ...
+
+class TransactionLogKey(Message):
+    transactional_id: str
+    def __init__(
+        self,
+        *,
+        transactional_id: str = ...,
+    ) -> None: ...
+
+class TransactionLogValue(Message):
+    class PartitionsSchema(Message):
+        topic: str
+        partition_ids: Sequence[int]
+        def __init__(
+            self,
+            *,
+            topic: str = ...,
+            partition_ids: Sequence[int] = ...,
+        ) -> None: ...
+
+    producer_id: int
+    previous_producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    transaction_timeout_ms: int
+    transaction_status: int
+    transaction_partitions: Sequence[TransactionLogValue.PartitionsSchema] | None
+    transaction_last_update_timestamp_ms: int
+    transaction_start_timestamp_ms: int
+    client_transaction_version: int
+    def __init__(
+        self,
+        *,
+        producer_id: int = ...,
+        previous_producer_id: int = ...,
+        next_producer_id: int = ...,
+        producer_epoch: int = ...,
+        transaction_timeout_ms: int = ...,
+        transaction_status: int = ...,
+        transaction_partitions: Sequence[TransactionLogValue.PartitionsSchema] | None = ...,
+        transaction_last_update_timestamp_ms: int = ...,
+        transaction_start_timestamp_ms: int = ...,
+        client_transaction_version: int = ...,
     ) -> None: ...
 
 class TxnOffsetCommitRequest(Message):
