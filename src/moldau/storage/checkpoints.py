@@ -1,0 +1,70 @@
+"""Small text files in Kafka's formats, replaced as a whole: written beside, synced, renamed, folder synced."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from moldau.model.ids import TopicPartition
+from moldau.model.ports import Disk
+from moldau.storage.names import TEMPORARY
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANED: Final = "cleaner-offset-checkpoint"
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+
+_VERSION: Final = 0
+
+
+class BrokenCheckpoint(ValueError):
+    """A checkpoint that does not parse; what it said must come from the log."""
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> None:
+    """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
+    temporary = path + TEMPORARY
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        taken = 0
+        while taken < len(data):
+            taken += file.pwrite(data[taken:], taken)
+        file.fsync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_folder(path.rpartition("/")[0])
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+
+
+def decode_lines(data: bytes) -> list[list[str]]:
+    """The entries of a checkpoint, each split into its words."""
+    try:
+        version, count, *lines = data.decode().splitlines()
+        if int(version) != _VERSION or int(count) != len(lines):
+            raise BrokenCheckpoint(f"version {version} with {count} entries, {len(lines)} are there")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise BrokenCheckpoint(f"not a checkpoint: {error}") from None
+    return [line.split() for line in lines]
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    replace_file(disk, path, encode_lines(f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()))
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """What `write_offsets` wrote; an absent file is empty, a broken one raises `BrokenCheckpoint`."""
+    if not disk.exists(path):
+        return {}
+    offsets = {}
+    for words in decode_lines(disk.read(path)):
+        try:
+            topic, partition, offset = words
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError:
+            raise BrokenCheckpoint(f"not an entry: {' '.join(words)}") from None
+    return offsets

@@ -1,0 +1,254 @@
+"""Opening a partition's folder: finishing what was under way, then finding the log's end, its epochs and producers.
+
+After a clean stop nothing is scanned. After any other, every segment from the recovery point on is; see recovery.py.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.ports import Disk
+from moldau.storage import names as naming
+from moldau.storage.checkpoints import BrokenCheckpoint
+from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
+from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.producers import Producers
+from moldau.storage.recovery import CorruptLog, Scan, replay, scan_segment, whole_batch_after
+from moldau.storage.scan import BrokenLog, walk
+from moldau.storage.segment import RELATIVE_OFFSET_MAX, OpenSegments, Segment
+from moldau.storage.settings import LogSettings
+from moldau.storage.snapshots import Snapshots
+from moldau.storage.swaps import finish_swaps
+from moldau.storage.time_index import TimeIndex
+
+_log = logging.getLogger(__name__)
+
+_LEFTOVERS: Final = (naming.DELETED, naming.CLEANED, naming.TEMPORARY)
+
+
+@dataclass(slots=True)
+class Loading:
+    """A folder on its way to becoming a log."""
+
+    disk: Disk
+    folder: str
+    settings: LogSettings
+    now_ms: int
+    recovery_point: int
+    start_offset: int
+    is_clean: bool
+    accepts_loss: bool
+    open_segments: OpenSegments
+    producers: Producers
+    epochs: LeaderEpochs
+    snapshots: Snapshots
+    segments: list[Segment]
+    end_offset: int = 0
+    cut_bytes: int = 0
+
+    def run(self) -> None:
+        self._find_segments()
+        self._load_epochs()
+        if not self._open_cleanly():
+            self._recover()
+        self._begin_where_told()
+        self.epochs.truncate_from_end(self.end_offset)
+        self.epochs.truncate_from_start(self.start_offset)
+        kept = {segment.base_offset for segment in self.segments}
+        self.snapshots.remove_between(0, self.segments[-1].base_offset, kept)
+        self.recovery_point = min(self.recovery_point, self.end_offset)
+
+    # ── Files ──
+
+    def _find_segments(self) -> None:
+        names = finish_swaps(self.disk, self.folder, self._remove_leftovers())
+        bases = {naming.offset_in(name) for name in names if name.endswith(LOG)}
+        for name in names:
+            if name.endswith(SEGMENT_SUFFIXES) and naming.offset_in(name) not in bases:
+                self.disk.unlink(f"{self.folder}/{name}")  # an index without a log
+        self.snapshots = Snapshots(self.disk, self.folder, names)
+        for base_offset in sorted(base for base in bases if base is not None):
+            size = self.disk.size(path_of(self.folder, base_offset, LOG))
+            self.segments.append(self._segment(base_offset, size))
+
+    def _remove_leftovers(self) -> list[str]:
+        """Drop what was on its way out or only half made; the names that stay."""
+        names = self.disk.list(self.folder)
+        leftovers = [name for name in names if name.endswith(_LEFTOVERS) and naming.offset_in(name) is not None]
+        for name in leftovers:
+            self.disk.unlink(f"{self.folder}/{name}")
+        return [name for name in names if name not in set(leftovers)]
+
+    def _segment(self, base_offset: int, size_bytes: int) -> Segment:
+        return Segment(self.disk, self.folder, base_offset, size_bytes, self.now_ms, self.open_segments)
+
+    def _load_epochs(self) -> None:
+        try:
+            self.epochs.load()
+        except BrokenCheckpoint as error:
+            _log.warning(
+                "%s: the leader epochs are made anew from the log, their file is broken: %s", self.folder, error
+            )
+            self.epochs.clear()
+            self._epochs_from_log()
+
+    def _epochs_from_log(self) -> None:
+        for segment in self.segments:
+            try:
+                for _, header in walk(segment.open_file(), 0, segment.size_bytes):
+                    if header.partition_leader_epoch > self.epochs.latest:
+                        self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            except BrokenLog:
+                return  # the scan that follows says what is to be done about it
+        self.epochs.is_dirty = True
+
+    # ── After a clean stop ──
+
+    def _open_cleanly(self) -> bool:
+        """Take the log as it was left. False where it is not as a clean stop leaves it."""
+        if not self.segments:
+            return True
+        if not self.is_clean:
+            return False
+        active = self.segments[-1]
+        try:
+            offsets, times = self._saved_indexes(active)
+            self.end_offset, unindexed = self._end_of(active, offsets)
+        except (BrokenLog, FileNotFoundError) as error:
+            _log.warning("%s: scanned although it was stopped cleanly: %s", self.folder, error)
+            return False
+        last = times.last()
+        if last is not None:
+            active.max_timestamp, active.max_timestamp_offset = last[0], active.base_offset + last[1]
+        active.activate(self.settings, offsets, times)
+        active.unindexed_bytes = unindexed
+        self.recovery_point = self.end_offset
+        self._load_producers(self.end_offset)
+        return True
+
+    def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex]:
+        offsets = OffsetIndex.load(self.disk.read(active.path(INDEX)), active.size_bytes)
+        times = TimeIndex(self.disk.read(active.path(TIME_INDEX)))
+        if offsets is None or not times.is_sound(active.base_offset, active.base_offset + RELATIVE_OFFSET_MAX):
+            _log.warning("%s: the indexes of %d are made anew", self.folder, active.base_offset)
+            offsets, times = active.indexes_from_log(self.settings.index_interval_bytes)
+        return offsets, times
+
+    def _end_of(self, active: Segment, offsets: OffsetIndex) -> tuple[int, int]:
+        """The offset behind the last batch, and how many bytes follow the last index entry."""
+        begin = offsets.positions[-1] if offsets.positions else 0
+        end_offset = active.base_offset
+        for _, header in walk(active.open_file(), begin, active.size_bytes):
+            if header.base_offset < end_offset:
+                raise BrokenLog(begin, "offsets that run back")
+            end_offset = header.next_offset
+        return end_offset, active.size_bytes - begin
+
+    # ── After any other ──
+
+    def _recover(self) -> None:
+        first = self._first_unflushed()
+        start = self.segments[first].base_offset
+        self.epochs.truncate_from_end(start)
+        self.snapshots.remove_above(start)
+        self._load_producers(start, before=first)
+        next_offset = start
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if number > first:
+                file = self.snapshots.take(self.producers)
+                if file is not None:
+                    file.close()
+            next_offset = max(next_offset, segment.base_offset)
+            self.producers.end_offset = next_offset
+            scan = scan_segment(segment, next_offset, self.settings.index_interval_bytes, self.epochs, self.producers)
+            next_offset = scan.next_offset
+            if scan.broken:
+                self._cut(number, scan)
+            if number == len(self.segments) - 1:
+                self._activate(segment, scan)
+                break
+            self._keep(segment, scan)
+        self.end_offset = next_offset
+
+    def _first_unflushed(self) -> int:
+        number = len(self.segments) - 1
+        while number > 0 and self.segments[number].base_offset > self.recovery_point:
+            number -= 1
+        return number
+
+    def _cut(self, number: int, scan: Scan) -> None:
+        """A batch is broken. If it is the torn end of the log, drop it and all that comes after it."""
+        segment = self.segments[number]
+        where = f"{segment.path(LOG)}: {scan.broken} at position {scan.valid_bytes}, offset {scan.next_offset}"
+        if not self.accepts_loss:
+            if scan.next_offset < self.recovery_point:
+                raise CorruptLog(f"{where}, below the recovery point {self.recovery_point}")
+            whole = whole_batch_after(segment.open_file(), scan.valid_bytes, segment.size_bytes, scan.next_offset)
+            if whole is not None:
+                raise CorruptLog(f"{where}, but a whole batch follows at position {whole}")
+        self.cut_bytes = segment.size_bytes - scan.valid_bytes
+        _log.warning("%s: %d bytes are cut", where, self.cut_bytes)
+        for later in reversed(self.segments[number + 1 :]):
+            self.cut_bytes += later.size_bytes
+            self._remove(later)
+        del self.segments[number + 1 :]
+
+    def _remove(self, segment: Segment) -> None:
+        for path in segment.mark_deleted():
+            self.disk.unlink(path)
+
+    def _activate(self, segment: Segment, scan: Scan) -> None:
+        cut_to = scan.valid_bytes if scan.valid_bytes < segment.size_bytes else None
+        segment.size_bytes = scan.valid_bytes
+        segment.max_timestamp, segment.max_timestamp_offset = scan.max_timestamp, scan.max_timestamp_offset
+        segment.activate(self.settings, scan.offsets, scan.times)
+        segment.unindexed_bytes = scan.unindexed_bytes
+        segment.replace_transactions(scan.aborted)
+        segment.write_behind()
+        if cut_to is not None:
+            segment.open_file().truncate(cut_to)
+
+    def _keep(self, segment: Segment, scan: Scan) -> None:
+        """Give a scanned segment that is not the last one its indexes back."""
+        scan.times.append(scan.max_timestamp, scan.max_timestamp_offset - scan.base_offset)
+        segment.write_closed_indexes(scan.offsets, scan.times)
+        segment.replace_transactions(scan.aborted)
+
+    # ── Both ──
+
+    def _load_producers(self, end_offset: int, before: int | None = None) -> None:
+        """Producer state at an offset: the latest snapshot, then the batches that follow it."""
+        self.snapshots.load_latest(self.producers, end_offset, self.start_offset, self.now_ms)
+        if self.producers.end_offset < end_offset:
+            replay_segments(self.segments[:before], self.producers, end_offset)
+
+    def _begin_where_told(self) -> None:
+        """Make the first segment of an empty log, or begin anew where the log ends before it is said to start."""
+        if self.segments and self.end_offset < self.start_offset:
+            _log.warning(
+                "%s: ends at %d but starts at %d, so it is emptied", self.folder, self.end_offset, self.start_offset
+            )
+            for segment in reversed(self.segments):
+                self._remove(segment)
+            self.segments.clear()
+            self.snapshots.remove_above(-1)
+            self.epochs.clear()
+        if not self.segments:
+            self.end_offset = self.start_offset
+            self.producers.clear(self.start_offset)
+            segment = self._segment(self.start_offset, 0)
+            segment.create(self.settings)
+            self.segments.append(segment)
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+
+
+def replay_segments(segments: list[Segment], producers: Producers, end_offset: int) -> None:
+    """Bring producer state from where it stands up to an offset."""
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following > producers.end_offset and segment.base_offset < end_offset:
+            replay(segment, producers, end_offset)
+            producers.end_offset = min(following, end_offset)
+    producers.end_offset = end_offset

@@ -1,0 +1,137 @@
+"""The sparse index from offset to file position: about one entry per `index.interval.bytes` of log.
+
+An entry is eight bytes, as Kafka writes it: the last offset of a batch, relative to the segment's base offset,
+and the position at which that batch starts. Every indexed position is thus the start of a batch.
+"""
+
+from array import array
+from bisect import bisect_right
+from itertools import chain
+from operator import ge
+from struct import Struct
+from typing import Final
+
+ENTRY_BYTES: Final = 8
+_ENTRY: Final = Struct(">ii")
+_POSITION_IN_ENTRY: Final = 4
+_INT32: Final = Struct(">i")
+
+
+class OffsetIndex:
+    """The index of the active segment, in memory. What is not on disk yet is handed out by `unwritten`."""
+
+    __slots__ = ("_written", "offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("i")
+        self.positions = array("i")
+        self._written = 0
+
+    @classmethod
+    def load(cls, data: bytes, log_bytes: int) -> "OffsetIndex | None":
+        """The index in a file, or None where the file cannot be the index of a log of this size."""
+        if len(data) % ENTRY_BYTES:
+            return None
+        numbers = array("i", data)
+        numbers.byteswap()
+        index = cls()
+        index.offsets, index.positions = numbers[0::2], numbers[1::2]
+        index._written = len(index.offsets)
+        return index if index._is_sound(log_bytes) else None
+
+    def _is_sound(self, log_bytes: int) -> bool:
+        offsets, positions = self.offsets, self.positions
+        if not offsets:
+            return True
+        if offsets[0] < 0 or positions[0] < 0 or positions[-1] >= log_bytes:
+            return False
+        return not any(map(ge, offsets, offsets[1:])) and not any(map(ge, positions, positions[1:]))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """Where to begin a search: the batch here, or one after it, holds the offset."""
+        entry = bisect_right(self.offsets, relative_offset) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+    def boundary_before(self, position: int) -> int:
+        """The last indexed start of a batch at or before a position; 0 if there is none."""
+        entry = bisect_right(self.positions, position) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
+    def truncate(self, position: int) -> None:
+        """Forget the batches that start at `position` or later."""
+        entries = bisect_right(self.positions, position - 1)
+        del self.offsets[entries:]
+        del self.positions[entries:]
+        self._written = min(self._written, entries)
+
+    def unwritten(self) -> tuple[int, bytes]:
+        """What the file lacks, and the position at which it goes."""
+        start = self._written
+        pairs = array("i", chain.from_iterable(zip(self.offsets[start:], self.positions[start:], strict=True)))
+        pairs.byteswap()
+        return start * ENTRY_BYTES, pairs.tobytes()
+
+    def mark_written(self) -> None:
+        self._written = len(self.offsets)
+
+    def to_bytes(self) -> bytes:
+        pairs = array("i", chain.from_iterable(zip(self.offsets, self.positions, strict=True)))
+        pairs.byteswap()
+        return pairs.tobytes()
+
+
+class MappedOffsetIndex:
+    """The index of a closed segment, looked up in its file without loading it."""
+
+    __slots__ = ("_count", "_view")
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._count = len(view) // ENTRY_BYTES
+
+    def __len__(self) -> int:
+        return self._count
+
+    def release(self) -> None:
+        self._view.release()
+
+    def is_plausible(self, log_bytes: int) -> bool:
+        """A cheap look at both ends; a lookup checks what it finds against the log itself."""
+        if len(self._view) % ENTRY_BYTES:
+            return False
+        if not self._count:
+            return True
+        first_offset, first_position = _ENTRY.unpack_from(self._view, 0)
+        offset, position = _ENTRY.unpack_from(self._view, (self._count - 1) * ENTRY_BYTES)
+        return bool(0 <= first_offset <= offset and 0 <= first_position <= position < log_bytes)
+
+    def position_before(self, relative_offset: int) -> int:
+        return self._position_of(self._floor(relative_offset, 0))
+
+    def boundary_before(self, position: int) -> int:
+        return self._position_of(self._floor(position, _POSITION_IN_ENTRY))
+
+    def _floor(self, target: int, field: int) -> int:
+        """The number of the last entry whose field is not above the target; -1 if there is none."""
+        view, unpack = self._view, _INT32.unpack_from
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(view, middle * ENTRY_BYTES + field)[0] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _position_of(self, entry: int) -> int:
+        if entry < 0:
+            return 0
+        position: int = _INT32.unpack_from(self._view, entry * ENTRY_BYTES + _POSITION_IN_ENTRY)[0]
+        return position

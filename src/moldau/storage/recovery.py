@@ -1,0 +1,161 @@
+"""Reading a log file whose last moments are unknown: checking every batch, and making anew what is derived from them.
+
+Bytes at the end that are no whole batch are a torn tail and are cut. Anything else that is broken is not: what lies
+below the recovery point, or before batches that are whole, was promised to somebody, so the log is refused and kept.
+"""
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from moldau.model.errors import StorageFailed
+from moldau.model.ids import NO_TIMESTAMP
+from moldau.model.ports import File
+from moldau.model.units import MiB
+from moldau.records.header import (
+    CHECKED_POSITION,
+    CONTROL,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    checksum,
+    read_header,
+)
+from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.producers import Producers, read_marker
+from moldau.storage.scan import walk
+from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from moldau.storage.time_index import TimeIndex
+from moldau.storage.transaction_index import AbortedTransaction
+
+_CHUNK_BYTES: Final = 4 * MiB
+_SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
+_SHORT_HEADER: Final = Struct(">qiibIhi8xqq")  # all but base timestamp, producer epoch, sequence and count
+
+
+class CorruptLog(StorageFailed):
+    """The log is damaged where it must not be; it is left untouched for whoever can repair it."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """What reading one log file from its beginning has found."""
+
+    base_offset: int
+    next_offset: int
+    valid_bytes: int = 0
+    broken: str = ""  # why the scan ended before the file did
+    max_timestamp: int = NO_TIMESTAMP
+    max_timestamp_offset: int = 0
+    unindexed_bytes: int = 0
+    offsets: OffsetIndex = field(default_factory=OffsetIndex)
+    times: TimeIndex = field(default_factory=TimeIndex)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+def scan_segment(
+    segment: Segment, next_offset: int, interval_bytes: int, epochs: LeaderEpochs, producers: Producers
+) -> Scan:
+    """Check every batch of a log file. The loop is flat because it runs once per batch, up to millions of times."""
+    file, size_bytes, base_offset = segment.open_file(), segment.size_bytes, segment.base_offset
+    scan = Scan(base_offset, next_offset)
+    offsets, times = scan.offsets, scan.times
+    offset_max = base_offset + RELATIVE_OFFSET_MAX
+    max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base_offset
+    latest_epoch = epochs.latest
+    unpack, length_min = _SHORT_HEADER.unpack_from, HEADER_BYTES - LOG_OVERHEAD
+    position = unindexed = 0
+    wanted = _CHUNK_BYTES
+    while position < size_bytes:
+        chunk = file.pread(min(wanted, size_bytes - position), position)
+        view = memoryview(chunk)
+        available, at, wanted = len(chunk), 0, _CHUNK_BYTES
+        while at + HEADER_BYTES <= available:
+            base, length, epoch, magic, crc, attributes, delta, timestamp, producer_id = unpack(chunk, at)
+            last_offset = base + delta
+            if magic != MAGIC or length < length_min or base < next_offset or delta < 0 or last_offset > offset_max:
+                scan.broken = "no batch that could follow"
+                break
+            end = at + LOG_OVERHEAD + length
+            if end > available:
+                wanted = max(_CHUNK_BYTES, end - at)
+                if position + end > size_bytes:
+                    scan.broken = "a batch that is cut off"
+                break
+            if crc32c(view[at + CHECKED_POSITION : end]) != crc:
+                scan.broken = "a batch whose checksum does not fit"
+                break
+            if timestamp > max_timestamp:
+                max_timestamp, max_timestamp_offset = timestamp, last_offset
+            if unindexed > interval_bytes:
+                offsets.append(last_offset - base_offset, position + at)
+                times.append(max_timestamp, max_timestamp_offset - base_offset)
+                unindexed = 0
+            if epoch > latest_epoch:
+                epochs.assign(epoch, base)
+                latest_epoch = epoch
+            if producer_id >= 0:
+                _note_producer(view[at:end], attributes, producers, scan.aborted)
+            unindexed += end - at
+            next_offset = last_offset + 1
+            at = end
+        position += at
+        if available < HEADER_BYTES:
+            scan.broken = "a batch header that is cut off"
+        if scan.broken:
+            break
+    scan.valid_bytes, scan.next_offset, scan.unindexed_bytes = position, next_offset, unindexed
+    scan.max_timestamp, scan.max_timestamp_offset = max_timestamp, max_timestamp_offset
+    producers.end_offset = next_offset
+    return scan
+
+
+def _note_producer(batch: memoryview, attributes: int, producers: Producers, aborted: list[AbortedTransaction]) -> None:
+    header = read_header(batch)
+    if not attributes & CONTROL:
+        producers.appended(header, header.base_offset, header.max_timestamp)
+        return
+    marker = read_marker(batch)
+    transaction = producers.ended(header, header.base_offset, marker) if marker is not None else None
+    if transaction is not None:
+        aborted.append(transaction)
+
+
+def replay(segment: Segment, producers: Producers, end_offset: int) -> list[AbortedTransaction]:
+    """Bring producer state from where it stands up to an offset. The transactions that were aborted on the way."""
+    aborted: list[AbortedTransaction] = []
+    found = segment.find(producers.end_offset)
+    if found is None:
+        return aborted
+    file = segment.open_file()
+    for position, header in walk(file, found[0], segment.size_bytes):
+        if header.base_offset >= end_offset:
+            break
+        if header.producer_id < 0 or header.base_offset < producers.end_offset:
+            continue
+        batch = file.pread(header.size_bytes if header.is_control else HEADER_BYTES, position)
+        _note_producer(memoryview(batch), header.attributes, producers, aborted)
+    return aborted
+
+
+def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
+    """The position of a batch behind a broken one, within a bounded search: then this is no torn tail."""
+    window = file.pread(min(_SEARCH_BYTES, size_bytes - position), position)
+    offset_max = next_offset + len(window)  # a record takes more than a byte
+    at = window.find(MAGIC, MAGIC_POSITION + 1)
+    while at >= 0:
+        start = at - MAGIC_POSITION
+        if len(window) - start < HEADER_BYTES:
+            return None
+        header = read_header(window, start)
+        fits = (
+            next_offset <= header.base_offset <= offset_max and HEADER_BYTES <= header.size_bytes <= len(window) - start
+        )
+        if fits and checksum(window, start, header.size_bytes) == header.crc:
+            return position + start
+        at = window.find(MAGIC, at + 1)
+    return None

@@ -1,0 +1,62 @@
+"""Walking over the batches of a log file by their headers, without reading the records between them."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from moldau.model.ports import File
+from moldau.model.units import KiB
+from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
+
+_READ_BYTES: Final = 4 * KiB
+_WALK_BYTES: Final = 64 * KiB
+_LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
+
+_unpack = HEADER_LAYOUT.unpack_from
+
+
+class BrokenLog(Exception):
+    """The bytes at a position are not the batch that should be there."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"{reason} at position {position}")
+        self.position = position
+        self.reason = reason
+
+
+def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, int] | None:
+    """Position and size of the first batch that ends at `offset` or later, walking on from `position`."""
+    buffer = b""
+    start = position
+    while position + HEADER_BYTES <= end:
+        at = position - start
+        if at + HEADER_BYTES > len(buffer):
+            start, at = position, 0
+            buffer = file.pread(min(_READ_BYTES, end - position), position)
+            if len(buffer) < HEADER_BYTES:
+                raise BrokenLog(position, "the file is shorter than its log")
+        header = _unpack(buffer, at)
+        size = header[1] + LOG_OVERHEAD
+        if header[3] != MAGIC or size < HEADER_BYTES:
+            raise BrokenLog(position, "there is no batch")
+        if header[0] + header[6] >= offset:
+            return position, size
+        position += size
+    return None
+
+
+def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The position and header of every batch between two positions; checksums are not looked at."""
+    buffer = b""
+    start = position
+    while position < end:
+        at = position - start
+        if at + HEADER_BYTES > len(buffer):
+            start, at = position, 0
+            buffer = file.pread(min(_WALK_BYTES, end - position), position)
+            if len(buffer) < HEADER_BYTES:
+                raise BrokenLog(position, "a batch header is cut off")
+        header = read_header(buffer, at)
+        if header.magic != MAGIC or header.batch_length < _LENGTH_MIN or position + header.size_bytes > end:
+            raise BrokenLog(position, "there is no whole batch")
+        yield position, header
+        position += header.size_bytes

@@ -1,0 +1,472 @@
+"""One segment: a log file and its indexes, named by the first offset they may hold.
+
+    00000000000000368769.log         batches, one after the other
+    00000000000000368769.index       offset   → position   (sparse)
+    00000000000000368769.timeindex   timestamp → offset    (sparse)
+    00000000000000368769.txnindex    aborted transactions, only where there are any
+
+The last segment of a log is active: it grows, and its indexes are held in memory and written behind. All others
+are closed: their files are opened when somebody reads them, and at most so many of them stay open.
+"""
+
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Final
+from zlib import crc32
+
+from moldau.model.ids import NO_TIMESTAMP
+from moldau.model.ports import Disk, File
+from moldau.records.header import HEADER_BYTES, MAGIC, read_header
+from moldau.storage import offset_index, time_index, transaction_index
+from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
+from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
+from moldau.storage.scan import find_batch, walk
+from moldau.storage.settings import LogSettings
+from moldau.storage.time_index import TimeIndex
+from moldau.storage.transaction_index import AbortedTransaction
+
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+NEVER: Final = 1 << 62
+_INDEX_ENTRIES_UNWRITTEN_MAX: Final = 512  # index entries gather in memory and reach the file in one write
+
+
+class OpenSegments:
+    """The closed segments whose files are open: at most `capacity`, the longest unused go first."""
+
+    __slots__ = ("_capacity", "_segments")
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._segments: OrderedDict[Segment, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def use(self, segment: "Segment") -> None:
+        self._segments[segment] = None
+        self._segments.move_to_end(segment)
+        while len(self._segments) > self._capacity:
+            self._segments.popitem(last=False)[0].release()
+
+    def forget(self, segment: "Segment") -> None:
+        self._segments.pop(segment, None)
+
+
+class Segment:
+    """The files of one stretch of offsets."""
+
+    __slots__ = (
+        "_disk",
+        "_first_timestamp",
+        "_folder",
+        "_index_file",
+        "_open_segments",
+        "_time_file",
+        "_transaction_file",
+        "_transactions",
+        "_transactions_written",
+        "base_offset",
+        "bytes_limit",
+        "created_ms",
+        "file",
+        "is_active",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_limit",
+        "offsets",
+        "roll_timestamp",
+        "size_bytes",
+        "times",
+        "unindexed_bytes",
+    )
+
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, size_bytes: int, now_ms: int, open_segments: OpenSegments
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._open_segments = open_segments
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.created_ms = now_ms
+        self.is_active = False
+        self.file: File | None = None
+        self.offsets: OffsetIndex | MappedOffsetIndex | None = None
+        self.times: TimeIndex | None = None
+        self._index_file: File | None = None
+        self._time_file: File | None = None
+        self._transaction_file: File | None = None
+        self._transactions: list[AbortedTransaction] | None = None
+        self._transactions_written = 0
+        self._first_timestamp: int | None = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.unindexed_bytes = 0
+        # Limits of the active segment, kept ready so that an append compares and does no sums.
+        self.bytes_limit = 0
+        self.offset_limit = base_offset + RELATIVE_OFFSET_MAX
+        self.roll_timestamp = NEVER
+
+    def path(self, suffix: str) -> str:
+        return path_of(self._folder, self.base_offset, suffix)
+
+    # ── The active segment ──
+
+    def create(self, settings: LogSettings) -> None:
+        """Make the files of a new, empty, active segment."""
+        self.file = self._disk.open(self.path(LOG), create=True)
+        self.file.truncate(0)
+        self.size_bytes = 0
+        self._begin_activity(OffsetIndex(), TimeIndex(), settings)
+        self._transactions = []
+        self._write_indexes()
+        if settings.preallocate:
+            self.file.allocate(settings.segment_bytes_max)
+
+    def activate(self, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex) -> None:
+        """Become the segment that grows, with indexes that are known to fit the log."""
+        self.release()
+        self._open_segments.forget(self)
+        self.file = self._disk.open(self.path(LOG))
+        self._begin_activity(offsets, times, settings)
+
+    def _begin_activity(self, offsets: OffsetIndex, times: TimeIndex, settings: LogSettings) -> None:
+        self.offsets, self.times = offsets, times
+        self.is_active = True
+        self.set_limits(settings)
+
+    def set_limits(self, settings: LogSettings) -> None:
+        """Work out when this segment is full, from its settings and its first record."""
+        self.bytes_limit = min(settings.segment_bytes_max, RELATIVE_OFFSET_MAX)
+        if self._is_index_full(settings):
+            self.bytes_limit = 0
+        first = self.first_timestamp if self.size_bytes else None
+        self.roll_timestamp = NEVER if first is None or first < 0 else first + self._age_limit_ms(settings)
+
+    def _age_limit_ms(self, settings: LogSettings) -> int:
+        # Spreads rolls in time like a random number would, and is the same in every replay.
+        jitter = crc32(self.path(LOG).encode()) % settings.segment_jitter_ms if settings.segment_jitter_ms else 0
+        return settings.segment_ms_max - min(jitter, settings.segment_ms_max)
+
+    def _is_index_full(self, settings: LogSettings) -> bool:
+        assert self.offsets is not None
+        assert self.times is not None
+        return (
+            len(self.offsets) >= settings.segment_index_bytes // offset_index.ENTRY_BYTES
+            or len(self.times) >= settings.segment_index_bytes // time_index.ENTRY_BYTES
+        )
+
+    def has_waited_for_roll(self, settings: LogSettings, now_ms: int) -> bool:
+        """Whether a segment whose records carry no time is old enough by the clock."""
+        first = self.first_timestamp
+        return first is not None and first < 0 and now_ms - self.created_ms > self._age_limit_ms(settings)
+
+    def begin_records(self, timestamp: int, settings: LogSettings) -> None:
+        """The first batch is in: its time decides when the segment rolls."""
+        self._first_timestamp = timestamp
+        self.set_limits(settings)
+
+    def add_index_entry(self, last_offset: int, position: int, settings: LogSettings) -> None:
+        offsets, times = self.offsets, self.times
+        assert isinstance(offsets, OffsetIndex)
+        assert times is not None
+        offsets.append(last_offset - self.base_offset, position)
+        times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.unindexed_bytes = 0
+        if len(offsets) % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
+            # The batch is in the log by now, so a full disk must not make this append fail: try again later.
+            with suppress(OSError):
+                self._write_indexes()
+        if self._is_index_full(settings):
+            self.bytes_limit = 0  # the next append rolls
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        self.transactions.append(transaction)
+        with suppress(OSError):  # the marker is in the log by now; see add_index_entry
+            self._write_transactions()
+
+    def _write_transactions(self) -> None:
+        entries = self.transactions
+        if len(entries) == self._transactions_written:
+            return
+        if self._transaction_file is None:
+            self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
+        data = transaction_index.encode(entries[self._transactions_written :])
+        _write_all(self._transaction_file, data, self._transactions_written * transaction_index.ENTRY_BYTES)
+        self._transactions_written = len(entries)
+
+    def write_behind(self) -> None:
+        """Bring the index files up to date with memory."""
+        self._write_indexes()
+        self._write_transactions()
+
+    def _write_indexes(self) -> None:
+        assert isinstance(self.offsets, OffsetIndex)
+        assert self.times is not None
+        if self._index_file is None:
+            self._index_file = self._disk.open(self.path(INDEX), create=True)
+            self._time_file = self._disk.open(self.path(TIME_INDEX), create=True)
+        assert self._time_file is not None
+        position, data = self.offsets.unwritten()
+        _write_all(self._index_file, data, position)
+        self._index_file.truncate(position + len(data))
+        self.offsets.mark_written()
+        position, data = self.times.unwritten()
+        _write_all(self._time_file, data, position)
+        self._time_file.truncate(position + len(data))
+        self.times.mark_written()
+
+    def rest(self) -> None:
+        """Bring the indexes of the active segment to a state that a closed one may have."""
+        assert self.times is not None
+        self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        self.write_behind()
+
+    def retire(self, settings: LogSettings) -> None:
+        """Stop growing, after `rest`. The files stay open until a sync has covered them."""
+        if settings.preallocate and self.file is not None:
+            with suppress(OSError):
+                self.file.truncate(self.size_bytes)
+        self.is_active = False
+        self.offsets = self.times = None
+
+    def files_to_sync(self) -> list[File]:
+        """What must reach the disk with the log: while it is active its indexes need not, recovery makes them anew."""
+        files = [self.file, self._transaction_file]
+        if not self.is_active:
+            files += [self._index_file, self._time_file]
+        return [file for file in files if file is not None]
+
+    def synced(self) -> None:
+        """All that a closed segment holds is on disk."""
+        if not self.is_active:
+            self._index_file = self._time_file = self._transaction_file = None
+            if self.file is not None:
+                self._open_segments.use(self)
+
+    def truncate_to(self, position: int, end_offset: int, settings: LogSettings) -> None:
+        """Cut an active segment's log and indexes back to a batch boundary."""
+        assert isinstance(self.offsets, OffsetIndex)
+        assert self.times is not None
+        assert self.file is not None
+        self.offsets.truncate(position)
+        self.times.truncate(end_offset - self.base_offset)
+        kept = [each for each in self.transactions if each.last_offset < end_offset]
+        if len(kept) < len(self.transactions):
+            self.replace_transactions(kept)
+        self._write_indexes()
+        self.file.truncate(position)
+        self.size_bytes = position
+        self.unindexed_bytes = 0
+        self._recall_max_timestamp()
+        if position == 0:
+            self._first_timestamp = None
+        self.set_limits(settings)
+
+    def _recall_max_timestamp(self) -> None:
+        """Find the largest timestamp again, from the last index entry on."""
+        assert self.times is not None
+        assert self.offsets is not None
+        last = self.times.last()
+        self.max_timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
+        self.max_timestamp_offset = self.base_offset + relative
+        for _, header in walk(self.open_file(), self.offsets.position_before(relative), self.size_bytes):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+
+    # ── Reading, active or closed ──
+
+    def open_file(self) -> File:
+        file = self.file
+        if file is None:
+            file = self.file = self._disk.open(self.path(LOG), read_only=True)
+        if not self.is_active:
+            self._open_segments.use(self)
+        return file
+
+    def find(self, offset: int, *, start: int = 0) -> tuple[int, int] | None:
+        """Position and size of the first batch that ends at `offset` or later."""
+        file = self.open_file()
+        begin = self.offset_lookup().position_before(offset - self.base_offset)
+        if begin > start:
+            start = begin
+            if not self._is_batch_before(offset, begin):
+                self.rebuild_indexes()
+                start = 0
+        return find_batch(file, start, self.size_bytes, offset)
+
+    def _is_batch_before(self, offset: int, position: int) -> bool:
+        """Whether the index told the truth: a batch starts here, and it does not lie past the offset."""
+        head = self.open_file().pread(HEADER_BYTES, position) if position < self.size_bytes else b""
+        if len(head) < HEADER_BYTES:
+            return False
+        header = read_header(head)
+        return header.magic == MAGIC and self.base_offset <= header.base_offset <= offset
+
+    def boundary_within(self, position: int, max_bytes: int) -> int:
+        """The last end of a batch that is at most `max_bytes` behind `position`, itself the start of one."""
+        limit = position + max_bytes
+        boundary = max(self.offset_lookup().boundary_before(limit), position)
+        if boundary - position >= max_bytes // 2:
+            return boundary  # near enough: a search would win a few KiB at the most
+        for start, header in walk(self.open_file(), boundary, self.size_bytes):
+            if start + header.size_bytes > limit:
+                return start
+        return self.size_bytes
+
+    def offset_lookup(self) -> OffsetIndex | MappedOffsetIndex:
+        if self.offsets is None:
+            self._map_indexes()
+        assert self.offsets is not None
+        return self.offsets
+
+    def time_lookup(self) -> TimeIndex:
+        if self.times is None:
+            self._map_indexes()
+        assert self.times is not None
+        return self.times
+
+    def _map_indexes(self) -> None:
+        """Map the index files of a closed segment, or make them again where they cannot be right."""
+        self._open_segments.use(self)
+        try:
+            offsets = MappedOffsetIndex(self._disk.map(self.path(INDEX)))
+            times = TimeIndex(self._disk.map(self.path(TIME_INDEX)))
+        except FileNotFoundError:
+            self.rebuild_indexes()
+            return
+        last_possible = self.base_offset + RELATIVE_OFFSET_MAX + 1
+        if offsets.is_plausible(self.size_bytes) and times.is_sound(self.base_offset, last_possible):
+            self.offsets, self.times = offsets, times
+        else:
+            offsets.release()
+            times.release()
+            self.rebuild_indexes()
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+        """Read the headers of all batches and make the offset and time index anew."""
+        offsets, times = self.indexes_from_log(interval_bytes)
+        if self.is_active:
+            self.offsets, self.times = offsets, times
+            self._write_indexes()
+            return
+        self.write_closed_indexes(offsets, times)
+        self.offsets = MappedOffsetIndex(self._disk.map(self.path(INDEX)))
+        self.times = TimeIndex(self._disk.map(self.path(TIME_INDEX)))
+
+    def write_closed_indexes(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        self._drop_maps()
+        for suffix, data in ((INDEX, offsets.to_bytes()), (TIME_INDEX, times.to_bytes())):
+            _replace_quietly(self._disk, self.path(suffix), data)
+
+    def indexes_from_log(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
+        """The indexes that Kafka would have written for these batches."""
+        offsets, times = OffsetIndex(), TimeIndex()
+        unindexed = 0
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        for position, header in walk(self.open_file(), 0, self.size_bytes):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            if unindexed > interval_bytes:
+                offsets.append(header.last_offset - self.base_offset, position)
+                times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+                unindexed = 0
+            unindexed += header.size_bytes
+        times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        return offsets, times
+
+    @property
+    def transactions(self) -> list[AbortedTransaction]:
+        """The aborted transactions that ended here. `BrokenTransactionIndex` if the file is not one."""
+        if self._transactions is None:
+            path = self.path(TRANSACTION_INDEX)
+            data = self._disk.read(path) if self._disk.exists(path) else b""
+            self._transactions = transaction_index.decode(data, self.base_offset)
+            self._transactions_written = len(self._transactions)
+        return self._transactions
+
+    def replace_transactions(self, entries: list[AbortedTransaction]) -> None:
+        """Write the transaction index anew."""
+        self._transactions = entries
+        if not entries and not self._disk.exists(self.path(TRANSACTION_INDEX)):
+            self._transactions_written = 0
+            return
+        if self._transaction_file is None:
+            self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
+        data = transaction_index.encode(entries)
+        _write_all(self._transaction_file, data, 0)
+        self._transaction_file.truncate(len(data))
+        self._transactions_written = len(entries)
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The maximum timestamp of the first batch (-1 if it has none), or None while there is no batch."""
+        if self._first_timestamp is None and self.size_bytes >= HEADER_BYTES:
+            self._first_timestamp = read_header(self.open_file().pread(HEADER_BYTES, 0)).max_timestamp
+        return self._first_timestamp
+
+    def newest_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
+        if self.max_timestamp < 0 and not self.is_active:
+            last = self.time_lookup().last()
+            if last is not None:
+                self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+        return self.max_timestamp, self.max_timestamp_offset
+
+    # ── Leaving ──
+
+    def mark_deleted(self) -> list[str]:
+        """Rename the files out of the log. Open slices stay readable; the paths are to be unlinked later."""
+        self._open_segments.forget(self)
+        self.release()
+        paths = []
+        for suffix in SEGMENT_SUFFIXES:
+            path = self.path(suffix)
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED)
+                paths.append(path + DELETED)
+        return paths
+
+    def remove(self) -> None:
+        """Unlink what there is of the files."""
+        self.release()
+        for suffix in SEGMENT_SUFFIXES:
+            if self._disk.exists(self.path(suffix)):
+                self._disk.unlink(self.path(suffix))
+
+    def release(self) -> None:
+        """Let go of the files. A slice that still holds one keeps it open for itself."""
+        self._drop_maps()
+        self.file = self._index_file = self._time_file = self._transaction_file = None
+        self._transactions = None
+
+    def _drop_maps(self) -> None:
+        if isinstance(self.offsets, MappedOffsetIndex):
+            self.offsets.release()
+        if self.times is not None:
+            self.times.release()
+        self.offsets = self.times = None
+
+    def close(self) -> None:
+        self._open_segments.forget(self)
+        for file in (self.file, self._index_file, self._time_file, self._transaction_file):
+            if file is not None:
+                file.close()
+        self.release()
+
+
+def _write_all(file: File, data: bytes, position: int) -> None:
+    taken = 0
+    while taken < len(data):
+        taken += file.pwrite(data[taken:], position + taken)
+
+
+def _replace_quietly(disk: Disk, path: str, data: bytes) -> None:
+    """Replace an index file. It is a cache, so nothing is synced: a torn one is found out and made again."""
+    file = disk.open(path + ".tmp", create=True)
+    try:
+        file.truncate(0)
+        _write_all(file, data, 0)
+    finally:
+        file.close()
+    disk.rename(path + ".tmp", path)

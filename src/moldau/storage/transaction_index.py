@@ -1,0 +1,56 @@
+"""The aborted transactions of a segment, for readers that want committed records only.
+
+An entry is Kafka's: version, producer id, first and last offset of the transaction, and the last stable offset
+at the moment the abort marker was written. Entries stand in the order of their last offset.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
+
+ENTRY_BYTES: Final = 34
+_VERSION: Final = 0
+_ENTRY: Final = Struct(">hqqqq")
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class BrokenTransactionIndex(ValueError):
+    """The file is not a transaction index of this segment."""
+
+
+def encode(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+
+
+def decode(data: bytes, base_offset: int) -> list[AbortedTransaction]:
+    """All entries of a file; they must belong to the segment and stand in order."""
+    if len(data) % ENTRY_BYTES:
+        raise BrokenTransactionIndex("an entry is cut off")
+    entries: list[AbortedTransaction] = []
+    last_offset = base_offset - 1
+    for version, *fields in _ENTRY.iter_unpack(data):
+        entry = AbortedTransaction._make(fields)
+        if version != _VERSION or entry.last_offset <= last_offset or entry.first_offset > entry.last_offset:
+            raise BrokenTransactionIndex(f"entry {len(entries)} is not an aborted transaction of this segment")
+        last_offset = entry.last_offset
+        entries.append(entry)
+    return entries
+
+
+def aborted_between(
+    entries: Iterable[AbortedTransaction], start_offset: int, end_offset: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """The transactions that overlap [start, end), and whether later segments cannot hold more of them."""
+    found = []
+    for entry in entries:
+        if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+            found.append(entry)
+        if entry.last_stable_offset >= end_offset:
+            return found, True
+    return found, False
