@@ -48,7 +48,7 @@ class SimulatedDisk:
         self.fired: Counter[str] = Counter()
         self.points = 0
         self.on_io: Callable[[IoPoint], None] | None = None  # may raise OSError, or crash the disk
-        self.on_crash: Callable[[], None] | None = None  # told of a planned crash as it strikes
+        self.on_crash: Callable[[bool], None] | None = None  # told of a planned crash, and if power was lost
         self._incarnation = 0
         self._crash: PlannedCrash | None = None
         self._failures: list[PlannedFailure] = []
@@ -82,6 +82,11 @@ class SimulatedDisk:
     def shorten_write(self, keep_bytes: int, *, path: str = "", skip: int = 0, times: int = 1) -> None:
         """Make a `pwrite` take only its first bytes."""
         self._failures.append(PlannedFailure("short pwrite", 0, path, skip, times, keep_bytes))
+
+    def forget_plans(self) -> None:
+        """No planned crash or failure strikes any more."""
+        self._crash = None
+        self._failures.clear()
 
     def crash(self) -> None:
         """The process dies: what it wrote stays, its open files and locks are gone."""
@@ -235,7 +240,7 @@ class SimulatedDisk:
         else:
             self.crash()
         if self.on_crash is not None:
-            self.on_crash()
+            self.on_crash(crash.loses_power)
         raise Crashed(f"planned for I/O point {crash.number}")
 
     def _end_process(self, why: str) -> None:

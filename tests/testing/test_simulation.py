@@ -1,0 +1,254 @@
+"""The frame around simulated nodes, tried with a small server that keeps a log: it must find planted bugs."""
+
+import asyncio
+import struct
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from moldau.model.ids import Address
+from moldau.model.ports import Connection
+from moldau.testing.chaos import ALL_FAULTS, PROCESS_FAULTS, Chaos, Fault
+from moldau.testing.disk import Crashed, When
+from moldau.testing.loop import SimulationFailed
+from moldau.testing.simulation import Host, Outcome, Program, Script, SimulatedPorts, Simulation, Unknown, replay
+
+SERVER = Address("server", 9092)
+NUMBER = struct.Struct(">q")
+NUMBER_FRAME = struct.Struct(">iq")
+RECORD = struct.Struct(">8sI")
+PATH = "/data/log"
+
+
+def read_log(content: bytes) -> list[int]:
+    """The numbers up to the first record that is torn."""
+    kept = []
+    for data, checksum in RECORD.iter_unpack(content[: len(content) // RECORD.size * RECORD.size]):
+        if zlib.crc32(data) != checksum:
+            break
+        kept.append(NUMBER.unpack(data)[0])
+    return kept
+
+
+class Keeper:
+    """Appends each number it is sent to a file and answers with it; a number it has already is answered at once."""
+
+    def __init__(self, ports: SimulatedPorts, *, syncs: bool, answers_early: bool) -> None:
+        self.ports, self.syncs, self.answers_early = ports, syncs, answers_early
+        self.file = ports.disk.open(PATH, create=True)
+        ports.disk.sync_folder("/data")
+        self.kept = read_log(self.file.pread(self.file.size(), 0))
+        self.file.truncate(len(self.kept) * RECORD.size)
+        if syncs:
+            self.file.fsync()  # what is answered from the file must be as durable as what is answered after a write
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def connected(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def frame_received(self, frame: memoryview) -> None:
+        (number,) = NUMBER.unpack(frame)
+        self.tasks.append(asyncio.get_running_loop().create_task(self.keep(number, self.connection)))
+
+    def drained(self) -> None: ...
+
+    def disconnected(self, reason: str) -> None: ...
+
+    async def keep(self, number: int, connection: Connection) -> None:
+        if self.answers_early:
+            connection.send([NUMBER_FRAME.pack(8, number)])
+            await asyncio.sleep(0.001)
+        if not self.file.is_cached(NUMBER.size, 0):
+            await self.ports.executor.run(self.file.pread, NUMBER.size, 0)
+        if number not in self.kept:
+            data = NUMBER.pack(number)
+            self.append(data + zlib.crc32(data).to_bytes(4, "big"), len(self.kept) * RECORD.size)
+            self.kept.append(number)
+        if self.syncs:
+            await self.ports.executor.run(self.file.fsync)
+        connection.send([NUMBER_FRAME.pack(8, number)])
+
+    def append(self, data: bytes, position: int) -> None:
+        while data:
+            written = self.file.pwrite(data, position)
+            data, position = data[written:], position + written
+
+
+def keeper(*, syncs: bool = False, answers_early: bool = False) -> Program:
+    async def program(ports: SimulatedPorts) -> None:
+        keeps = Keeper(ports, syncs=syncs, answers_early=answers_early)
+        await ports.network.listen(SERVER, lambda: keeps, 100)
+
+    return program
+
+
+class Asker:
+    """Sends numbers one at a time and insists on an answer."""
+
+    def __init__(self, ports: SimulatedPorts, acknowledge: Callable[[int], None]) -> None:
+        self.ports, self.acknowledge = ports, acknowledge
+
+    async def run(self, end_s: float) -> None:
+        number = 0
+        while self.ports.clock.monotonic_ms() < end_s * 1e3:
+            await self.ask(number)
+            self.acknowledge(number)
+            number += 1
+
+    async def ask(self, number: int) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(2):
+                    return await self.ask_once(number)
+            except OSError:  # a time-out is one
+                await asyncio.sleep(0.1)
+
+    async def ask_once(self, number: int) -> None:
+        answer = Answer()
+        connection = await self.ports.network.connect(SERVER, answer, 100)
+        try:
+            connection.send([NUMBER_FRAME.pack(8, number)])
+            if await answer.number != number:
+                raise AssertionError("the answer to another question")
+            await asyncio.sleep(0.05)
+        finally:
+            connection.close()
+
+
+class Answer:
+    """One number is awaited."""
+
+    def __init__(self) -> None:
+        self.number: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def connected(self, connection: Connection) -> None: ...
+
+    def frame_received(self, frame: memoryview) -> None:
+        if not self.number.done():
+            self.number.set_result(NUMBER.unpack(frame)[0])
+
+    def drained(self) -> None: ...
+
+    def disconnected(self, reason: str) -> None:
+        if not self.number.done():
+            self.number.set_exception(ConnectionResetError(reason))
+            self.number.exception()
+
+
+def keeping(program: Program, faults: tuple[Fault, ...]) -> Script:
+    async def script(simulation: Simulation) -> None:
+        server, client = simulation.host("server"), simulation.host("client")
+        server.disk.prepare_folder("/data")
+        acknowledged: list[int] = []
+
+        def acknowledge(number: int) -> None:
+            acknowledged.append(number)
+            simulation.acknowledged += 1
+
+        async def ask(ports: SimulatedPorts) -> None:
+            await Asker(ports, acknowledge).run(1000 + 70)
+
+        await server.start(program)
+        asking = asyncio.ensure_future(client.start(ask))
+        await Chaos(simulation, [server], faults).run(60)
+        await asking
+        check_kept(server, acknowledged)
+
+    return script
+
+
+def check_kept(server: Host, acknowledged: list[int]) -> None:
+    server.exit()
+    kept = read_log(server.disk.contents()[PATH])
+    assert kept[: len(acknowledged)] == acknowledged, "acknowledged numbers were lost"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_process_crashes_lose_nothing_that_was_written(seed: int) -> None:
+    outcome = replay(keeping(keeper(), PROCESS_FAULTS), seed)
+    outcome.check(faults_min=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_fault_loses_nothing_that_was_synced(seed: int) -> None:
+    outcome = replay(keeping(keeper(syncs=True), ALL_FAULTS), seed)
+    outcome.check(faults_min=1)
+
+
+def fails(script: Script, seed: int) -> bool:
+    try:
+        Simulation(seed).run(script)
+    except AssertionError as error:
+        return "were lost" in str(error)
+    return False
+
+
+def test_the_swarm_finds_a_server_that_does_not_sync() -> None:
+    assert any(fails(keeping(keeper(), (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)), seed) for seed in range(20))
+
+
+def test_the_swarm_finds_a_server_that_answers_before_it_writes() -> None:
+    assert any(fails(keeping(keeper(answers_early=True), (Fault.CRASH_IN_IO,)), seed) for seed in range(20))
+
+
+def test_every_kind_of_fault_fires() -> None:
+    fired: set[str] = set()
+    for fault in Fault:
+        outcome = Simulation(1).run(keeping(keeper(syncs=True), (fault,)))
+        assert outcome.faults, fault
+        fired.update(outcome.faults)
+    assert fired == {
+        "crash", "crash in I/O", "power loss", "power loss in I/O", "reset", "cut", "slow network", "delay",
+        "short write", "cold read", "clock jump",
+    }  # fmt: skip
+
+
+def test_a_planned_death_takes_the_whole_process() -> None:
+    async def script(simulation: Simulation) -> None:
+        server = simulation.host("server")
+        server.disk.prepare_folder("/data")
+        server.disk.crash_at(server.disk.points + 1, When.AFTER)
+        with pytest.raises(Crashed):
+            await server.start(keeper())
+        assert not server.is_up
+        await server.restart()
+        assert (server.is_up, server.starts) == (True, 2)
+        with pytest.raises(RuntimeError, match="already"):
+            await server.restart()
+        server.exit()
+        assert not server.is_up
+
+    outcome = Simulation(0).run(script)
+    assert outcome.faults == {"crash in I/O": 1}
+
+
+@pytest.mark.parametrize(("virtual_s", "acknowledged", "faults"), [(59, 200, 3), (60, 199, 3), (60, 200, 2)], ids=str)
+def test_a_run_that_could_not_have_failed_is_unknown(virtual_s: float, acknowledged: int, faults: int) -> None:
+    with pytest.raises(Unknown, match="counts for nothing"):
+        Outcome(7, "", virtual_s, 1, acknowledged, {"crash": faults}).check()
+    Outcome(7, "", 60, 1, 200, {"crash": 1, "reset": 2}).check()
+
+
+def test_a_run_that_depends_on_more_than_its_seed_is_caught_where_it_parts() -> None:
+    outside: list[int] = []
+
+    async def script(simulation: Simulation) -> None:
+        outside.append(1)
+        await asyncio.sleep(1)
+        simulation.trace.record("outside", str(len(outside)))
+
+    with pytest.raises(SimulationFailed, match=r"(?s)seed 3 is not one run but two.*outside 3.*or.*outside 4"):
+        replay(script, 3)
+
+
+def test_a_failure_names_the_seed_and_the_last_events() -> None:
+    async def script(simulation: Simulation) -> None:
+        simulation.count("crash", "somewhere")
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken") as caught:
+        Simulation(42).run(script)
+    notes = "\n".join(caught.value.__notes__)
+    assert "seed 42" in notes
+    assert "crash somewhere" in notes
