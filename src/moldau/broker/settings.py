@@ -6,12 +6,12 @@ governs moves its row here, or beside the new code.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.topic_defaults import log_defaults
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
-from moldau.model.settings import INT_MAX, Kind, Scope, parse_settings, setting
+from moldau.model.settings import INT_MAX, SHORT_MAX, Kind, Scope, parse_fields, setting
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, MiB
 from moldau.storage.settings import LogSettings
 
@@ -48,7 +48,7 @@ def connections_by_host(text: str) -> dict[str, int]:
     return limits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeSettings:
     """Who this node is and where it keeps its data."""
 
@@ -94,12 +94,8 @@ class NodeSettings:
     def folders(self) -> tuple[str, ...]:
         return self.log_dirs or self.log_dir
 
-    def check(self) -> None:
-        if self.broker_id not in (-1, self.node_id):
-            raise InvalidConfig(f"node.id is {self.node_id} but broker.id is {self.broker_id}: give one, or the same.")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ListenerSettings:
     """Where clients connect. `moldau.model.listeners.resolve_listeners` makes sense of them together."""
 
@@ -137,7 +133,7 @@ class ListenerSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """How much a connection, an address, and all of them together may ask for."""
 
@@ -160,19 +156,6 @@ class NetworkSettings:
         256 * MiB,
         at_least=-1,
         doc="Reading from clients pauses while the requests of all connections hold more than this; -1 sets no limit.",
-    )
-    connection_requests_max: int = setting(
-        "moldau.connection.requests",
-        128,
-        kind=Kind.INT,
-        at_least=1,
-        doc="Reading from a connection pauses while it has this many requests unanswered.",
-    )
-    connection_queued_bytes_max: int = setting(
-        "moldau.connection.queued.bytes",
-        64 * MiB,
-        at_least=64 * KiB,
-        doc="Reading from a connection pauses while more than this waits to be sent on it.",
     )
     max_connections: int = setting(
         "max.connections",
@@ -204,19 +187,12 @@ class NetworkSettings:
         doc="A connection on which nothing happened for this long is closed; -1 keeps it.",
     )
 
-    def check(self) -> None:
-        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
-            raise InvalidConfig(
-                f"queued.max.request.bytes ({self.queued_max_request_bytes}) must be -1 or at least "
-                f"socket.request.max.bytes ({self.socket_request_max_bytes})."
-            )
-
     def connections_max_of(self, host: str) -> int:
         """How many connections one address may have."""
         return connections_by_host(self.max_connections_per_ip_overrides).get(host, self.max_connections_per_ip)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TopicSettings:
     """How topics come and go."""
 
@@ -232,21 +208,22 @@ class TopicSettings:
         1,
         kind=Kind.INT,
         at_least=1,
+        at_most=SHORT_MAX,
         doc="How many replicas a partition gets when its creator does not say.",
-    )
-    auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable",
-        True,
-        doc="Create a topic when a client that allows it asks for one that does not exist.",
     )
     delete_topic_enable: bool = setting(
         "delete.topic.enable",
         True,
         doc="Let topics be deleted.",
     )
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable",
+        True,
+        doc="Create a topic when a client that allows it asks for one that does not exist.",
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FetchSettings:
     """How much one answer may carry, and how many fetch sessions are remembered."""
 
@@ -273,7 +250,7 @@ class FetchSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class UpkeepSettings:
     """How often logs are checked, checkpointed, and compacted."""
 
@@ -331,7 +308,7 @@ class UpkeepSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ProducerSettings:
     """What is remembered of producers."""
 
@@ -367,42 +344,42 @@ class ProducerSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class MetadataLogSettings:
     """How the cluster's metadata log is cut and snapshotted."""
 
-    segment_bytes: int = setting(
+    metadata_log_segment_bytes: int = setting(
         "metadata.log.segment.bytes",
         GiB,
         kind=Kind.INT,
         at_least=8 * MiB,
         doc="A new segment of the metadata log is begun when the active one would grow beyond this size.",
     )
-    segment_ms: int = setting(
+    metadata_log_segment_ms: int = setting(
         "metadata.log.segment.ms",
         7 * DAY_MS,
         at_least=1,
         doc="A new segment of the metadata log is begun when the active one is this old.",
     )
-    max_record_bytes_between_snapshots: int = setting(
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * MiB,
         at_least=1,
         doc="A snapshot of the metadata is written after this many bytes of new records.",
     )
-    max_snapshot_interval_ms: int = setting(
+    metadata_log_max_snapshot_interval_ms: int = setting(
         "metadata.log.max.snapshot.interval.ms",
         HOUR_MS,
         at_least=0,
         doc="A snapshot of the metadata is written when records wait for one this long; 0 goes by size alone.",
     )
-    max_retention_bytes: int = setting(
+    metadata_log_max_retention_bytes: int = setting(
         "metadata.max.retention.bytes",
         100 * MiB,
         at_least=-1,
         doc="Old snapshots and metadata segments are deleted while they hold more than this; -1 sets no limit.",
     )
-    max_retention_ms: int = setting(
+    metadata_log_max_retention_ms: int = setting(
         "metadata.max.retention.ms",
         7 * DAY_MS,
         at_least=-1,
@@ -410,7 +387,7 @@ class MetadataLogSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ObservationSettings:
     """What the node tells about itself, and where."""
 
@@ -434,19 +411,23 @@ class ObservationSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerSettings:
-    """All settings of one broker; `log_defaults` holds what topics get where they do not say."""
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(
+    NodeSettings,
+    ListenerSettings,
+    NetworkSettings,
+    TopicSettings,
+    FetchSettings,
+    UpkeepSettings,
+    ProducerSettings,
+    MetadataLogSettings,
+    ObservationSettings,
+):
+    """All settings of one broker; `log_defaults` holds what topics get where they do not say.
 
-    node: NodeSettings = field(default_factory=NodeSettings)
-    listeners: ListenerSettings = field(default_factory=ListenerSettings)
-    network: NetworkSettings = field(default_factory=NetworkSettings)
-    topics: TopicSettings = field(default_factory=TopicSettings)
-    fetch: FetchSettings = field(default_factory=FetchSettings)
-    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
-    producers: ProducerSettings = field(default_factory=ProducerSettings)
-    metadata_log: MetadataLogSettings = field(default_factory=MetadataLogSettings)
-    observation: ObservationSettings = field(default_factory=ObservationSettings)
+    The constructor trusts its caller; text from outside goes through `BrokerSettings.parse`.
+    """
+
     log_defaults: LogSettings = field(default_factory=LogSettings)
 
     @classmethod
@@ -454,21 +435,16 @@ class BrokerSettings:
         """Settings from texts by name, each within its bounds and at peace with the others."""
         if "node.id" not in texts and texts.get("broker.id", "-1").strip() != "-1":
             texts = {**texts, "node.id": texts["broker.id"]}
-        groups: dict[str, Any] = {name: parse_settings(group, texts) for name, group in GROUPS.items()}
-        settings = cls(**groups, log_defaults=log_defaults(texts))
-        settings.node.check()
-        settings.network.check()
+        settings = cls(**parse_fields(cls, texts), log_defaults=log_defaults(texts))
+        settings.check()
         return settings
 
-
-GROUPS: Final[Mapping[str, type]] = {
-    "node": NodeSettings,
-    "listeners": ListenerSettings,
-    "network": NetworkSettings,
-    "topics": TopicSettings,
-    "fetch": FetchSettings,
-    "upkeep": UpkeepSettings,
-    "producers": ProducerSettings,
-    "metadata_log": MetadataLogSettings,
-    "observation": ObservationSettings,
-}
+    def check(self) -> None:
+        """Refuse combinations that contradict each other."""
+        if self.broker_id not in (-1, self.node_id):
+            raise InvalidConfig(f"node.id is {self.node_id} but broker.id is {self.broker_id}: give one, or the same.")
+        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise InvalidConfig(
+                f"queued.max.request.bytes ({self.queued_max_request_bytes}) must be -1 or at least "
+                f"socket.request.max.bytes ({self.socket_request_max_bytes})."
+            )

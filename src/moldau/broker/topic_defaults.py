@@ -88,7 +88,7 @@ def _doc(topic_name: str, synonym: Synonym, synonyms: tuple[Synonym, ...]) -> st
 
 
 _by_topic_name: Final = {each.name: each for each in declared(LogSettings).values()}
-_field_names: Final = {each.name: field for field, each in declared(LogSettings).items()}
+TOPIC_FIELDS: Final[Mapping[str, str]] = {each.name: field for field, each in declared(LogSettings).items()}
 
 TOPIC_DEFAULTS: Final[Mapping[str, Setting]] = {
     synonym.name: _derived(_by_topic_name[topic_name], synonym, synonyms)
@@ -104,7 +104,7 @@ def log_defaults(texts: Mapping[str, str]) -> LogSettings:
         for synonym in synonyms:
             if synonym.name in texts:
                 value = TOPIC_DEFAULTS[synonym.name].parse(texts[synonym.name])
-                fields.setdefault(_field_names[topic_name], _in_topic_units(value, synonym))
+                fields.setdefault(TOPIC_FIELDS[topic_name], _in_topic_units(value, synonym))
     defaults = LogSettings(**fields)
     try:
         defaults.check()

@@ -14,6 +14,7 @@ from moldau.model.errors import InvalidConfig
 
 Settings = TypeVar("Settings")
 
+SHORT_MAX: Final = (1 << 15) - 1
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
