@@ -210,7 +210,7 @@ def _new_list(resource: Resource, present: Mapping[str, str], change: ConfigChan
     if not rules.is_list(resource, change.name):
         word = Operation(change.operation).name
         raise InvalidConfig(f"Can't {word} to key {change.name} because its type is not LIST.")
-    old = _parts(present.get(change.name) or rules.default(resource, change.name))
+    old = _parts(present[change.name] if change.name in present else rules.default(resource, change.name))
     named = _parts(change.value)
     if change.operation == Operation.SUBTRACT:
         return ",".join(part for part in old if part not in named)

@@ -1,0 +1,104 @@
+"""A metadata machine with brokers in it, and rules of configs that are simple to read."""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import TypeVar
+
+from moldau.machines.decision import ASKER, Decision
+from moldau.machines.metadata import (
+    ListenerImage,
+    MetadataMachine,
+    MetadataSettings,
+    NewTopic,
+    Registration,
+    Resource,
+    TopicCreated,
+)
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.records import Record
+from moldau.model.errors import InvalidConfig, KafkaError
+from moldau.model.ids import Address
+
+Answer = TypeVar("Answer")
+
+
+class Rules:
+    """Numbers must be numbers, and one name is a list."""
+
+    KNOWN = frozenset({"retention.ms", "segment.bytes", "cleanup.policy", "log.cleaner.threads"})
+
+    def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None:
+        for name in sorted(configs.keys() | changed):
+            if name not in self.KNOWN:
+                raise InvalidConfig(f"Unknown topic config name: {name}")
+        for name, value in configs.items():
+            if name != "cleanup.policy" and not value.removeprefix("-").isdecimal():
+                raise InvalidConfig(f"Invalid value {value} for configuration {name} of {resource.name}")
+
+    def is_list(self, resource: Resource, name: str) -> bool:  # noqa: ARG002
+        return name == "cleanup.policy"
+
+    def default(self, resource: Resource, name: str) -> str | None:  # noqa: ARG002
+        return "delete" if name == "cleanup.policy" else None
+
+
+class Scene:
+    """Runs decisions on a machine as a driver does, and keeps the log."""
+
+    def __init__(self, brokers: int = 1, settings: MetadataSettings | None = None) -> None:
+        self.machine = MetadataMachine(settings or MetadataSettings(), Rules())
+        self.log: list[Record] = []
+        self._ids = 0
+        self.run(self.machine.decide_elected(0.0))
+        for broker_id in range(1, brokers + 1):
+            self.add_broker(broker_id)
+
+    def run(self, decision: Decision[Record, Answer]) -> Answer:
+        for record in decision.records:
+            self.machine.apply(record, len(self.log))
+            self.log.append(record)
+        answer = decision.answers[ASKER]
+        assert not isinstance(answer, KafkaError)
+        return answer
+
+    def random_bytes(self) -> bytes:
+        self._ids += 1
+        return self._ids.to_bytes(16, "big")
+
+    def register(self, broker_id: int, incarnation: bytes = b"i" * 16, *, live: Set[int] = frozenset()) -> int:
+        registration = Registration(
+            broker_id,
+            incarnation,
+            (ListenerImage("PLAINTEXT", Address(f"host{broker_id}", 9092), 0),),
+            SUPPORTED_FEATURES,
+            rack=f"rack{broker_id % 2}",
+            directories=(bytes([broker_id]) * 16,),
+        )
+        decision = self.machine.decide_register_broker(registration, next_offset=len(self.log), live_brokers=live)
+        return self.run(decision)
+
+    def add_broker(self, broker_id: int) -> int:
+        epoch = self.register(broker_id)
+        self.run(self.machine.decide_unfence_broker(broker_id, epoch))
+        return epoch
+
+    def create(self, *topics: NewTopic, start: int = 0, validate_only: bool = False) -> list[TopicCreated]:
+        return self.run(
+            self.machine.decide_create_topics(
+                topics,
+                randomness=[self.random_bytes() for _ in topics],
+                start=start,
+                validate_only=validate_only,
+            )
+        )
+
+    def create_one(self, topic: NewTopic, start: int = 0) -> TopicCreated:
+        (outcome,) = self.create(topic, start=start)
+        return outcome
+
+
+def replayed(log: Sequence[Record]) -> MetadataMachine:
+    """A machine made anew from the log alone."""
+    machine = MetadataMachine(MetadataSettings(), Rules())
+    for offset, record in enumerate(log):
+        machine.apply(record, offset)
+    return machine

@@ -1,0 +1,220 @@
+"""Brokers, their epochs and leaderships; producer ids; features."""
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.metadata import FeatureUpdate, NewTopic, ProducerIdBlock, Registration, VersionRange
+from moldau.machines.metadata.features import METADATA_VERSION_FEATURE, UpgradeType
+from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
+from moldau.machines.metadata.records import METADATA_VERSION, METADATA_VERSION_LOWEST
+from moldau.model.errors import (
+    BrokerIdNotRegistered,
+    DuplicateBrokerRegistration,
+    InvalidRequest,
+    StaleBrokerEpoch,
+    UnknownServerFailure,
+    UnsupportedVersion,
+)
+from moldau.model.ids import Address
+from moldau.wire import messages
+
+
+def partition(scene: Scene, topic: str = "t", index: int = 0) -> PartitionImage:
+    found = scene.machine.image.partition(topic, index)
+    assert found is not None
+    return found
+
+
+def test_a_broker_registers_fenced_with_the_offset_of_its_record_as_epoch() -> None:
+    scene = Scene(brokers=0)
+    offset = len(scene.log)
+    assert scene.register(1) == offset
+    broker = scene.machine.image.brokers[1]
+    assert (broker.epoch, broker.is_fenced, broker.rack) == (offset, True, "rack1")
+    assert broker.address("PLAINTEXT") == Address("host1", 9092)
+    assert broker.address("SSL") is None
+    assert not scene.machine.image.is_active(1)
+    assert not scene.machine.image.is_active(2)
+
+
+def test_the_same_life_of_a_broker_keeps_its_epoch_and_its_leaderships() -> None:
+    scene = Scene()
+    scene.create_one(NewTopic("t"))
+    epoch = scene.machine.image.brokers[1].epoch
+    assert scene.register(1) == epoch
+    assert scene.machine.image.is_active(1)
+    assert partition(scene).leader == 1
+
+
+def test_a_new_life_of_a_broker_has_a_greater_epoch_and_leads_again_once_it_is_unfenced() -> None:
+    scene = Scene()
+    scene.create_one(NewTopic("t", 3))
+    old = scene.machine.image.brokers[1].epoch
+    epoch = scene.register(1, b"j" * 16)
+    assert epoch > old
+    assert (partition(scene).leader, partition(scene).isr, partition(scene).leader_epoch) == (-1, (1,), 1)
+    scene.run(scene.machine.decide_unfence_broker(1, epoch))
+    assert (partition(scene, index=2).leader, partition(scene, index=2).leader_epoch) == (1, 2)
+    assert partition(scene).partition_epoch == 2
+
+
+def test_leaderships_move_within_the_isr_when_a_broker_is_fenced_and_come_back_by_election_only() -> None:
+    scene = Scene(brokers=3)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2, 3])]))
+    epoch = scene.machine.image.brokers[1].epoch
+    scene.run(scene.machine.decide_fence_broker(1, epoch))
+    assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
+    scene.run(scene.machine.decide_unfence_broker(1, epoch))
+    assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
+
+
+def test_the_last_replica_in_sync_stays_in_sync_without_leading() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    for broker_id in (1, 2):
+        scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
+    assert (partition(scene).leader, partition(scene).isr) == (-1, (2,))
+    scene.run(scene.machine.decide_unfence_broker(1, scene.machine.image.brokers[1].epoch))
+    assert not partition(scene).has_leader
+    scene.run(scene.machine.decide_unfence_broker(2, scene.machine.image.brokers[2].epoch))
+    assert partition(scene).leader == 2
+
+
+def test_a_follower_that_is_fenced_leaves_the_isr_and_the_leader_keeps_its_epoch() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    scene.run(scene.machine.decide_fence_broker(2, scene.machine.image.brokers[2].epoch))
+    found = partition(scene)
+    assert (found.leader, found.isr, found.leader_epoch, found.partition_epoch) == (1, (1,), 0, 1)
+
+
+def test_fencing_twice_and_unfencing_twice_is_done_once() -> None:
+    scene = Scene()
+    epoch = scene.machine.image.brokers[1].epoch
+    assert not scene.machine.decide_unfence_broker(1, epoch).records
+    scene.run(scene.machine.decide_fence_broker(1, epoch))
+    assert not scene.machine.decide_fence_broker(1, epoch).records
+
+
+def test_a_broker_id_is_taken_while_its_session_lasts() -> None:
+    scene = Scene()
+    with pytest.raises(DuplicateBrokerRegistration):
+        scene.register(1, b"j" * 16, live={1})
+    assert scene.register(1, live={1}) == scene.machine.image.brokers[1].epoch
+
+
+def test_a_broker_that_does_not_speak_the_clusters_level_is_refused() -> None:
+    scene = Scene()
+    features = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION - 1)}
+    with pytest.raises(UnsupportedVersion, match=f"does not support finalized version {METADATA_VERSION}"):
+        scene.machine.decide_register_broker(Registration(2, b"i" * 16, (), features), next_offset=9)
+    with pytest.raises(InvalidRequest):
+        scene.machine.decide_register_broker(Registration(-2, b"i" * 16, ()), next_offset=9)
+
+
+def test_a_broker_that_speaks_for_an_earlier_life_or_for_nobody_is_refused() -> None:
+    scene = Scene()
+    for broker_id, epoch in ((1, 0), (7, 1)):
+        with pytest.raises(StaleBrokerEpoch):
+            scene.machine.decide_fence_broker(broker_id, epoch)
+        with pytest.raises(StaleBrokerEpoch):
+            scene.machine.decide_unfence_broker(broker_id, epoch)
+        with pytest.raises(StaleBrokerEpoch):
+            scene.machine.decide_allocate_producer_ids(broker_id, epoch)
+
+
+def test_a_broker_that_is_unregistered_is_gone() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    scene.run(scene.machine.decide_unregister_broker(1))
+    assert (partition(scene).leader, partition(scene).isr) == (2, (2,))
+    assert list(scene.machine.image.brokers) == [2]
+    with pytest.raises(BrokerIdNotRegistered):
+        scene.machine.decide_unregister_broker(1)
+
+
+# Producer ids
+
+
+@pytest.mark.proves("P2")
+def test_producer_ids_come_in_blocks_that_follow_each_other() -> None:
+    scene = Scene(brokers=2)
+    blocks = [
+        scene.run(scene.machine.decide_allocate_producer_ids(broker, scene.machine.image.brokers[broker].epoch))
+        for broker in (1, 2, 1)
+    ]
+    assert blocks == [ProducerIdBlock(first, BLOCK_LENGTH) for first in (0, 1000, 2000)]
+
+
+def test_producer_ids_end_with_the_64_bits_they_have() -> None:
+    scene = Scene()
+    record = messages.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=PRODUCER_ID_MAX - 1000)
+    scene.machine.apply(record, 99)
+    epoch = scene.machine.image.brokers[1].epoch
+    assert scene.run(scene.machine.decide_allocate_producer_ids(1, epoch)).first == PRODUCER_ID_MAX - 1000
+    with pytest.raises(UnknownServerFailure, match="Exhausted all producerIds"):
+        scene.machine.decide_allocate_producer_ids(1, epoch)
+
+
+# Features
+
+
+def test_a_new_cluster_begins_at_the_level_of_this_software() -> None:
+    scene = Scene(brokers=0)
+    assert scene.machine.image.features == {METADATA_VERSION_FEATURE: METADATA_VERSION}
+    assert not scene.machine.decide_elected(0.0).records
+
+
+def test_a_feature_moves_down_only_when_that_is_asked_for() -> None:
+    scene = Scene()
+    lower = METADATA_VERSION_LOWEST
+    cases = [
+        (FeatureUpdate(METADATA_VERSION_FEATURE, lower), "Can't downgrade the version of this feature"),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, lower - 1, UpgradeType.SAFE_DOWNGRADE), "only supports versions"),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION + 1), "only supports versions"),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, 0, UpgradeType.SAFE_DOWNGRADE), "only supports versions"),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, -1), "A feature version cannot be less than 0."),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, lower, 7), "does not support the given upgrade type."),
+        (FeatureUpdate("no.such", 1), "Local controller does not support this feature."),
+    ]
+    for update, words in cases:
+        (outcome,) = scene.run(scene.machine.decide_update_features([update]))
+        assert outcome.error == 95
+        assert outcome.message is not None
+        assert words in outcome.message
+    down = FeatureUpdate(METADATA_VERSION_FEATURE, lower, UpgradeType.SAFE_DOWNGRADE)
+    scene.run(scene.machine.decide_update_features([down], validate_only=True))
+    assert scene.machine.image.features[METADATA_VERSION_FEATURE] == METADATA_VERSION
+    scene.run(scene.machine.decide_update_features([down]))
+    assert scene.machine.image.features[METADATA_VERSION_FEATURE] == lower
+    up = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION, UpgradeType.SAFE_DOWNGRADE)
+    (outcome,) = scene.run(scene.machine.decide_update_features([up]))
+    assert outcome.message is not None
+    assert outcome.message.endswith("Can't downgrade to a newer version.")
+
+
+def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
+    scene = Scene()
+    down = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)
+    outcomes = scene.run(scene.machine.decide_update_features([down, FeatureUpdate("no.such", 1)]))
+    assert [outcome.error.value for outcome in outcomes] == [0, 95]
+    assert scene.machine.image.features[METADATA_VERSION_FEATURE] == METADATA_VERSION
+    (outcome,) = scene.run(scene.machine.decide_update_features([down, down]))
+    assert outcome.error == 42
+
+
+def test_a_level_that_a_registered_broker_lacks_is_refused() -> None:
+    scene = Scene()
+    scene.run(
+        scene.machine.decide_update_features(
+            [FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)]
+        )
+    )
+    old = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION_LOWEST)}
+    scene.run(scene.machine.decide_register_broker(Registration(2, b"i" * 16, (), old), next_offset=len(scene.log)))
+    (outcome,) = scene.run(
+        scene.machine.decide_update_features([FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION)])
+    )
+    assert outcome.message is not None
+    assert "Broker 2 only supports versions" in outcome.message

@@ -1,0 +1,196 @@
+"""Images and what changed between them: nothing is changed in place, nothing is copied that was not touched."""
+
+import pytest
+from metadata_scene import Scene, replayed
+
+from moldau.machines.metadata import (
+    Alteration,
+    ConfigChange,
+    MetadataDelta,
+    MetadataImage,
+    MorePartitions,
+    NewTopic,
+    Resource,
+    ResourceType,
+    TopicReference,
+)
+from moldau.machines.metadata.builder import ImageBuilder, ImpossibleRecord
+from moldau.machines.metadata.records import EpochBegan, Record
+from moldau.machines.metadata.snapshot import records_of
+from moldau.model.ids import TopicId
+from moldau.wire import messages
+
+
+def test_an_image_does_not_change_when_more_records_come() -> None:
+    scene = Scene()
+    scene.create_one(NewTopic("a", configs=[("retention.ms", "1")]))
+    before = scene.machine.image
+    names, partitions, configs = set(before.topics), before.topics["a"].partitions, dict(before.topic_configs("a"))
+    scene.create_one(NewTopic("b"))
+    scene.run(scene.machine.decide_create_partitions([MorePartitions("a", 4)], start=0))
+    change = Alteration(Resource(ResourceType.TOPIC, "a"), [ConfigChange("retention.ms", 0, "2")])
+    scene.run(scene.machine.decide_incremental_alter_configs([change]))
+    assert scene.machine.image is not before
+    assert (set(before.topics), before.topics["a"].partitions) == (names, partitions)
+    assert before.topic_configs("a") == configs
+
+
+def test_what_no_record_touched_is_shared_and_not_copied() -> None:
+    scene = Scene()
+    scene.create_one(NewTopic("a"))
+    before = scene.machine.image
+    scene.run(scene.machine.decide_allocate_producer_ids(1, before.brokers[1].epoch))
+    after = scene.machine.image
+    assert after.topics is before.topics
+    assert after.topics_by_id is before.topics_by_id
+    assert after.configs is before.configs
+    assert after.brokers is before.brokers
+    assert scene.machine.image is after
+
+
+def test_the_image_knows_the_offset_and_epoch_it_stands_for() -> None:
+    scene = Scene()
+    assert scene.machine.image.offset == len(scene.log) - 1
+    scene.machine.apply(EpochBegan(7), 99)
+    assert (scene.machine.image.offset, scene.machine.image.epoch) == (99, 7)
+
+
+def test_a_change_names_what_came_what_went_and_what_is_different() -> None:
+    scene = Scene()
+    old, kept = scene.create(NewTopic("old"), NewTopic("kept", 2))
+    scene.machine.take_change()
+    scene.run(scene.machine.decide_delete_topics([TopicReference("old")]))
+    new = scene.create_one(NewTopic("old", 3, configs=[("retention.ms", "1")]))
+    scene.run(scene.machine.decide_create_partitions([MorePartitions("kept", 3)], start=0))
+    image, delta = scene.machine.take_change()
+    assert delta.created == {new.topic_id}
+    assert {topic_id: topic.name for topic_id, topic in delta.removed.items()} == {old.topic_id: "old"}
+    assert delta.changed == {new.topic_id: {0, 1, 2}, kept.topic_id: {2}}
+    assert delta.configs == {Resource(ResourceType.TOPIC, "old")}
+    assert not delta.brokers
+    assert not delta.has_new_features
+    assert scene.machine.take_change() == (image, MetadataDelta())
+
+
+def test_the_first_change_names_brokers_and_features() -> None:
+    _, delta = Scene(brokers=2).machine.take_change()
+    assert delta.brokers == {1, 2}
+    assert delta.has_new_features
+    assert delta
+
+
+def test_a_topic_that_came_and_went_between_two_looks_was_never_there() -> None:
+    for looks_between in (False, True):
+        scene = Scene()
+        scene.machine.take_change()
+        scene.create_one(NewTopic("brief", configs=[("retention.ms", "1")]))
+        if looks_between:
+            assert scene.machine.image.topics  # finishes an image, so that two changes are joined
+        scene.run(scene.machine.decide_delete_topics([TopicReference("brief")]))
+        _, delta = scene.machine.take_change()
+        assert not delta.created
+        assert not delta.removed
+        assert not delta.changed
+
+
+def test_a_snapshot_holds_all_of_the_image() -> None:
+    scene = Scene(brokers=3)
+    scene.create(NewTopic("a", 3, 2, configs=[("retention.ms", "1"), ("segment.bytes", "2")]), NewTopic("b"))
+    scene.register(3, b"n" * 16)
+    scene.run(scene.machine.decide_allocate_producer_ids(1, scene.machine.image.brokers[1].epoch))
+    image = scene.machine.image
+    copy = replayed(list(records_of(image))).image
+    assert (copy.topics, copy.topics_by_id, copy.configs) == (image.topics, image.topics_by_id, image.configs)
+    assert (copy.brokers, copy.features) == (image.brokers, image.features)
+    assert copy.next_producer_id == image.next_producer_id
+    assert not list(records_of(MetadataImage()))
+
+
+def test_partitions_may_come_in_any_order_but_not_with_a_gap() -> None:
+    scene = Scene()
+    topic_id = scene.create_one(NewTopic("t")).topic_id
+    for index in (2, 1):
+        record = messages.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1)
+        scene.machine.apply(record, 50)
+    assert len(scene.machine.image.topics["t"].partitions) == 3
+    record = messages.PartitionRecord(partition_id=4, topic_id=topic_id, replicas=[1], isr=[1], leader=1)
+    scene.machine.apply(record, 51)
+    with pytest.raises(ImpossibleRecord, match="topic t has 4 partitions but no 3"):
+        _ = scene.machine.image
+
+
+IMPOSSIBLE: list[Record] = [
+    messages.TopicRecord(name="t", topic_id=b"n" * 16),
+    messages.PartitionRecord(partition_id=0, topic_id=b"n" * 16),
+    messages.PartitionChangeRecord(partition_id=9, topic_id=b"n" * 16),
+    messages.RemoveTopicRecord(topic_id=b"n" * 16),
+    messages.UnregisterBrokerRecord(broker_id=9, broker_epoch=0),
+    messages.FenceBrokerRecord(id=1, epoch=-5),
+    messages.BrokerRegistrationChangeRecord(broker_id=9, broker_epoch=1),
+    messages.ProducerIdsRecord(next_producer_id=5),
+]
+
+
+@pytest.mark.parametrize("record", IMPOSSIBLE, ids=lambda record: type(record).__name__)
+def test_a_record_that_contradicts_the_state_is_not_passed_over(record: Record) -> None:
+    scene = Scene()
+    scene.create_one(NewTopic("t"))
+    scene.run(scene.machine.decide_allocate_producer_ids(1, scene.machine.image.brokers[1].epoch))
+    with pytest.raises(ImpossibleRecord):
+        scene.machine.apply(record, 100)
+
+
+def test_a_change_of_a_partition_that_a_topic_does_not_have_is_not_passed_over() -> None:
+    scene = Scene()
+    topic_id = scene.create_one(NewTopic("t")).topic_id
+    with pytest.raises(ImpossibleRecord):
+        scene.machine.apply(messages.PartitionChangeRecord(partition_id=1, topic_id=topic_id), 100)
+
+
+def test_a_record_of_a_kind_that_is_not_known_is_not_passed_over() -> None:
+    builder = ImageBuilder(MetadataImage())
+    with pytest.raises(ImpossibleRecord, match="a object at offset 3 is of a kind that is not known here"):
+        builder.apply(object(), 3)  # type: ignore[arg-type]
+    builder.apply(messages.NoOpRecord(), 4)
+    assert builder.finish()[0] == MetadataImage(offset=4)
+
+
+def test_old_kinds_of_fencing_records_are_understood() -> None:
+    scene = Scene()
+    epoch = scene.machine.image.brokers[1].epoch
+    scene.machine.apply(messages.FenceBrokerRecord(id=1, epoch=epoch), 50)
+    assert scene.machine.image.brokers[1].is_fenced
+    scene.machine.apply(messages.UnfenceBrokerRecord(id=1, epoch=epoch), 51)
+    assert scene.machine.image.is_active(1)
+    leaving = messages.BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=epoch, in_controlled_shutdown=1, log_dirs=[b"d" * 16]
+    )
+    scene.machine.apply(leaving, 52)
+    broker = scene.machine.image.brokers[1]
+    assert (broker.is_active, broker.is_shutting_down, broker.directories) == (False, True, (b"d" * 16,))
+
+
+def test_every_field_of_a_partition_can_change() -> None:
+    scene = Scene(brokers=2)
+    topic_id = TopicId(scene.create_one(NewTopic("t")).topic_id)
+    change = messages.PartitionChangeRecord(
+        partition_id=0,
+        topic_id=topic_id,
+        isr=[2],
+        leader=2,
+        replicas=[2, 1],
+        removing_replicas=[1],
+        adding_replicas=[2],
+        leader_recovery_state=1,
+        directories=[b"a" * 16, b"b" * 16],
+        eligible_leader_replicas=[1],
+        last_known_elr=[2],
+    )
+    scene.machine.apply(change, 60)
+    partition = scene.machine.image.partition("t", 0)
+    assert partition is not None
+    assert (partition.isr, partition.leader, partition.replicas) == ((2,), 2, (2, 1))
+    assert (partition.removing_replicas, partition.adding_replicas) == ((1,), (2,))
+    assert (partition.leader_recovery_state, partition.directories) == (1, (b"a" * 16, b"b" * 16))
+    assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((1,), (2,))
+    assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
