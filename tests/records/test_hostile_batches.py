@@ -114,29 +114,33 @@ def record_of(*parts: bytes) -> bytes:
 
 
 BODIES = {
-    "a record longer than the batch": encode_varint(1 << 30),
-    "a record of negative length": encode_varint(-5) + bytes(20),
-    "a record of length zero": encode_varint(0) + bytes(20),
-    "a key longer than its record": record_of(b"\x00\x00\x00", encode_varint(1 << 30)),
-    "a value longer than its record": record_of(b"\x00\x00\x00\x01", encode_varint(9), bytes(4)) + bytes(20),
-    "a billion headers": record_of(b"\x00\x00\x00\x01\x01", encode_varint(1 << 30)) + bytes(30),
-    "a negative count of headers": record_of(b"\x00\x00\x00\x01\x01", encode_varint(-1), bytes(9)),
-    "a header without a key": record_of(b"\x00\x00\x00\x01\x01\x02", encode_varint(-1), b"\x01"),
-    "a header value out of bounds": record_of(b"\x00\x00\x00\x01\x01\x02\x00", encode_varint(99)),
-    "a record that leaves bytes unused": record_of(b"\x00\x00\x00\x01\x01\x00", bytes(5)),
-    "a record that reads on into the next": encode_varint(4) + b"\x00\x00\x00\x01\x01\x00",
-    "bytes behind the last record": record_of(b"\x00\x00\x00\x01\x01\x00") + b"\x00",
-    "a varint without an end": b"\xff" * 40,
-    "a time beyond 64 bits": record_of(b"\x00", encode_varint((1 << 63) - 1), b"\x00\x01\x01\x00"),
-    "nothing": b"",
+    "a record longer than the batch": (encode_varint(1 << 30), "a record of 1073741824 bytes, 0 are left"),
+    "a record of negative length": (encode_varint(-5) + bytes(20), "a record of -5 bytes"),
+    "a record of length zero": (encode_varint(0) + bytes(20), "a record of 0 bytes"),
+    "a key longer than its record": (record_of(b"\x00\x00\x00", encode_varint(1 << 30)), "a field of 1073741824 bytes"),
+    "a value longer than its record": (
+        record_of(b"\x00\x00\x00\x01", encode_varint(9), bytes(4)) + bytes(20),
+        "a field of 9 bytes, 4 are left",
+    ),
+    "a billion headers": (record_of(b"\x00\x00\x00\x01\x01", encode_varint(1 << 30)) + bytes(30), "1073741824 headers"),
+    "a negative count of headers": (record_of(b"\x00\x00\x00\x01\x01", encode_varint(-1), bytes(9)), "-1 headers"),
+    "a header without a key": (record_of(b"\x00\x00\x00\x01\x01\x02", encode_varint(-1), b"\x01"), "has no key"),
+    "a header value out of bounds": (record_of(b"\x00\x00\x00\x01\x01\x02\x00", encode_varint(99)), "a field of 99"),
+    "a record that leaves bytes unused": (record_of(b"\x00\x00\x00\x01\x01\x00", bytes(5)), "11 bytes holds 6"),
+    "a record that reads on into the next": (encode_varint(6) + b"\x00\x80\x01\x00\x01\x01\x00", "6 bytes holds 7"),
+    "bytes behind the last record": (record_of(b"\x00\x00\x00\x01\x01\x00") + b"\x00", "1 bytes follow"),
+    "a varint without an end": (b"\xff" * 40, "no varint"),
+    "a time beyond 64 bits": (record_of(b"\x00", encode_varint((1 << 63) - 1), b"\x00\x01\x01\x00"), "64 bits"),
+    "nothing": (b"", "ends inside"),
 }
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_that_is_no_record_is_corrupt(name: str) -> None:
-    batch = bytearray(around(BODIES[name]))
+    body, words = BODIES[name]
+    batch = bytearray(around(body))
     batch[34] = 1  # the base timestamp is then one, so that the largest delta goes past 64 bits
-    with pytest.raises(CorruptMessage):
+    with pytest.raises(CorruptMessage, match=words):
         list(iterate_records(batch))
 
 
@@ -185,10 +189,10 @@ def test_a_snappy_length_that_is_a_lie_allocates_nothing() -> None:
             decompress(Compression.SNAPPY, stream)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 1 << 30])
+@pytest.mark.parametrize("length", [-4, -1, 0, 1 << 30])
 def test_a_snappy_chunk_of_an_impossible_length_is_corrupt(length: int) -> None:
     stream = b"\x82SNAPPY\x00" + bytes(8) + length.to_bytes(4, "big", signed=True) + bytes(8)
-    with pytest.raises(CorruptMessage):
+    with pytest.raises(CorruptMessage, match=f"a snappy chunk of {length} bytes"):
         decompress(Compression.SNAPPY, stream)
 
 

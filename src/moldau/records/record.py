@@ -18,6 +18,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 # Kafka keeps a header key that is no UTF-8; so do we, and write back the same bytes.
 HEADER_KEY_ERRORS: Final = "surrogateescape"
 
+_RECORD_BYTES_MIN: Final = 6  # attributes, two deltas, two lengths, a count of headers
 _TIMESTAMP_MIN: Final = -(1 << 63)
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _new_tuple = tuple.__new__
@@ -80,7 +81,7 @@ def _parse(body: bytes, header: BatchHeader) -> Iterator[Record]:
     for _ in range(header.records_count):
         length, position = read_varint(body, position)
         end = position + length
-        if length < 0 or end > body_end:
+        if length < _RECORD_BYTES_MIN or end > body_end:
             raise CorruptMessage(f"a record of {length} bytes, {body_end - position} are left")
         position += 1  # the attributes, of which none is in use
         if (byte := body[position]) < 0x80:
