@@ -206,7 +206,7 @@ class Conversation:
             return self._step_down(version, body, now_ms)
         if code != ErrorCode.NONE:
             return self._break(f"it refused to tell its versions: {error_of(code).message}")
-        response = codec.decode_response(API_VERSIONS, version, body)
+        response = _decode(API_VERSIONS, version, body)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         self.features = {each.name: each.max_version_level for each in response.finalized_features or ()}
         return self._authenticate(now_ms)
@@ -215,7 +215,7 @@ class Conversation:
         if version == 0:
             return self._break("it does not speak any version of ApiVersions")
         try:
-            offers = codec.decode_response(API_VERSIONS, 0, body).api_keys
+            offers = _decode(API_VERSIONS, 0, body).api_keys
         except codec.Malformed:
             offers = ()
         offered = max((each.max_version for each in offers if each.api_key == API_VERSIONS), default=0)
@@ -287,7 +287,7 @@ class Conversation:
         body = frame[position:]
         if self.phase is Phase.NEGOTIATING:
             return self._hear_versions(question.version, body, now_ms)
-        response = codec.decode_response(api_key, question.version, body)
+        response = _decode(api_key, question.version, body)
         if question.ticket is None:
             return self._continue_authentication(response, now_ms)
         self._be_quiet_if_told(response, now_ms)
@@ -347,3 +347,9 @@ class Conversation:
         if self._authentication is not None:
             self._authentication.close()
         return [*effects, Close(reason)]
+
+
+def _decode(api_key: int, version: int, body: memoryview) -> Any:
+    """Bytes after a whole answer are let pass, as other clients do: some brokers write a tag section too many."""
+    response, _ = codec.response_decoder(api_key, version)(body, 0)
+    return response

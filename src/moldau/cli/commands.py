@@ -1,0 +1,18 @@
+"""The table of commands. To add a group: one file with a Typer `app`, one line here.
+
+A command's module is imported when it is called, so `moldau start` does not pay for `moldau consume`.
+"""
+
+from typing import Final
+
+COMMANDS: Final[dict[str, str]] = {
+    "start": "moldau.cli.start:app",
+    "topic": "moldau.cli.topics:app",
+    "config": "moldau.cli.configs:app",
+    "produce": "moldau.cli.produce:app",
+    "consume": "moldau.cli.consume:app",
+    "log": "moldau.cli.log:app",
+    "storage": "moldau.cli.storage:app",
+    "bench": "moldau.cli.bench.command:app",
+    "version": "moldau.cli.version:app",
+}

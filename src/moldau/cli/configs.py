@@ -1,0 +1,134 @@
+"""`moldau config`: the settings of topics and brokers."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.errors import wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
+from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from moldau.client.words import ConfigEntry, Resource
+
+app = typer.Typer(help="Get and set the settings of topics and brokers.", no_args_is_help=True)
+
+
+class Kind(StrEnum):
+    """What has settings."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    GROUP = "group"
+    CLIENT_METRICS = "client-metrics"
+
+
+Of = Annotated[Kind, typer.Argument(metavar="topic|broker|group|client-metrics", show_default=False)]
+Name = Annotated[str, typer.Argument(show_default=False, help="A topic, or a broker's id (default: all brokers).")]
+
+
+@app.command()
+def get(
+    kind: Of,
+    name: Name,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY…]", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults too.")] = False,
+    documentation: Annotated[bool, typer.Option("--doc", help="Say what each setting does.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Show settings: those that were set, or the named ones, or all."""
+    from moldau.cli.connecting import connect
+
+    with connect(bootstrap_servers) as client:
+        entries = client.describe_configs(_resource(kind, name), keys or None, with_documentation=documentation)
+    shown = [each for each in entries if keys or every or not each.is_default]
+    missing = sorted(set(keys or ()).difference(each.name for each in entries))
+    if missing:
+        raise wrong_usage(f"{kind.value} {name} has no setting {', '.join(missing)}; see: moldau config get … --all")
+    if json:
+        show_json([_entry(each, documentation) for each in shown])
+    elif not shown:
+        note(f"{kind.value} {name} has no settings of its own; --all shows the defaults")
+    else:
+        _show(shown, documentation)
+
+
+@app.command("set")
+def set_configs(
+    kind: Of,
+    name: Name,
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE…]", show_default=False)] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default.")] = None,
+    append: Annotated[
+        list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list of values.")
+    ] = None,
+    subtract: Annotated[
+        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list of values.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Change settings and leave the others as they are."""
+    from moldau.cli.connecting import connect
+
+    values, added, taken = pairs(settings, "setting"), pairs(append, "--append"), pairs(subtract, "--subtract")
+    if not (values or unset or added or taken):
+        raise wrong_usage("nothing to set: give KEY=VALUE, or --unset KEY")
+    with connect(bootstrap_servers) as client:
+        client.alter_configs(
+            _resource(kind, name),
+            values,
+            removed=unset or (),
+            appended=added,
+            subtracted=taken,
+            validate_only=dry_run,
+        )
+    if json:
+        changes = {"set": values, "unset": unset or [], "append": added, "subtract": taken}
+        show_json({"kind": kind.value, "name": name, **changes, "is_dry_run": dry_run})
+    else:
+        print(f"{kind.value} {name} {'could be changed' if dry_run else 'changed'}")
+
+
+def _resource(kind: Kind, name: str) -> "Resource":
+    from moldau.client.words import Resource, ResourceKind
+
+    kinds = {
+        Kind.TOPIC: ResourceKind.TOPIC,
+        Kind.BROKER: ResourceKind.BROKER,
+        Kind.GROUP: ResourceKind.GROUP,
+        Kind.CLIENT_METRICS: ResourceKind.CLIENT_METRICS,
+    }
+    if kind is not Kind.BROKER:
+        return Resource(kinds[kind], name)
+    if name in ("default", "all", ""):
+        return Resource(ResourceKind.BROKER, "")
+    if not name.isdecimal():
+        raise wrong_usage(f"{name} is not a broker's id; write its number, or default for all brokers")
+    return Resource(ResourceKind.BROKER, name)
+
+
+def _entry(entry: "ConfigEntry", with_documentation: bool) -> dict[str, Any]:
+    told = {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source_name,
+        "is_default": entry.is_default,
+        "is_sensitive": entry.is_sensitive,
+        "is_read_only": entry.is_read_only,
+    }
+    return {**told, "documentation": entry.documentation} if with_documentation else told
+
+
+def _show(entries: "list[ConfigEntry]", with_documentation: bool) -> None:
+    columns: tuple[str, ...] = ("setting", "value", "source")
+    rows: list[tuple[object, ...]] = [
+        (each.name, "(hidden)" if each.is_sensitive else each.value, each.source_name) for each in entries
+    ]
+    if with_documentation:
+        columns = (*columns, "what it does")
+        rows = [(*row, each.documentation or "") for row, each in zip(rows, entries, strict=True)]
+    show_table(columns, rows)

@@ -1,0 +1,30 @@
+"""Clients on the real network, for the commands that talk to a cluster."""
+
+from moldau.cli.errors import wrong_usage
+from moldau.client.addresses import parse_bootstrap
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.blocking import BlockingClient
+from moldau.client.settings import ClientSettings
+from moldau.model.ids import Address
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
+
+
+def connect(bootstrap: str, settings: ClientSettings | None = None) -> BlockingClient:
+    return BlockingClient(
+        SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=settings or ClientSettings()
+    )
+
+
+def connect_asynchronously(bootstrap: str, settings: ClientSettings | None = None) -> AsyncClient:
+    return AsyncClient(
+        SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=settings or ClientSettings()
+    )
+
+
+def _addresses(bootstrap: str) -> list[Address]:
+    try:
+        return parse_bootstrap(bootstrap)
+    except ValueError as error:
+        raise wrong_usage(str(error)) from error

@@ -1,0 +1,113 @@
+"""`moldau consume`: records of a topic as lines."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.errors import wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
+
+if TYPE_CHECKING:
+    from moldau.cli.consuming import Reading
+    from moldau.cli.positions import Position
+    from moldau.cli.records_text import Formatter
+
+app = typer.Typer()
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    start: Annotated[
+        str,
+        typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset."),
+    ] = "start",
+    until: Annotated[
+        str | None,
+        typer.Option("--until", "-u", metavar="WHERE", help="Stop there: end (as of now), @TIME or an offset."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be given several times.")
+    ] = None,
+    template: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            help="%t topic, %p partition, %o offset, %T time, %k key, %v value, %h headers, %K %V sizes; or json.",
+        ),
+    ] = "%v",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json: one object a line.")] = False,
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Nothing of open or aborted transactions.")
+    ] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+) -> None:
+    """Read a topic and print its records; goes on until stopped unless --until or --count is given."""
+    from moldau.cli.positions import parse_position
+    from moldau.cli.records_text import compile_format
+    from moldau.client.words import Isolation
+
+    begin = parse_position(start, "--from")
+    finish = None if until is None else parse_position(until, "--until")
+    formatter = compile_format("json" if json else template)
+    isolation = Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED
+    asyncio.run(_consume(bootstrap_servers, topic, partition, begin, finish, isolation, count, formatter))
+
+
+async def _consume(
+    bootstrap: str,
+    topic: str,
+    partitions: list[int] | None,
+    begin: "Position",
+    finish: "Position | None",
+    isolation: Any,
+    count: int | None,
+    formatter: "Formatter",
+) -> None:
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.consuming import Reading
+    from moldau.cli.positions import AtTime, extents, resolve, resolve_end
+    from moldau.node.ports.clock import SystemClock
+
+    async with connect_asynchronously(bootstrap) as client:
+        view = await client.describe_topic(topic)
+        places = _places(topic, [each.index for each in view.partitions], partitions)
+        await client.topic(topic)
+        known = await extents(client, places, isolation)
+        positions = await resolve(client, begin, known, isolation)
+        reading = Reading(client, SystemClock(), positions, isolation=isolation)
+        if isinstance(finish, AtTime) and finish.timestamp_ms > SystemClock().wall_ms():
+            reading.until_ms = finish.timestamp_ms
+        elif finish is not None:
+            reading.ends = await resolve_end(client, finish, known, isolation)
+        await _print(reading, count, formatter)
+
+
+def _places(topic: str, there: list[int], wanted: list[int] | None) -> list[Any]:
+    from moldau.model.ids import TopicPartition
+
+    for each in wanted or ():
+        if each not in there:
+            raise wrong_usage(f"topic {topic} has {len(there)} partitions, there is no {each}")
+    return [TopicPartition(topic, each) for each in sorted(set(wanted or there))]
+
+
+async def _print(reading: "Reading", count: int | None, formatter: "Formatter") -> None:
+    out = sys.stdout.buffer
+    left = count
+    chunks = reading.chunks()
+    try:
+        async for place, records in chunks:
+            shown = records if left is None else records[:left]
+            out.write(b"".join([formatter(place.topic, place.partition, record) for record in shown]))
+            out.flush()
+            if left is not None:
+                left -= len(shown)
+                if left <= 0:
+                    return
+    finally:
+        await chunks.aclose()  # type: ignore[attr-defined]  # an async generator, by its type an iterator

@@ -1,0 +1,147 @@
+"""Reading partitions until told to stop: one fetch under way per leader, records in the order of each partition."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.cli.output import note
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.errors import PASSING
+from moldau.client.visibility import visible_batches
+from moldau.client.words import Fetched, Isolation
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import NodeId, TopicPartition
+from moldau.model.ports import Clock
+from moldau.records.record import Record, iterate_records
+
+RETRY_S: Final = 0.5
+FETCH_WAIT_MS: Final = 500
+
+Chunk = tuple[TopicPartition, list[Record]]
+_Fetch = asyncio.Task[dict[TopicPartition, Fetched]]
+
+
+@dataclass(slots=True)
+class Reading:
+    """Where each partition stands and where it ends. A partition that has reached its end is not asked any more."""
+
+    client: AsyncClient
+    clock: Clock
+    positions: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int] = field(default_factory=dict)  # without one, a partition is followed
+    until_ms: int | None = None  # a time to come: the first record at or after it ends its partition
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    _under_way: dict[_Fetch, NodeId] = field(default_factory=dict)
+    _has_complained: bool = False
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        """Records as they come, a partition's fetch at a time."""
+        self._drop_finished()
+        try:
+            while self.positions:
+                await self._ask_idle_leaders()
+                if not self._under_way:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._under_way[task]
+                    for chunk in await self._take(task):
+                        yield chunk
+                self._drop_finished()
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _ask_idle_leaders(self) -> None:
+        busy = set(self._under_way.values())
+        for node, offsets in (await self._by_leader()).items():
+            if node not in busy:
+                fetch = self.client.fetch_from(node, offsets, max_wait_ms=FETCH_WAIT_MS, isolation=self.isolation)
+                self._under_way[asyncio.get_running_loop().create_task(fetch)] = node
+
+    async def _by_leader(self) -> dict[NodeId, dict[TopicPartition, int]]:
+        leaders: dict[NodeId, dict[TopicPartition, int]] = {}
+        for place, offset in self.positions.items():
+            try:
+                await self.client.topic(place.topic)
+                leader = self.client.metadata.leader(place.topic, place.partition).leader
+            except (KafkaError, ConnectionError, TimeoutError) as error:
+                self._bear(error, place.topic)
+                return {}
+            leaders.setdefault(leader, {})[place] = offset
+        return leaders
+
+    async def _take(self, task: _Fetch) -> list[Chunk]:
+        try:
+            answer = task.result()
+        except (KafkaError, ConnectionError, TimeoutError) as error:
+            for topic in {each.topic for each in self.positions}:
+                self._bear(error, topic)
+            await asyncio.sleep(RETRY_S)
+            return []
+        self._has_complained = False
+        chunks = []
+        for place, fetched in answer.items():
+            if fetched.error is not None:
+                await self._bear_fetch(place, fetched)
+                continue
+            if records := list(self._records(place, fetched)):
+                chunks.append((place, records))
+            if self.until_ms is not None and place not in self.ends:
+                self._end_if_late(place, fetched, self.until_ms)
+        return chunks
+
+    def _end_if_late(self, place: TopicPartition, fetched: Fetched, until_ms: int) -> None:
+        has_read_all = self.positions[place] >= fetched.high_watermark
+        if has_read_all and self.clock.wall_ms() >= until_ms:
+            self.ends[place] = self.positions[place]
+
+    def _records(self, place: TopicPartition, fetched: Fetched) -> Iterator[Record]:
+        """What is new of a fetch, up to the end that was set. The position moves on past hidden batches too."""
+        position = self.positions[place]
+        end = self.ends.get(place)
+        for header, batch, is_visible in visible_batches(fetched.records, fetched.aborted, self.isolation):
+            if header.next_offset <= position:
+                continue
+            if is_visible:
+                for record in iterate_records(batch):
+                    if self.until_ms is not None and record.timestamp >= self.until_ms:
+                        self.ends[place] = end = min(record.offset, self.ends.get(place, record.offset))
+                    if record.offset >= position and (end is None or record.offset < end):
+                        yield record
+            self.positions[place] = max(self.positions[place], header.next_offset)
+
+    def _drop_finished(self) -> None:
+        finished = [place for place, end in self.ends.items() if self.positions.get(place, end) >= end]
+        for place in finished:
+            self.positions.pop(place, None)
+
+    async def _bear_fetch(self, place: TopicPartition, fetched: Fetched) -> None:
+        assert fetched.error is not None
+        if fetched.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._move_into_range(place)
+        else:
+            self._bear(fetched.error, place.topic)
+            await asyncio.sleep(RETRY_S)
+
+    async def _move_into_range(self, place: TopicPartition) -> None:
+        from moldau.cli.positions import extents
+
+        extent = (await extents(self.client, [place], self.isolation))[place]
+        position = min(max(self.positions[place], extent.start), extent.end)
+        note(f"offset {self.positions[place]} of {place} is gone; going on at {position}")
+        self.positions[place] = position
+
+    def _bear(self, error: Exception, topic: str) -> None:
+        """Go on after what may pass, and say so once; raise the rest."""
+        if isinstance(error, KafkaError) and error.code not in PASSING:
+            raise error
+        if isinstance(error, KafkaError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
+        self.client.metadata.forget(topic)
+        if not self._has_complained and not isinstance(error, KafkaError):
+            note(f"{error}; trying again")
+            self._has_complained = True

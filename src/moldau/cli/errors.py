@@ -1,0 +1,40 @@
+"""Failures that a user can act on, each as one line and an exit code."""
+
+import errno
+
+from moldau.model.errors import InvalidConfig, KafkaError
+
+
+class Complaint(Exception):
+    """Something is wrong that the user can put right: what, and what to do. 2 is for wrong usage, 1 for the rest."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def wrong_usage(message: str) -> Complaint:
+    return Complaint(message, exit_code=2)
+
+
+def explain(error: Exception) -> Complaint | None:
+    """The line for this error, or None if it is a bug of ours that deserves a traceback."""
+    match error:
+        case Complaint():
+            return error
+        case InvalidConfig():
+            return wrong_usage(error.message)
+        case KafkaError():
+            return Complaint(error.message)
+        case OSError():
+            return Complaint(_words_of(error))
+        case _:
+            return None
+
+
+def _words_of(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{error.strerror or error}; does another broker run already? choose another with --listen HOST:PORT"
+    if error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return str(error) or type(error).__name__

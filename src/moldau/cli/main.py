@@ -1,0 +1,111 @@
+"""The program `moldau`: finds the command, runs it, and turns what a user can act on into one line."""
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from moldau import __version__
+from moldau.cli.commands import COMMANDS
+from moldau.cli.errors import Complaint, explain
+
+INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
+DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
+
+
+class Program(TyperGroup):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, _: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        try:
+            app = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or not module.startswith(missing.name):
+                raise
+            return None  # a part that is not in this installation
+        command = typer.main.get_command(app)
+        command.name = name
+        return command
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            result = super().invoke(context)
+            sys.stdout.flush()
+            return result
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _forget_output()
+            raise typer.Exit(0) from None
+        except Exception as error:
+            complaint = explain(error)
+            if complaint is None or os.environ.get(DEBUG_VARIABLE):
+                raise
+            raise typer.Exit(_tell(complaint)) from None
+
+
+def _tell(complaint: Complaint) -> int:
+    label = typer.style("error:", fg="red", bold=True) if sys.stderr.isatty() else "error:"
+    print(label, complaint, file=sys.stderr)
+    return complaint.exit_code
+
+
+def _forget_output() -> None:
+    """Whoever read our output has left (`| head`); what is still buffered must not complain at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+
+
+app = typer.Typer(
+    cls=Program,
+    help="Moldau: a distributed commit log that speaks the Kafka protocol.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"moldau {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def moldau(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+program = typer.main.get_command(app)
+
+
+def main() -> None:
+    """The entry point. `--debug` may stand anywhere, since nobody remembers where it belongs."""
+    arguments = sys.argv[1:]
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "--debug" in options:
+        arguments.remove("--debug")
+        os.environ[DEBUG_VARIABLE] = "1"
+    program(args=arguments, prog_name="moldau")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The options that commands share, and the client they make."""
+
+from typing import Annotated, Final
+
+import typer
+
+from moldau.cli.errors import wrong_usage
+
+BOOTSTRAP_VARIABLE: Final = "MOLDAU_BOOTSTRAP_SERVERS"
+BOOTSTRAP_DEFAULT: Final = "localhost:9092"
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "--bootstrap-server",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,…",
+        help="Where to find the cluster; any Kafka cluster will do.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be given several times."),
+]
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """KEY=VALUE texts as a dictionary; a value may contain further equal signs."""
+    split = [text.partition("=") for text in texts or ()]
+    for text, (key, equals, _) in zip(texts or (), split, strict=True):
+        if not equals or not key.strip():
+            raise wrong_usage(f"{option} {text}: write it as KEY=VALUE")
+    return {key.strip(): value.strip() for key, _, value in split}

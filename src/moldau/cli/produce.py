@@ -1,0 +1,200 @@
+"""`moldau produce`: lines become records."""
+
+import asyncio
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
+from moldau.cli.output import note, show_json
+
+if TYPE_CHECKING:
+    from moldau.cli.producing import Pace, Sender
+    from moldau.records.record import Headers
+
+app = typer.Typer()
+
+
+class Codec(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class Input(StrEnum):
+    LINES = "lines"
+    JSON = "json"
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", show_default=False)] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="A line is key, this, value.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record.")
+    ] = None,
+    form: Annotated[Input, typer.Option("--format", help="json: what `moldau consume --json` prints.")] = Input.LINES,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Always this one.")] = None,
+    acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.ALL,
+    compression: Annotated[Codec, typer.Option("--compression", "-z")] = Codec.NONE,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Records a second.")] = None,
+    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1, help="Send a batch at this size.")] = 256 * 1024,
+    idempotent: Annotated[
+        bool, typer.Option(help="Nothing twice, nothing out of order, whatever is sent again.")
+    ] = True,
+    empty_as_null: Annotated[bool, typer.Option("--null", help="An empty value is a tombstone.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Send each line of standard input, or of files, as a record.
+
+    Records with a key go to hash(key) % partitions, as with Kafka's own producers; those without fill one batch after
+    the other. A batch leaves when it is full or when the input pauses.
+    """
+    options = _Options(topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null)
+    asyncio.run(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
+
+
+class _Options:
+    """How lines become records."""
+
+    def __init__(
+        self,
+        topic: str,
+        files: list[Path],
+        key_separator: str | None,
+        headers: list[str] | None,
+        form: Input,
+        partition: int | None,
+        acks: Acks,
+        rate: float | None,
+        empty_as_null: bool,
+    ) -> None:
+        if key_separator == "":
+            raise wrong_usage("--key-separator is empty")
+        self.topic = topic
+        self.files = files
+        self.key_separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
+        self.headers: Headers = tuple((name, text.encode()) for name, text in pairs(headers, "--header").items())
+        self.form = form
+        self.partition = partition
+        self.acks = {Acks.NONE: 0, Acks.LEADER: 1, Acks.ALL: -1}[acks]
+        self.rate = rate
+        self.empty_as_null = empty_as_null
+
+    def record(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
+        """The partition it asks for, and the record."""
+        if self.form is Input.JSON:
+            return self._from_json(line, now_ms)
+        key = None
+        if self.key_separator is not None:
+            head, separator, tail = line.partition(self.key_separator)
+            key, line = (head, tail) if separator else (None, line)
+        value = None if self.empty_as_null and not line else line
+        return self.partition, (now_ms, key, value, self.headers)
+
+    def _from_json(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
+        from moldau.cli.records_text import from_json
+
+        try:
+            partition, timestamp, key, value, headers = from_json(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Complaint(f"not a record in JSON: {error}: {line[:80].decode(errors='replace')}") from error
+        chosen = self.partition if self.partition is not None else partition
+        return chosen, (now_ms if timestamp is None else timestamp, key, value, (*headers, *self.headers))
+
+
+async def _produce(
+    bootstrap: str, options: _Options, compression: Codec, batch_bytes: int, idempotent: bool, json: bool
+) -> None:
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.producing import Sender
+    from moldau.client.settings import ClientSettings
+    from moldau.node.ports.clock import SystemClock
+    from moldau.node.ports.randomness import system_random
+    from moldau.records.compression import Compression
+
+    async with connect_asynchronously(bootstrap, ClientSettings(creates_topics=True)) as client:
+        view = await client.persist(lambda: client.topic(options.topic), about=options.topic)
+        _check_partition(options.partition, options.topic, len(view.partitions))
+        # Without acknowledgements nobody can tell what arrived, so there is nothing to be exact about.
+        identity = await client.init_producer_id() if idempotent and options.acks == -1 else None
+        sender = Sender(
+            client,
+            SystemClock(),
+            system_random(),
+            options.topic,
+            len(view.partitions),
+            identity=identity,
+            acks=options.acks,
+            compression=Compression[compression.name],
+            batch_bytes=batch_bytes,
+        )
+        try:
+            await _send_all(sender, options, len(view.partitions))
+        finally:
+            await sender.cancel()
+    _summarise(sender, options.topic, json)
+
+
+async def _send_all(sender: "Sender", options: _Options, partitions: int) -> None:
+    from moldau.cli.producing import Pace
+    from moldau.cli.reading_lines import lines_of
+    from moldau.node.ports.clock import SystemClock
+
+    clock = SystemClock()
+    pace = None if options.rate is None else Pace(clock, options.rate)
+    async for arrived in lines_of(options.files):
+        for line in arrived.lines:
+            if pace is not None:
+                await _keep(pace, sender)
+            partition, record = options.record(line, clock.wall_ms())
+            _check_partition(partition, options.topic, partitions)
+            await sender.add(record, partition)
+        if arrived.is_pause:
+            await sender.flush()
+
+
+async def _keep(pace: "Pace", sender: "Sender") -> None:
+    wait_ms = pace.wait_ms()
+    if wait_ms > 0:
+        await sender.flush()
+        await asyncio.sleep(wait_ms / 1000)
+
+
+def _check_partition(partition: int | None, topic: str, partitions: int) -> None:
+    if partition is not None and not 0 <= partition < partitions:
+        raise wrong_usage(f"topic {topic} has {partitions} partitions, there is no {partition}")
+
+
+def _summarise(sender: "Sender", topic: str, json: bool) -> None:
+    lanes = [lane for lane in sender.lanes if lane.sent_records]
+    records = sum(lane.sent_records for lane in lanes)
+    if json:
+        told = [
+            {
+                "partition": lane.partition,
+                "records": lane.sent_records,
+                "first_offset": lane.first_offset,
+                "last_offset": lane.last_offset,
+            }
+            for lane in lanes
+        ]
+        show_json({"topic": topic, "records": records, "bytes": sender.sent_bytes, "partitions": told})
+    elif sys.stderr.isatty():
+        note(f"{records} {'record' if records == 1 else 'records'} to topic {topic}, {len(lanes)} partition(s)")

@@ -1,0 +1,141 @@
+"""Records as text: the templates of `moldau consume`, and JSON that `moldau produce` reads back."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.cli.errors import wrong_usage
+from moldau.records.record import Headers, Record
+
+Formatter = Callable[[str, int, Record], bytes]
+
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_HEX: Final = re.compile("[0-9a-fA-F]{2}")
+
+_FIELDS: Final[dict[str, Formatter]] = {
+    "t": lambda topic, _, __: topic.encode(),
+    "p": lambda _, partition, __: b"%d" % partition,
+    "o": lambda _, __, record: b"%d" % record.offset,
+    "k": lambda _, __, record: b"" if record.key is None else record.key,
+    "v": lambda _, __, record: b"" if record.value is None else record.value,
+    "s": lambda _, __, record: b"" if record.value is None else record.value,
+    "K": lambda _, __, record: b"%d" % (-1 if record.key is None else len(record.key)),
+    "V": lambda _, __, record: b"%d" % (-1 if record.value is None else len(record.value)),
+    "S": lambda _, __, record: b"%d" % (-1 if record.value is None else len(record.value)),
+    "T": lambda _, __, record: b"%d" % record.timestamp,
+    "h": lambda _, __, record: _headers_line(record.headers),
+}
+
+
+def compile_format(template: str) -> Formatter:
+    """A function from a record to its line, newline included."""
+    if template == "json":
+        return json_line
+    parts = _parts(template)
+
+    def line(topic: str, partition: int, record: Record) -> bytes:
+        return b"".join([part if isinstance(part, bytes) else part(topic, partition, record) for part in parts])
+
+    return line
+
+
+def _parts(template: str) -> list[bytes | Formatter]:
+    parts: list[bytes | Formatter] = []
+    position = 0
+    while position < len(template):
+        sign, follower = template[position], template[position + 1 : position + 2]
+        if sign == "%":
+            parts.append(b"%" if follower == "%" else _field(follower, template))
+            position += 2
+        elif sign == "\\" and follower == "x" and _HEX.match(template, position + 2):
+            parts.append(bytes.fromhex(template[position + 2 : position + 4]))
+            position += 4
+        elif sign == "\\" and follower in _ESCAPES:
+            parts.append(_ESCAPES[follower])
+            position += 2
+        else:
+            parts.append(sign.encode())
+            position += 1
+    return parts if parts and parts[-1] == b"\n" else [*parts, b"\n"]
+
+
+def _field(letter: str, template: str) -> Formatter:
+    if letter not in _FIELDS:
+        known = " ".join(f"%{each}" for each in _FIELDS)
+        raise wrong_usage(f"--format {template}: %{letter} is not known; there are {known} %%, and json")
+    return _FIELDS[letter]
+
+
+def _headers_line(headers: Headers) -> bytes:
+    return b",".join(
+        name.encode("utf-8", "surrogateescape") + b"=" + (b"NULL" if value is None else value)
+        for name, value in headers
+    )
+
+
+def json_line(topic: str, partition: int, record: Record) -> bytes:
+    return json.dumps(to_json(topic, partition, record), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def to_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
+    """One record; what is no UTF-8 text stands in base64 under another name."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **_text_or_base64("key", record.key),
+        **_text_or_base64("value", record.value),
+        "headers": [{"name": name, **_text_or_base64("value", value)} for name, value in record.headers],
+    }
+
+
+def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def from_json(line: bytes) -> tuple[int | None, int | None, bytes | None, bytes | None, Headers]:
+    """Partition, timestamp, key, value and headers of a line that `json_line` wrote, or a person did."""
+    told = json.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError("it is not an object")
+    headers = told.get("headers") or []
+    named = headers.items() if isinstance(headers, dict) else ((each["name"], each) for each in headers)
+    return (
+        _whole_number(told, "partition"),
+        _whole_number(told, "timestamp"),
+        _bytes_of(told, "key"),
+        _bytes_of(told, "value"),
+        tuple((str(name), _header_value(value)) for name, value in named),
+    )
+
+
+def _header_value(value: Any) -> bytes | None:
+    return _bytes_of(value, "value") if isinstance(value, dict) else _encode(value)
+
+
+def _whole_number(told: dict[str, Any], name: str) -> int | None:
+    value = told.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ValueError(f"{name} is not a whole number")
+    return value
+
+
+def _bytes_of(told: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in told:
+        return base64.b64decode(told[f"{name}_base64"], validate=True)
+    return _encode(told.get(name))
+
+
+def _encode(value: Any) -> bytes | None:
+    """Text as it is; anything else as the JSON it was."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()

@@ -1,0 +1,232 @@
+"""`moldau topic`: create, list, describe, alter, delete."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Configs, Json, pairs
+from moldau.cli.output import note, show_json, show_table, topic_id_text
+
+if TYPE_CHECKING:
+    from moldau.client.blocking import BlockingClient
+    from moldau.client.metadata import TopicView
+    from moldau.client.words import TopicOutcome
+
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
+
+
+@app.command()
+def create(
+    topics: Names,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; the broker's default if not given.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="Replicas of each partition.")
+    ] = None,
+    config: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error if it is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Create one or more topics."""
+    from moldau.cli.connecting import connect
+    from moldau.client.words import NewTopic
+
+    configs = pairs(config, "--config")
+    new = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in topics]
+    with connect(bootstrap_servers) as client:
+        outcomes = client.create_topics(new, validate_only=dry_run)
+    tolerated = ("TOPIC_ALREADY_EXISTS",) if if_not_exists else ()
+    _report(outcomes, "could be created" if dry_run else "created", json, tolerated)
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """List the topics."""
+    from moldau.cli.connecting import connect
+
+    with connect(bootstrap_servers) as client:
+        topics = [each for each in client.describe_topics() if internal or not each.is_internal]
+    if json:
+        show_json([_summary(each) for each in topics])
+    elif topics:
+        rows = [(each.name, len(each.partitions), _replication_factor(each)) for each in topics]
+        show_table(("topic", "partitions", "replicas"), rows, numbers=("partitions", "replicas"))
+    else:
+        note("no topics yet; try: moldau topic create hello")
+
+
+@app.command()
+def describe(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC…]", show_default=False)] = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Show partitions, leaders, replicas, offsets and settings of topics (all if none is named)."""
+    from moldau.cli.connecting import connect
+
+    with connect(bootstrap_servers) as client:
+        views = client.describe_topics(topics)
+        for view in views:
+            if topics and view.error is not None:
+                raise view.error
+        described = [_describe(client, view) for view in views if topics or not view.is_internal]
+    if json:
+        show_json(described)
+        return
+    for number, each in enumerate(described):
+        if number:
+            print()
+        _show(each)
+
+
+@app.command()
+def alter(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Grow to this many.")] = None,
+    config: Configs = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Give a topic more partitions, or change its settings."""
+    from moldau.cli.connecting import connect
+    from moldau.client.words import Resource, ResourceKind
+
+    values = pairs(config, "--config")
+    if partitions is None and not values and not unset:
+        raise wrong_usage("nothing to alter: give --partitions N, --config KEY=VALUE or --unset KEY")
+    with connect(bootstrap_servers) as client:
+        if values or unset:
+            resource = Resource(ResourceKind.TOPIC, topic)
+            client.alter_configs(resource, values, removed=unset or (), validate_only=dry_run)
+        if partitions is not None:
+            for outcome in client.create_partitions({topic: partitions}, validate_only=dry_run):
+                if outcome.error is not None:
+                    raise outcome.error
+    if json:
+        show_json([{"name": topic, "partitions": partitions, "configs": values, "unset": unset or [], "error": None}])
+    else:
+        print(f"topic {topic} {'could be altered' if dry_run else 'altered'}")
+
+
+@app.command()
+def delete(
+    topics: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="No error if it is not there.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Delete topics with all their records."""
+    from moldau.cli.connecting import connect
+
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete {', '.join(topics)} with all records?", abort=True, err=True)
+    with connect(bootstrap_servers) as client:
+        outcomes = client.delete_topics(topics)
+    _report(outcomes, "deleted", json, ("UNKNOWN_TOPIC_OR_PARTITION",) if if_exists else ())
+
+
+def _report(outcomes: "Sequence[TopicOutcome]", done: str, json: bool, tolerated: Sequence[str]) -> None:
+    failed = [each for each in outcomes if each.error is not None and each.error.code.name not in tolerated]
+    if json:
+        show_json([_outcome(each) for each in outcomes])
+    else:
+        for each in outcomes:
+            if each not in failed:
+                print(f"topic {each.name} {'left as it is' if each.error else done}")
+    if failed:
+        raise Complaint("; ".join(f"topic {each.name}: {each.error and each.error.message}" for each in failed))
+
+
+def _outcome(outcome: "TopicOutcome") -> dict[str, Any]:
+    error = outcome.error
+    return {
+        "name": outcome.name,
+        "topic_id": topic_id_text(outcome.topic_id),
+        "partitions": outcome.partitions if outcome.partitions >= 0 else None,
+        "replication_factor": outcome.replication_factor if outcome.replication_factor >= 0 else None,
+        "error": None if error is None else {"code": error.code.name, "message": error.message},
+    }
+
+
+def _summary(topic: "TopicView") -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic_id_text(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": len(topic.partitions),
+        "replication_factor": _replication_factor(topic),
+    }
+
+
+def _replication_factor(topic: "TopicView") -> int:
+    return max((len(each.replicas) for each in topic.partitions), default=0)
+
+
+def _describe(client: "BlockingClient", topic: "TopicView") -> dict[str, Any]:
+    from moldau.client.words import EARLIEST, LATEST
+    from moldau.model.ids import TopicPartition
+
+    places = [TopicPartition(topic.name, each.index) for each in topic.partitions if each.leader >= 0]
+    starts = client.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = client.list_offsets(dict.fromkeys(places, LATEST))
+    partitions = []
+    for each in topic.partitions:
+        place = TopicPartition(topic.name, each.index)
+        start, end = starts.get(place), ends.get(place)
+        partitions.append(
+            {
+                "partition": each.index,
+                "leader": each.leader if each.leader >= 0 else None,
+                "leader_epoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "offline": list(each.offline),
+                "start_offset": start.offset if start and not start.error else None,
+                "end_offset": end.offset if end and not end.error else None,
+            }
+        )
+    return {**_summary(topic), "configs": _own_configs(client, topic.name), "partitions": partitions}
+
+
+def _own_configs(client: "BlockingClient", name: str) -> dict[str, str | None] | None:
+    """The settings that were set for this topic; None where we may not look, or the cluster does not tell."""
+    from moldau.client.words import ConfigSource, Resource, ResourceKind
+    from moldau.model.errors import ClusterAuthorizationFailed, TopicAuthorizationFailed, UnsupportedVersion
+
+    try:
+        configs = client.describe_configs(Resource(ResourceKind.TOPIC, name))
+    except (UnsupportedVersion, TopicAuthorizationFailed, ClusterAuthorizationFailed):
+        return None
+    return {each.name: each.value for each in configs if each.source == ConfigSource.TOPIC}
+
+
+def _show(topic: dict[str, Any]) -> None:
+    partitions = topic["partitions"]
+    records = sum(
+        each["end_offset"] - each["start_offset"]
+        for each in partitions
+        if each["end_offset"] is not None and each["start_offset"] is not None
+    )
+    print(f"topic {topic['name']}  id {topic['topic_id'] or '-'}  partitions {len(partitions)}  ", end="")
+    print(f"replicas {topic['replication_factor']}  records {records}")
+    for name, value in (topic["configs"] or {}).items():
+        print(f"  {name}={value}")
+    columns = ("partition", "leader", "epoch", "replicas", "isr", "offline", "start", "end")
+    keys = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline", "start_offset", "end_offset")
+    rows = [[each[key] for key in keys] for each in partitions]
+    show_table(columns, rows, numbers=("partition", "leader", "epoch", "start", "end"))
