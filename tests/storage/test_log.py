@@ -92,7 +92,7 @@ def test_a_read_stops_below_the_offset_it_is_limited_to(is_reopened: bool) -> No
         bench.append(b"%d" % number * 20, b"second")
     if is_reopened:
         bench.restart()
-    for until in range(0, 121):
+    for until in range(121):
         data = bench.log.read_bytes(10, 1 << 20, until_offset=until)
         ends = [header.next_offset for header, _ in iterate_batches(data)]
         assert all(end <= until for end in ends)
@@ -142,7 +142,7 @@ def test_a_segment_rolls_when_its_index_is_full() -> None:
     for _ in range(20):
         bench.append(b"x")
     assert len(bench.log.segment_base_offsets) > 3
-    assert all(len(bench.file(name)) <= 40 for name in bench.names() if name.endswith(("index")))
+    assert all(len(bench.file(name)) <= 40 for name in bench.names() if name.endswith("index"))
 
 
 def test_a_batch_larger_than_a_segment_is_refused() -> None:

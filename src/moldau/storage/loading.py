@@ -14,7 +14,7 @@ from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.producers import Producers
-from moldau.storage.recovery import CorruptLog, Scan, replay, scan_segment, whole_batch_after
+from moldau.storage.recovery import CorruptLog, Scan, replay_segments, scan_segment, whole_batch_after
 from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, OpenSegments, Segment
 from moldau.storage.settings import LogSettings
@@ -242,13 +242,3 @@ class Loading:
             segment.create(self.settings)
             self.segments.append(segment)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
-
-
-def replay_segments(segments: list[Segment], producers: Producers, end_offset: int) -> None:
-    """Bring producer state from where it stands up to an offset."""
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
-        if following > producers.end_offset and segment.base_offset < end_offset:
-            replay(segment, producers, end_offset)
-            producers.end_offset = min(following, end_offset)
-    producers.end_offset = end_offset

@@ -4,6 +4,7 @@ Bytes at the end that are no whole batch are a torn tail and are cut. Anything e
 below the recovery point, or before batches that are whole, was promised to somebody, so the log is refused and kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -140,6 +141,25 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
         batch = file.pread(header.size_bytes if header.is_control else HEADER_BYTES, position)
         _note_producer(memoryview(batch), header.attributes, producers, aborted)
     return aborted
+
+
+def replay_segments(segments: Sequence[Segment], producers: Producers, end_offset: int) -> None:
+    """Bring producer state from where it stands up to an offset."""
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following > producers.end_offset and segment.base_offset < end_offset:
+            replay(segment, producers, end_offset)
+            producers.end_offset = min(following, end_offset)
+    producers.end_offset = end_offset
+
+
+def aborted_in(
+    segments: Sequence[Segment], number: int, producers: Producers, end_offset: int
+) -> list[AbortedTransaction]:
+    """What the transaction index of a segment should hold, from the log itself and the state before it."""
+    segment = segments[number]
+    replay_segments(segments[:number], producers, segment.base_offset)
+    return replay(segment, producers, end_offset)
 
 
 def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from moldau.model.errors import StorageFailed
 from moldau.model.ports import File
 from moldau.model.units import KiB
 from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
@@ -14,7 +15,7 @@ _LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
 _unpack = HEADER_LAYOUT.unpack_from
 
 
-class BrokenLog(Exception):
+class BrokenLog(StorageFailed):
     """The bytes at a position are not the batch that should be there."""
 
     def __init__(self, position: int, reason: str) -> None:

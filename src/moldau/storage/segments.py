@@ -1,0 +1,142 @@
+"""The segments of one log in the order of their offsets. The last one is active, all others are closed."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from moldau.model.ports import Disk, File, FileSlice
+from moldau.storage.scan import walk
+from moldau.storage.segment import OpenSegments, Segment
+from moldau.storage.settings import LogSettings
+
+
+class Segments:
+    """A list that is never empty, and what needs more than one of its members."""
+
+    __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases")
+
+    def __init__(self, disk: Disk, folder: str, open_segments: OpenSegments, segments: list[Segment]) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._open_segments = open_segments
+        self.all = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.all)
+
+    def number_for(self, offset: int) -> int:
+        """Which segment would hold an offset."""
+        return max(0, bisect_right(self.bases, offset) - 1)
+
+    def bound_of(self, number: int, end_offset: int) -> int:
+        """The first offset that a segment cannot hold."""
+        return self.bases[number + 1] if number + 1 < len(self.bases) else end_offset
+
+    # ── Reading ──
+
+    def read(
+        self, offset: int, max_bytes: int, until_offset: int, end_offset: int, *, at_least_one: bool
+    ) -> FileSlice | None:
+        """Whole batches from one segment, found by its index."""
+        number = self.number_for(offset)
+        found = self.all[number].find(offset)
+        while found is None and number + 1 < len(self.all):
+            number += 1  # nothing is left at the end of a compacted segment
+            found = self.all[number].find(offset)
+        if found is None:
+            return None
+        position, first_size = found
+        segment = self.all[number]
+        end = self._readable_end(number, position, until_offset, end_offset)
+        if end <= position or (first_size > max_bytes and not at_least_one):
+            return None
+        if end - position > max_bytes:
+            end = max(segment.boundary_within(position, max_bytes), position + first_size)
+        return FileSlice(segment.open_file(), position, end - position)
+
+    def _readable_end(self, number: int, position: int, until_offset: int, end_offset: int) -> int:
+        segment = self.all[number]
+        if until_offset >= self.bound_of(number, end_offset):
+            return segment.size_bytes
+        beyond = segment.find(until_offset, start=position)
+        return beyond[0] if beyond is not None else segment.size_bytes
+
+    # ── Growing ──
+
+    def begin(self, base_offset: int, settings: LogSettings, now_ms: int) -> Segment:
+        """Make a new active segment. If the disk refuses, `OSError`, and nothing of it is left."""
+        new = Segment(self._disk, self._folder, base_offset, 0, now_ms, self._open_segments)
+        try:
+            new.create(settings)
+        except OSError:
+            # An empty segment in the way of the last one's next batches would hide them after a restart.
+            new.remove()
+            raise
+        if self.all and self.active.is_active:
+            self.active.retire(settings)
+        self.all.append(new)
+        self.bases.append(base_offset)
+        self.active = new
+        return new
+
+    # ── Shrinking ──
+
+    def remove_first(self) -> list[str]:
+        """Take the oldest segment out; the paths to unlink."""
+        del self.bases[0]
+        return self.all.pop(0).mark_deleted()
+
+    def remove_last(self) -> None:
+        self.bases.pop()
+        for path in self.all.pop().mark_deleted():
+            self._disk.unlink(path)
+
+    def truncate_to(self, offset: int, settings: LogSettings) -> int:
+        """Drop every batch that ends at `offset` or later; the end offset that is left."""
+        # From the end backwards: a crash on the way leaves a log without a gap.
+        while self.bases[-1] >= offset:
+            self.remove_last()
+        self.active = active = self.all[-1]
+        if not active.is_active:
+            active.activate(settings, *active.indexes_from_log(settings.index_interval_bytes))
+        found = active.find(offset)
+        position = found[0] if found is not None else active.size_bytes
+        end_offset = self._end_before(position)
+        active.truncate_to(position, end_offset, settings)
+        return end_offset
+
+    def _end_before(self, position: int) -> int:
+        """The offset behind the batch that ends at `position` of the active segment."""
+        end_offset = self.active.base_offset
+        begin = self.active.offset_lookup().boundary_before(max(position - 1, 0))
+        for _, header in walk(self.active.open_file(), begin, position):
+            end_offset = header.next_offset
+        return end_offset
+
+    # ── Syncing ──
+
+    def files_to_sync(self, start_offset: int, end_offset: int) -> list[File]:
+        """The files that hold offsets in [start, end), with all that memory knows of them written."""
+        files: list[File] = []
+        for segment in self.all[self.number_for(start_offset) :]:
+            if segment.base_offset >= end_offset and files:
+                break
+            if segment.is_active:
+                segment.write_behind()
+            files += segment.files_to_sync()
+        return files
+
+    def synced(self, offset: int) -> None:
+        """Everything below an offset is on disk."""
+        for segment, bound in zip(self.all, self.bases[1:], strict=False):
+            if bound > offset:
+                break
+            segment.synced()
