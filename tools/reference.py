@@ -1,16 +1,22 @@
-"""Writes docs/reference/ from the declarations in the code, so that the pages cannot drift from it."""
+"""Writes docs/reference/ from the declarations in the code, and the list of decisions, so that they cannot drift."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from moldau.broker.handlers.table import served_apis
+from moldau.broker.router import Api
+from moldau.broker.settings import BrokerSettings
+from moldau.broker.topic_defaults import TOPIC_DEFAULTS
 from moldau.model import errors
 from moldau.model.errors import ErrorCode, KafkaError
-from moldau.model.settings import LONG_MAX, Setting, declared
+from moldau.model.kafka_settings import BROKER_SETTINGS, removed
+from moldau.model.settings import LONG_MAX, Scope, Setting, declared
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, MiB
 from moldau.storage.settings import LogSettings
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+WHEN = {Scope.STATIC: "at start", Scope.PER_BROKER: "while it runs", Scope.CLUSTER: "while it runs"}
 NOTE = "*Written by `make docs` from the code; edit the code, not this page.*"
 
 
@@ -70,12 +76,16 @@ def setting_rows(owner: type) -> list[list[str]]:
     ]
 
 
-def without_effect(owner: type) -> str:
-    names = [f"`{each.name}`" for each in declared(owner).values() if not each.has_effect]
+def without_effect(settings: Iterable[Setting]) -> str:
+    names = {each.name for each in settings if not each.has_effect and not each.is_internal}
     return (
         "These names are accepted and checked, so that existing files and tools work, but they have no effect here: "
-        f"{', '.join(sorted(names))}."
+        f"{code_list(names)}."
     )
+
+
+def code_list(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in sorted(words))
 
 
 def topic_settings() -> str:
@@ -84,8 +94,37 @@ def topic_settings() -> str:
         "Set with `moldau topic create --config name=value`, `moldau config set`, or any Kafka tool.",
         table(["setting", "default", "accepts", "what it does"], setting_rows(LogSettings)),
         "## Without effect",
-        without_effect(LogSettings),
+        without_effect(declared(LogSettings).values()),
     )
+
+
+def broker_settings() -> str:
+    columns = ["setting", "default", "accepts", "may change", "what it does"]
+    groups = [
+        f"## {(group.__doc__ or '').splitlines()[0]}\n\n" + table(columns, broker_rows(declared(group).values()))
+        for group in BrokerSettings.__bases__
+    ]
+    defaults = broker_rows(sorted(TOPIC_DEFAULTS.values(), key=lambda each: each.name))
+    ignored = [*TOPIC_DEFAULTS.values(), *BROKER_SETTINGS.values(), *declared(BrokerSettings).values()]
+    return page(
+        "Broker settings",
+        "Set with `moldau start -c name=value` or in the file given with `--config`; those that may change while the "
+        "broker runs also with `moldau config set` or any Kafka tool.",
+        *groups,
+        "## What topics get where they do not say\n\n" + table(columns, defaults),
+        "## Without effect",
+        without_effect(ignored),
+        f"Names that Kafka 4.0 removed are ignored too: {code_list(removed.NAMES)}, and all that begin with "
+        f"{code_list(removed.PREFIXES)}. Any other name is refused.",
+    )
+
+
+def broker_rows(settings: Iterable[Setting]) -> list[list[str]]:
+    return [
+        [f"`{each.name}`", default_of(each), accepted(each), WHEN[each.scope], each.doc]
+        for each in settings
+        if each.has_effect and not each.is_internal
+    ]
 
 
 # Error codes ---------------------------------------------------------------------------------------------------------
@@ -100,22 +139,64 @@ def error_codes() -> str:
     rows = [[str(code.value), f"`{code.name}`", f"`{classes[code]}`" if code in classes else ""] for code in ErrorCode]
     return page(
         "Error codes",
-        "Every error code of the protocol, and the exception (`moldau.model.errors`) that carries it to a client. Codes "
-        "without an exception are known, and never answered yet.",
+        "Every error code of the protocol, and the exception (`moldau.model.errors`) that carries it to a client. "
+        "Codes without an exception are known, and never answered yet.",
         table(["code", "Kafka's name", "exception"], rows),
     )
 
 
+# APIs ----------------------------------------------------------------------------------------------------------------
+
+
+def apis() -> str:
+    rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in served_apis()]
+    return page(
+        "APIs",
+        "Every API that is served, as `ApiVersions` tells it to clients. Requests of other APIs or versions are "
+        "answered with `UNSUPPORTED_VERSION` where the protocol has room for it.",
+        table(["key", "API", "versions", "what it does"], rows),
+    )
+
+
+def versions_of(api: Api) -> str:
+    served = f"{api.oldest}-{api.newest}" if api.oldest != api.newest else str(api.oldest)
+    told_from = api.advertised[0]
+    return served if told_from == api.oldest else f"{served} (told as {told_from}-{api.newest})"
+
+
+def _sentence(api: Api) -> str:
+    """The first line of the handler's file, without the API's name."""
+    words = (sys.modules[api.handle.__module__].__doc__ or "").partition("\n")[0]
+    words = words.removeprefix(api.name).lstrip(":, ")
+    return words[:1].upper() + words[1:]
+
+
+# Decisions -----------------------------------------------------------------------------------------------------------
+
+
+def decisions() -> str:
+    records = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    titles = [(path.name, path.read_text().partition("\n")[0].removeprefix("# ")) for path in records]
+    return page(
+        "Decisions",
+        "One page for each choice that was not obvious: the question, what we do, what follows. The numbers are those "
+        "of the design; one that is missing belongs to something that is not built yet.",
+        "\n".join(f"- [{title}]({name})" for name, title in titles),
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
-    "topic-settings.md": topic_settings,
-    "error-codes.md": error_codes,
+    "reference/apis.md": apis,
+    "reference/broker-settings.md": broker_settings,
+    "reference/topic-settings.md": topic_settings,
+    "reference/error-codes.md": error_codes,
+    "decisions/README.md": decisions,
 }
 
 
 def main() -> int:
-    FOLDER.mkdir(parents=True, exist_ok=True)
     for name, render in PAGES.items():
-        (FOLDER / name).write_text(render())
+        (DOCS / name).write_text(render())
     return 0
 
 

@@ -81,6 +81,7 @@ GOOD: list[tuple[rules.FileRule, str, str]] = [
     (shape.ignores_types_at_large, NODE, "x: int = ''  # type: " + "ignore[assignment]"),
     (shape.swallows_errors, NODE, "try: f()\nexcept OSError: pass"),
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: log()"),
+    (shape.swallows_errors, NODE, "try: f()\nexcept Exception: pass  # the process is gone"),
     (shape.prints, "src/moldau/cli/start.py", "print('here')"),
     (shape.sleeps_in_a_test, TEST, "import asyncio\nasyncio.sleep(0)"),
 ]

@@ -9,8 +9,8 @@ from house.source import Finding, Source
 
 EMPTY_WORDS = frozenset("manager util utils helper helpers common misc impl base data info processor".split())
 
-# Names that Kafka gave, or a library asks for.
-ALLOWED_NAMES: frozenset[str] = frozenset({"data_records"})
+# Where the word is the thing itself: a data folder is the folder of the data.
+ALLOWED_NAMES = frozenset({"DataFolder"})
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 

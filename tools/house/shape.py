@@ -48,10 +48,13 @@ def ignores_types_at_large(source: Source) -> Iterator[Finding]:
 
 
 def swallows_errors(source: Source) -> Iterator[Finding]:
-    """Catching everything and doing nothing hides our own bugs."""
+    """Catching everything and doing nothing hides our own bugs, unless a comment says why it cannot."""
+    commented = {line for line, _ in source.comments}
     for node in source.nodes:
         if isinstance(node, ast.ExceptHandler) and _catches_all(node.type) and all(map(_does_nothing, node.body)):
-            yield source.finding(node, "every exception is caught and nothing is done")
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            if commented.isdisjoint(lines):
+                yield source.finding(node, "every exception is caught, nothing is done, and nobody says why")
 
 
 def _catches_all(kind: ast.expr | None) -> bool:

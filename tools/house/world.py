@@ -14,6 +14,7 @@ WORLDLY_MODULES = frozenset(
 )
 # Files that may use one such module all the same, and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("node/run.py", "os"): "the process itself: a pipe of the parent says when to stop",
     ("records/compression.py", "mmap"): "anonymous memory, of which only what a codec fills is ever touched",
 }
 # Parts of those modules that only compute. `os.PathLike` is a type; the errors are raised by the ports.
