@@ -34,9 +34,12 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
     if problems:
         raise InvalidConfig("\n".join(problems))
     texts = _texts(said)
-    settings = BrokerSettings.parse(texts)
-    listeners = _listeners(settings, texts)
-    _check_supported(settings, listeners, texts)
+    try:
+        settings = BrokerSettings.parse(texts)
+        listeners = _listeners(settings, texts)
+        _check_supported(settings, listeners, texts)
+    except InvalidConfig as refusal:
+        raise InvalidConfig(_located(str(refusal), said)) from None
     warnings = (*_repeated(entries), *_ignored(said), *_unprotected(texts), *listeners.warnings)
     return Configuration(settings, listeners, texts, warnings)
 
@@ -87,6 +90,12 @@ def _unknown(name: str) -> str:
     return unknown("broker", name, BROKER_SETTINGS)
 
 
+def _located(problem: str, said: Mapping[str, Entry]) -> str:
+    """A problem between several settings, with the places where those that it names were set."""
+    places = [f"{entry.where} sets {entry.name}" for entry in said.values() if entry.name in problem.split()]
+    return f"{problem} ({'; '.join(places)})" if places else problem
+
+
 def _listeners(settings: BrokerSettings, texts: Mapping[str, str]) -> Listeners:
     if "inter.broker.listener.name" in texts and "security.inter.broker.protocol" in texts:
         raise InvalidConfig("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
@@ -109,6 +118,8 @@ def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapp
             )
     if set(settings.process_roles) != set(ROLES):
         raise InvalidConfig("process.roles must be broker,controller: a node is both, for now.")
+    if len(settings.folders) > 1:
+        raise InvalidConfig("log.dirs names several folders, and a node keeps its data in one, for now.")
     for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
         if texts.get(name, "").count(",") > 0:
             raise InvalidConfig(f"{name} names several controllers, and a node is a cluster by itself, for now.")

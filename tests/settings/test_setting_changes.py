@@ -1,0 +1,139 @@
+"""Which changes CreateTopics and AlterConfigs accept, with the error codes and words a Kafka user expects."""
+
+import pytest
+
+from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS, nearest, without_effect
+from moldau.broker.setting_changes import SettingRules, check_topic_settings
+from moldau.machines.metadata.configs import ConfigRules
+from moldau.machines.metadata.image import Resource, ResourceType
+from moldau.model.errors import InvalidConfig, InvalidRequest
+from moldau.storage.settings import LogSettings
+
+TOPIC = Resource(ResourceType.TOPIC, "orders")
+BROKER = Resource(ResourceType.BROKER, "1")
+ALL_BROKERS = Resource(ResourceType.BROKER, "")
+GROUP = Resource(ResourceType.GROUP, "readers")
+
+
+def _check(resource: Resource, configs: dict[str, str], static: dict[str, str] | None = None) -> None:
+    rules: ConfigRules = SettingRules(static)
+    rules.check(resource, configs, configs.keys())
+
+
+def test_a_topic_gets_what_it_asks_for() -> None:
+    settings = check_topic_settings({"cleanup.policy": "compact", "retention.ms": "5"}, LogSettings())
+    assert settings == LogSettings(cleanup_policy=("compact",), retention_ms=5)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(
+        InvalidConfig, match=r"^Unknown topic config name: retention\.sm\. Did you mean retention\.ms\?$"
+    ):
+        _check(TOPIC, {"retention.sm": "5"})
+    with pytest.raises(InvalidRequest, match=r"^Unknown broker config name: log\.retention\.mss\. Did you mean"):
+        _check(BROKER, {"log.retention.mss": "5"})
+
+
+def test_a_name_like_no_other_gets_no_suggestion() -> None:
+    with pytest.raises(InvalidConfig, match=r"^Unknown topic config name: zzz$"):
+        _check(TOPIC, {"zzz": "5"})
+
+
+def test_a_huge_name_gives_a_short_refusal() -> None:
+    with pytest.raises(InvalidConfig) as refusal:
+        _check(TOPIC, {"retention.ms" * 10_000: "5"})
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "configs", [{"retention.ms": "soon"}, {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}]
+)
+def test_values_that_a_topic_cannot_have_are_refused(configs: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig):
+        _check(TOPIC, configs)
+
+
+def test_a_change_may_contradict_what_the_broker_gives() -> None:
+    with pytest.raises(InvalidConfig, match="conflict"):
+        _check(TOPIC, {"min.compaction.lag.ms": "10"}, static={"log.cleaner.max.compaction.lag.ms": "9"})
+
+
+def test_an_old_value_that_is_no_longer_accepted_does_not_stop_other_changes() -> None:
+    configs = {"retention.ms": "-7", "gone": "x", "segment.bytes": "2048"}
+    SettingRules().check(TOPIC, configs, {"segment.bytes", "deleted"})
+
+
+@pytest.mark.parametrize(
+    ("resource", "configs", "words"),
+    [
+        (BROKER, {"num.partitions": "3"}, "Cannot update these configs dynamically: num.partitions"),
+        (ALL_BROKERS, {"node.id": "3"}, "Cannot update these configs dynamically: node.id"),
+        (ALL_BROKERS, {"ssl.keystore.type": "PEM"}, "at default cluster level: ssl.keystore.type"),
+        (BROKER, {"log.retention.ms": "never"}, "log.retention.ms"),
+    ],
+)
+def test_what_a_running_broker_cannot_change_is_refused(
+    resource: Resource, configs: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        _check(resource, configs)
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("resource", "configs"),
+    [
+        (ALL_BROKERS, {"log.retention.ms": "5", "num.io.threads": "4"}),
+        (BROKER, {"ssl.keystore.type": "PEM", "message.max.bytes": "5000"}),
+        (BROKER, {"listener.name.x.ssl.keystore.location": "f", "leader.replication.throttled.rate": "5"}),
+    ],
+)
+def test_what_kafka_lets_change_may_change(resource: Resource, configs: dict[str, str]) -> None:
+    _check(resource, configs)
+
+
+def test_an_unknown_broker_setting_can_still_be_deleted() -> None:
+    SettingRules().check(BROKER, {}, {"from.an.older.version"})
+
+
+def test_a_group_setting_is_checked() -> None:
+    _check(GROUP, {"share.auto.offset.reset": "by_duration:PT1H30M", "consumer.session.timeout.ms": "1"})
+    for configs in ({"share.auto.offset.reset": "by_duration:P"}, {"consumer.session.timeout.ms": "0"}, {"x": "1"}):
+        with pytest.raises(InvalidConfig):
+            _check(GROUP, configs)
+
+
+def test_other_resources_have_no_settings() -> None:
+    with pytest.raises(InvalidRequest):
+        _check(Resource(ResourceType.CLIENT_METRICS, "m"), {})
+
+
+def test_lists_can_be_appended_to_and_start_from_what_holds() -> None:
+    rules = SettingRules({"log.cleanup.policy": "compact", "metric.reporters": "a"})
+    assert rules.is_list(TOPIC, "cleanup.policy")
+    assert not rules.is_list(TOPIC, "retention.ms")
+    assert not rules.is_list(TOPIC, "nothing")
+    assert rules.default(TOPIC, "cleanup.policy") == "compact"
+    assert rules.default(BROKER, "metric.reporters") == "a"
+    assert rules.default(BROKER, "ssl.enabled.protocols") == "TLSv1.2,TLSv1.3"
+    assert rules.default(TOPIC, "nothing") is None
+
+
+def test_names_without_effect_are_told_apart() -> None:
+    assert without_effect(TOPIC_SETTINGS, ["retention.ms", "remote.log.copy.disable", "x"]) == [
+        "remote.log.copy.disable"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("num.partition", "num.partitions"),
+        ("log.retention.hour", "log.retention.hours"),
+        ("Listeners", "listeners"),
+        ("auto.create.topic.enable", "auto.create.topics.enable"),
+        ("", None),
+    ],
+)
+def test_the_nearest_name_is_found(name: str, match: str | None) -> None:
+    assert nearest(name, BROKER_SETTINGS) == match

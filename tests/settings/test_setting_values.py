@@ -1,0 +1,231 @@
+"""Which value of a setting holds, and what DescribeConfigs tells of it."""
+
+import pytest
+
+from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from moldau.broker.setting_values import (
+    BrokerTexts,
+    ConfigSource,
+    DescribedSetting,
+    describe_broker,
+    describe_cluster,
+    describe_group,
+    describe_topic,
+    effective_broker_settings,
+    effective_log_settings,
+)
+from moldau.broker.settings import BrokerSettings
+from moldau.broker.topic_defaults import SYNONYMS, log_defaults
+from moldau.model.errors import InvalidConfig
+from moldau.model.settings import Kind
+from moldau.model.units import HOUR_MS, MINUTE_MS
+from moldau.storage.settings import LogSettings
+
+
+def _topic(name: str, overrides: dict[str, str], broker: BrokerTexts) -> DescribedSetting:
+    (described,) = describe_topic(overrides, broker, [name])
+    return described
+
+
+def _broker(name: str, broker: BrokerTexts) -> DescribedSetting:
+    (described,) = describe_broker(broker, [name])
+    return described
+
+
+# Which value holds
+
+
+@pytest.mark.parametrize(
+    ("texts", "retention_ms"),
+    [
+        ({}, 168 * HOUR_MS),
+        ({"log.retention.hours": "2"}, 2 * HOUR_MS),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 3 * MINUTE_MS),
+        ({"log.retention.ms": "4", "log.retention.hours": "2", "log.retention.minutes": "3"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_unit_of_retention_counts(texts: dict[str, str], retention_ms: int) -> None:
+    assert log_defaults(texts).retention_ms == retention_ms
+
+
+@pytest.mark.parametrize(
+    ("texts", "segment_ms", "jitter_ms"),
+    [
+        ({"log.roll.hours": "2", "log.roll.jitter.hours": "1"}, 2 * HOUR_MS, HOUR_MS),
+        ({"log.roll.hours": "2", "log.roll.ms": "9", "log.roll.jitter.ms": "8"}, 9, 8),
+    ],
+)
+def test_the_finest_unit_of_rolling_counts(texts: dict[str, str], segment_ms: int, jitter_ms: int) -> None:
+    defaults = log_defaults(texts)
+    assert (defaults.segment_ms, defaults.segment_jitter_ms) == (segment_ms, jitter_ms)
+
+
+def test_the_flush_interval_falls_back_to_the_schedulers() -> None:
+    assert log_defaults({"log.flush.scheduler.interval.ms": "7"}).flush_ms == 7
+    assert log_defaults({"log.flush.scheduler.interval.ms": "7", "log.flush.interval.ms": "5"}).flush_ms == 5
+
+
+def test_every_synonym_belongs_to_a_topic_setting_and_is_a_broker_setting() -> None:
+    for topic_name, synonyms in SYNONYMS.items():
+        assert topic_name in TOPIC_SETTINGS
+        assert all(synonym.name in BROKER_SETTINGS for synonym in synonyms)
+
+
+def test_a_broker_default_that_no_topic_could_have_is_refused() -> None:
+    for texts in (
+        {"log.retention.ms": "0"},
+        {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"},
+    ):
+        with pytest.raises(InvalidConfig):
+            log_defaults(texts)
+
+
+def test_a_topic_has_its_own_value_where_it_sets_one_and_the_brokers_elsewhere() -> None:
+    settings = effective_log_settings({"retention.ms": "5"}, LogSettings(retention_ms=9, segment_bytes=4096))
+    assert (settings.retention_ms, settings.segment_bytes) == (5, 4096)
+
+
+def test_a_stored_value_that_is_no_longer_accepted_is_reported_and_passed_over() -> None:
+    refusals: list[InvalidConfig] = []
+    settings = effective_log_settings({"retention.ms": "soon", "segment.bytes": "2048"}, LogSettings(), refusals.append)
+    assert settings == LogSettings(segment_bytes=2048)
+    assert "retention.ms" in str(refusals[0])
+
+
+def test_the_voice_for_one_broker_is_stronger_than_that_for_all_and_both_than_the_file() -> None:
+    static = {"max.connections": "1", "max.connections.per.ip": "1", "log.retention.ms": "1"}
+    cluster = {"max.connections": "2", "max.connections.per.ip": "2"}
+    settings = effective_broker_settings(BrokerTexts({"max.connections": "3"}, cluster, static))
+    assert (settings.max_connections, settings.max_connections_per_ip) == (3, 2)
+    assert settings.log_defaults.retention_ms == 1
+
+
+def test_a_later_value_that_is_wrong_leaves_the_broker_with_the_one_from_its_file() -> None:
+    refusals: list[InvalidConfig] = []
+    broker = BrokerTexts({"max.connections": "-5", "node.id": "9"}, {}, {"node.id": "4", "max.connections": "7"})
+    settings = effective_broker_settings(broker, refusals.append)
+    assert (settings.node_id, settings.max_connections) == (4, 7)
+    assert len(refusals) == 1
+
+
+def test_later_values_that_contradict_each_other_leave_the_broker_as_it_was() -> None:
+    refusals: list[InvalidConfig] = []
+    lags = {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"}
+    settings = effective_broker_settings(BrokerTexts(cluster=lags), refusals.append)
+    assert settings == BrokerSettings()
+    assert refusals
+
+
+def test_broker_id_is_the_old_name_of_node_id() -> None:
+    assert BrokerSettings.parse({"broker.id": "7"}).node_id == 7
+    assert BrokerSettings.parse({"broker.id": "7", "node.id": "7"}).node_id == 7
+    with pytest.raises(InvalidConfig, match=r"broker\.id"):
+        BrokerSettings.parse({"broker.id": "7", "node.id": "8"})
+
+
+def test_an_address_may_have_a_limit_of_its_own() -> None:
+    settings = BrokerSettings.parse({"max.connections.per.ip": "5", "max.connections.per.ip.overrides": "a:1, ::1:2"})
+    assert [settings.connections_max_of(host) for host in ("a", "::1", "b")] == [1, 2, 5]
+    for text in ("a", "a:x", ":4", "a:-1"):
+        with pytest.raises(InvalidConfig, match="host:limit"):
+            BrokerSettings.parse({"max.connections.per.ip.overrides": text})
+
+
+def test_the_request_budget_holds_at_least_one_request() -> None:
+    with pytest.raises(InvalidConfig, match=r"socket\.request\.max\.bytes"):
+        BrokerSettings.parse({"queued.max.request.bytes": "1000"})
+    assert BrokerSettings.parse({"queued.max.request.bytes": "-1"}).queued_max_request_bytes == -1
+
+
+def test_the_metrics_listener_is_an_address_or_nothing() -> None:
+    assert BrokerSettings.parse({"moldau.metrics.listener": "localhost:9404"}).metrics_listener == "localhost:9404"
+    with pytest.raises(InvalidConfig, match=r"moldau\.metrics\.listener"):
+        BrokerSettings.parse({"moldau.metrics.listener": "9404"})
+
+
+# What is told about it
+
+
+def test_the_sources_of_a_topic_setting_are_told_from_the_strongest_to_the_weakest() -> None:
+    broker = BrokerTexts({"log.retention.ms": "2"}, {"log.retention.ms": "3"}, {"log.retention.hours": "4"})
+    described = _topic("retention.ms", {"retention.ms": "1"}, broker)
+    assert (described.value, described.source, described.kind) == ("1", ConfigSource.DYNAMIC_TOPIC, Kind.LONG)
+    assert [tuple(each) for each in described.synonyms] == [
+        ("retention.ms", "1", 1),
+        ("log.retention.ms", "2", 2),
+        ("log.retention.ms", "3", 3),
+        ("log.retention.hours", "4", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broker", "value", "source"),
+    [
+        (BrokerTexts(), "604800000", ConfigSource.DEFAULT),
+        (BrokerTexts(static={"log.retention.hours": "1"}), "3600000", ConfigSource.STATIC_BROKER),
+        (BrokerTexts(cluster={"log.retention.ms": "5"}), "5", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (BrokerTexts({"log.retention.ms": "6"}, {"log.retention.ms": "5"}), "6", ConfigSource.DYNAMIC_BROKER),
+    ],
+)
+def test_a_topic_that_says_nothing_shows_the_brokers_value(
+    broker: BrokerTexts, value: str, source: ConfigSource
+) -> None:
+    described = _topic("retention.ms", {}, broker)
+    assert (described.value, described.source, described.is_read_only) == (value, source, False)
+
+
+def test_a_topic_setting_without_a_broker_setting_has_no_synonyms_until_it_is_set() -> None:
+    described = _topic("remote.storage.enable", {}, BrokerTexts())
+    assert (described.value, described.source, described.synonyms) == ("false", ConfigSource.DEFAULT, ())
+
+
+def test_all_settings_are_told_except_internal_ones_unless_they_are_named() -> None:
+    names = [each.name for each in describe_topic({}, BrokerTexts())]
+    assert "cleanup.policy" in names
+    assert "internal.segment.bytes" not in names
+    assert len(names) == len(TOPIC_SETTINGS) - 1
+    assert _topic("internal.segment.bytes", {}, BrokerTexts()).value is None
+
+
+def test_names_that_nobody_has_are_left_out_and_a_name_twice_is_told_once() -> None:
+    assert describe_topic({}, BrokerTexts(), ["nothing", "num.partitions"]) == []
+    assert len(describe_topic({}, BrokerTexts(), ["retention.ms", "retention.ms"])) == 1
+
+
+def test_a_broker_setting_tells_whether_it_may_change_while_the_broker_runs() -> None:
+    broker = BrokerTexts(static={"num.partitions": "3", "message.max.bytes": "5"})
+    assert _broker("num.partitions", broker).is_read_only
+    assert _broker("num.partitions", broker).source is ConfigSource.STATIC_BROKER
+    assert not _broker("message.max.bytes", broker).is_read_only
+    assert _broker("message.max.bytes", broker).value == "5"
+
+
+def test_a_secret_is_never_told() -> None:
+    broker = BrokerTexts(static={"ssl.key.password": "hunter2", "listener.name.x.sasl.jaas.config": "hunter2"})
+    for name in broker.static:
+        described = _broker(name, broker)
+        assert described.is_sensitive
+        assert "hunter2" not in repr(described)
+    assert "hunter2" not in repr(describe_broker(broker))
+
+
+def test_all_broker_settings_are_told_with_those_of_single_listeners() -> None:
+    names = [each.name for each in describe_broker(BrokerTexts(static={"listener.name.x.ssl.keystore.location": "f"}))]
+    assert "num.network.threads" in names
+    assert "listener.name.x.ssl.keystore.location" in names
+    assert "server.max.startup.time.ms" not in names
+
+
+def test_the_settings_of_all_brokers_are_only_those_that_were_set() -> None:
+    (described,) = describe_cluster({"log.retention.ms": "5"})
+    assert (described.name, described.value) == ("log.retention.ms", "5")
+    assert described.source is ConfigSource.DYNAMIC_DEFAULT_BROKER
+    assert describe_cluster({}) == []
+
+
+def test_a_group_shows_its_own_values_and_the_defaults() -> None:
+    described = {each.name: each for each in describe_group({"consumer.session.timeout.ms": "50000"})}
+    assert described["consumer.session.timeout.ms"].source is ConfigSource.GROUP
+    assert described["consumer.heartbeat.interval.ms"].value == "5000"
