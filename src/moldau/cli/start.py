@@ -1,0 +1,98 @@
+"""`moldau start`: one node, broker and controller in one process."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau import __version__
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.output import note
+
+if TYPE_CHECKING:
+    from moldau.node.configuration import Configuration
+    from moldau.node.run import Announcement
+
+app = typer.Typer()
+
+
+@app.command()
+def start(
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", metavar="FOLDER", help="Where to keep the data. [moldau-data]")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen. [localhost:9092]")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--config", metavar="FILE", help="Settings: a .toml or server.properties file.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="One setting, by Kafka's name.")
+    ] = None,
+    announce_fd: Annotated[int | None, typer.Option("--announce-fd", hidden=True)] = None,
+    lifeline_fd: Annotated[int | None, typer.Option("--lifeline-fd", "--exit-with-fd", hidden=True)] = None,
+) -> None:
+    """Run a broker until it is stopped (Ctrl-C, SIGTERM).
+
+    What comes later counts: files, then -c, then --data and --listen.
+    """
+    configuration = _configuration(files or [], [*(settings or []), *_flags(data, listen)])
+    for warning in configuration.warnings:
+        note(f"warning: {warning}")
+    _run(configuration, announce_fd, lifeline_fd)
+
+
+def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: int | None) -> None:
+    from moldau.node.run import NodeFailed, serve
+    from moldau.storage.folder import BrokenFolder, FolderInUse
+
+    try:
+        serve(configuration, lambda said: _announce(said, announce_fd), lifeline=lifeline_fd)
+    except (FolderInUse, BrokenFolder) as error:
+        raise Complaint(str(error)) from error
+    except NodeFailed as error:
+        raise Complaint(f"the node stopped itself: {error}") from error
+
+
+def _flags(data: Path | None, listen: str | None) -> list[str]:
+    said = []
+    if data is not None:
+        said.append(f"log.dirs={data}")
+    if listen is not None:
+        if not listen.rpartition(":")[2].isdecimal():
+            raise wrong_usage(f"--listen {listen}: write it as HOST:PORT, for example localhost:9092 or 0.0.0.0:9092")
+        address = listen if ":" in listen else f"localhost:{listen}"
+        said.append(f"listeners=PLAINTEXT://{address}")
+    return said
+
+
+def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
+    from moldau.node.configuration import load_configuration
+
+    try:
+        texts = [(str(path), path.read_text(encoding="utf-8")) for path in files]
+    except UnicodeDecodeError as error:
+        raise wrong_usage(f"a settings file is not UTF-8 text: {error}") from error
+    return load_configuration(texts, overrides)
+
+
+def _announce(said: "Announcement", descriptor: int | None) -> None:
+    if descriptor is not None:
+        import json
+
+        line = {"bootstrap_servers": said.bootstrap_servers, "metrics": said.metrics}
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+        os.close(descriptor)
+    where = said.bootstrap_servers
+    option = "" if where == "localhost:9092" else f" -b {where}"
+    print(f"moldau {__version__} serves on {where}")
+    print(f"  data     {said.data} (cluster {said.cluster_id})")
+    if said.metrics:
+        print(f"  metrics  {said.metrics}")
+    print(f"  try      echo hello | moldau produce greetings{option}")
+    print(f"           moldau consume greetings{option}")
+    print("  stop     Ctrl-C")
+    sys.stdout.flush()
