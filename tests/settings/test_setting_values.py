@@ -186,6 +186,7 @@ def test_all_settings_are_told_except_internal_ones_unless_they_are_named() -> N
     assert "cleanup.policy" in names
     assert "internal.segment.bytes" not in names
     assert len(names) == len(TOPIC_SETTINGS) - 1
+    assert describe_topic({}, BrokerTexts(), []) == describe_topic({}, BrokerTexts())
     assert _topic("internal.segment.bytes", {}, BrokerTexts()).value is None
 
 

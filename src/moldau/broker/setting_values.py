@@ -177,7 +177,7 @@ def describe_group(overrides: Texts, names: Collection[str] | None = None) -> li
 
 
 def _chosen(known: Mapping[str, Setting], names: Collection[str] | None) -> Iterable[Setting]:
-    if names is None:
+    if not names:  # as in Kafka, an empty list asks for all
         return [each for each in known.values() if not each.is_internal]
     return [known[name] for name in dict.fromkeys(names) if name in known]
 

@@ -1,0 +1,64 @@
+"""A setting that says what it does is read by some code: a promise in a table that nothing keeps is worse than none."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from moldau.broker.settings import BrokerSettings
+from moldau.model.settings import declared
+from moldau.storage.settings import LogSettings
+
+SOURCES = Path(__file__).parents[2] / "src/moldau"
+
+# These are read under another name, by a method or property of their own class.
+READ_BY_THEIR_CLASS = {
+    "broker_id",
+    "internal_segment_bytes",
+    "log_dir",
+    "log_dirs",
+    "max_connections_per_ip",
+    "max_connections_per_ip_overrides",
+    "max_compaction_lag_ms",
+    "message_timestamp_type",
+    "segment_bytes",
+    "segment_ms",
+}
+# A partition has one replica, so nothing is ever out of sync, and nobody else could lead.
+TRUE_OF_A_SINGLE_BROKER = {"min_insync_replicas", "unclean_leader_election_enable"}
+
+# Declared ahead of the code that will read them. This list only gets shorter.
+AWAITED = {
+    "delete_retention_ms",
+    "high_watermark_checkpoint_interval_ms",
+    "log_cleaner_backoff_ms",
+    "log_cleaner_dedupe_buffer_bytes",
+    "log_cleaner_enable",
+    "log_initial_task_delay_ms",
+    "metadata_log_max_record_bytes_between_snapshots",
+    "metadata_log_max_retention_bytes",
+    "metadata_log_max_retention_ms",
+    "metadata_log_max_snapshot_interval_ms",
+    "metadata_log_segment_bytes",
+    "metadata_log_segment_ms",
+    "min_cleanable_dirty_ratio",
+    "min_compaction_lag_ms",
+    "preauthentication_frame_bytes_max",
+    "producer_ids_per_partition_max",
+    "start_offset_checkpoint_interval_ms",
+    "transaction_max_timeout_ms",
+}
+
+
+@cache
+def _words_after_a_dot() -> frozenset[str]:
+    texts = (path.read_text() for path in SOURCES.rglob("*.py") if path.name != "settings.py")
+    return frozenset(word for text in texts for word in re.findall(r"\.([a-z0-9_]+)\b", text))
+
+
+@pytest.mark.parametrize("owner", [BrokerSettings, LogSettings])
+def test_a_setting_with_an_effect_is_read(owner: type) -> None:
+    fields = {field for field, each in declared(owner).items() if each.has_effect}
+    known = _words_after_a_dot() | READ_BY_THEIR_CLASS | TRUE_OF_A_SINGLE_BROKER | AWAITED
+    assert fields - known == set()
