@@ -190,6 +190,10 @@ def test_comments_and_blank_lines_are_passed_over_and_lines_counted() -> None:
     ]
 
 
+def test_two_backslashes_at_the_end_of_a_line_do_not_continue_it() -> None:
+    assert [entry[:2] for entry in read_properties("a=b\\\\\nc=d", "f")] == [("a", "b\\"), ("c", "d")]
+
+
 @pytest.mark.parametrize("line", ["=b", ":b", "a=\\u00g1", "a=\\u12"])
 def test_a_line_that_java_would_not_read_is_refused(line: str) -> None:
     with pytest.raises(InvalidConfig, match=r"^f:1: "):
