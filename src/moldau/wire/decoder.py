@@ -1,7 +1,9 @@
 """Compiles the decoder of one version of one message.
 
-A decoder is a straight line of Python: runs of numbers are one `unpack_from`, nested structs are written in place, and
-each count is checked against the bytes that remain and a budget for the whole message before anything is allocated.
+A decoder is a straight line of Python. Neighbouring numbers, and the length of what follows them, are one `unpack_from`.
+Nested structs are written in place. A count is checked against the bytes that remain, and against a budget for the whole
+message, before anything is allocated. A string that would reach past the end is cut short by the slice, but the position
+moves as far as its length said: then the next read fails, or the check at the end does.
 """
 
 import struct
@@ -49,8 +51,10 @@ class _Writer:
         self.is_flexible = schema.flexible.has(version)
         self.is_copied = is_copied
         self.write = source.write
+        self.pending: list[tuple[str, str]] = []  # letters of `struct`, and the targets that take the values
 
     def function(self, name: str, larger: str | None = None) -> None:
+        title = f"{self.schema.name} version {self.version}"
         self.write(0, f"def {name}(view, p):")
         self.write(1, "end = len(view)")
         if larger:
@@ -58,101 +62,106 @@ class _Writer:
         self.write(1, "buf = view.tobytes()" if self.is_copied else "buf = view")
         self.write(1, f"room = {self.schema.elements_max}")
         self.write(1, "try:")
-        result = self.struct(2, self.schema.root)
-        self.write(2, f"return {result}, p")
+        self.struct(2, self.schema.root, "message")
+        self.flush(2)
         self.write(1, "except DECODE_FAILURES as error:")
-        title = f"{self.schema.name} version {self.version}"
         self.write(2, f"raise Malformed('{title}: ' + str(error)) from error")
+        self.write(1, f"if p > end: raise Malformed('{title}: it ends too early')")
+        self.write(1, "return message, p")
 
-    def struct(self, depth: int, struct: Struct) -> str:
-        made = self.source.variable("o")
-        self.write(depth, f"{made} = new({struct.name})")
-        present = struct.at(self.version)
+    def flush(self, depth: int) -> None:
+        """Write what reads the gathered numbers. Needed before anything that looks at them or at the position."""
+        if not self.pending:
+            return
+        letters = "".join(letter for letter, _ in self.pending)
+        targets = "".join(f"{target}, " for _, target in self.pending)
+        if letters == "B":
+            self.write(depth, f"{self.pending[0][1]} = buf[p]; p += 1")
+        else:
+            size = struct.calcsize(">" + letters)
+            self.write(depth, f"{targets}= {self.source.format_method('unpack_from', letters)}(buf, p); p += {size}")
+        self.pending = []
+
+    def struct(self, depth: int, struct: Struct, target: str) -> None:
+        self.write(depth, f"{target} = new({struct.name})")
         for each in struct.fields:
             if not each.versions.has(self.version):
-                self.write(depth, f"{made}.{each.name} = {self.default(each)}")
+                self.write(depth, f"{target}.{each.name} = {self.default(each)}")
+        present = struct.at(self.version)
         plain = [each for each in present if not each.tagged.has(self.version)]
-        self.plain_fields(depth, made, plain)
+        for each in plain:
+            self.value(depth, each, f"{target}.{each.name}")
         if self.is_flexible:
-            self.tagged_fields(depth, made, present[len(plain) :])
-        return made
+            self.tagged_fields(depth, present[len(plain) :], target)
 
     def default(self, each: Field) -> str:
         if each.struct and not each.is_array and not each.is_optional_struct:
             return f"{each.kind}()"
         return self.source.constant(each.default)
 
-    def plain_fields(self, depth: int, made: str, plain: list[Field]) -> None:
-        run: list[Field] = []
-        for each in plain:
-            if each.kind in FIXED and not each.is_array:
-                run.append(each)
-                continue
-            self.fixed_run(depth, made, run)
-            run = []
-            self.write(depth, f"{made}.{each.name} = {self.value(depth, each)}")
-        self.fixed_run(depth, made, run)
-
-    def fixed_run(self, depth: int, made: str, run: list[Field]) -> None:
-        if run:
-            targets = "".join(f"{made}.{each.name}, " for each in run)
-            unpack = self.source.format_method("unpack_from", "".join(FIXED[each.kind] for each in run))
-            size = sum(FIXED_BYTES[each.kind] for each in run)
-            self.write(depth, f"{targets}= {unpack}(buf, p); p += {size}")
-
-    def tagged_fields(self, depth: int, made: str, tagged: list[Field]) -> None:
+    def tagged_fields(self, depth: int, tagged: list[Field], holder: str) -> None:
+        count = self.source.variable("t")
+        self.pending.append(("B", count))
+        self.flush(depth)
         if not tagged:
-            self.write(depth, "if buf[p]: p = skip_tags(buf, p, end)")
-            self.write(depth, "else: p += 1")
+            self.write(depth, f"if {count}: p = skip_tags(buf, p - 1, end)")
             return
         for each in tagged:
-            self.write(depth, f"{made}.{each.name} = {self.default(each)}")
-        count, tag, stop = (self.source.variable(letter) for letter in "ntz")
-        self.uvarint(depth, count)
-        self.write(depth, f"if {count}: check_tag_count({count})")
-        self.write(depth, f"for _ in range({count}):")
-        self.uvarint(depth + 1, tag)
-        self.uvarint(depth + 1, stop)
-        self.write(depth + 1, f"{stop} += p")
-        self.write(depth + 1, f"if {stop} > end: raise Malformed('a tagged field ends after the message')")
-        word = "if"
-        for each in tagged:
-            self.write(depth + 1, f"{word} {tag} == {each.tag}:")
-            self.write(depth + 2, f"{made}.{each.name} = {self.value(depth + 2, each)}")
-            self.write(depth + 2, f"if p != {stop}: raise Malformed('{each.name}: not the size it was said to be')")
-            word = "elif"
-        self.write(depth + 1, f"p = {stop}")
+            self.write(depth, f"{holder}.{each.name} = {self.default(each)}")
+        self.write(depth, f"if {count}:")
+        self.write(depth + 1, f"if {count} > 127: {count}, p = read_uvarint(buf, p - 1)")
+        self.write(depth + 1, f"check_tag_count({count})")
+        self.write(depth + 1, f"for _ in range({count}):")
+        self.tagged_field(depth + 2, tagged, holder)
 
-    def value(self, depth: int, each: Field) -> str:
-        """Write what reads a field; the expression that then holds its value."""
+    def tagged_field(self, depth: int, tagged: list[Field], holder: str) -> None:
+        tag, stop = self.source.variable("t"), self.source.variable("q")
+        self.uvarint(depth, tag)
+        self.uvarint(depth, stop)
+        self.write(depth, f"{stop} += p")
+        self.write(depth, f"if {stop} > end: raise Malformed('a tagged field ends after the message')")
+        for word, each in zip(["if"] + ["elif"] * len(tagged), tagged, strict=False):
+            self.write(depth, f"{word} {tag} == {each.tag}:")
+            self.value(depth + 1, each, f"{holder}.{each.name}")
+            self.flush(depth + 1)
+            self.write(depth + 1, f"if p != {stop}: raise Malformed('{each.name} is not the size it was said to be')")
+        self.write(depth, f"p = {stop}")  # a field we do not know is passed over
+
+    def value(self, depth: int, each: Field, target: str) -> None:
+        """Write what reads a field into `target`."""
+        is_nullable = each.nullable.has(self.version)
         if each.is_array:
-            return self.array(depth, each)
-        if each.struct is None:
-            return self.primitive(depth, each, is_nullable=each.nullable.has(self.version))
-        if not each.nullable.has(self.version):
-            return self.struct(depth, each.struct)
-        # A byte says whether it is there: -1 for null, or 0 where the struct is a tagged field.
-        value, is_there = self.source.variable("v"), "> 0" if each.tagged.has(self.version) else "< 128"
-        self.write(depth, f"{value} = None; p += 1")
-        self.write(depth, f"if buf[p - 1] {is_there}:")
-        self.write(depth + 1, f"{value} = {self.struct(depth + 1, each.struct)}")
-        return value
+            self.array(depth, each, target, is_nullable=is_nullable)
+        elif each.struct is None:
+            self.primitive(depth, each, target, is_nullable=is_nullable)
+        elif is_nullable:
+            self.nullable_struct(depth, each, each.struct, target)
+        else:
+            made = self.source.variable("o")
+            self.struct(depth, each.struct, made)
+            self.write(depth, f"{target} = {made}")
 
-    def primitive(self, depth: int, each: Field, *, is_nullable: bool) -> str:
-        value = self.source.variable("v")
+    def nullable_struct(self, depth: int, each: Field, struct: Struct, target: str) -> None:
+        """A byte says whether it is there: -1 for null, or 0 where the struct is a tagged field."""
+        mark, made = self.source.variable("n"), self.source.variable("o")
+        self.pending.append(("B", mark))
+        self.flush(depth)
+        self.write(depth, f"if {mark} {'> 0' if each.tagged.has(self.version) else '< 128'}:")
+        self.struct(depth + 1, struct, made)
+        self.flush(depth + 1)
+        self.write(depth + 1, f"{target} = {made}")
+        self.write(depth, f"else: {target} = None")
+
+    def primitive(self, depth: int, each: Field, target: str, *, is_nullable: bool) -> None:
         if each.kind in FIXED:
-            unpack = self.source.format_method("unpack_from", FIXED[each.kind])
-            self.write(depth, f"{value}, = {unpack}(buf, p); p += {FIXED_BYTES[each.kind]}")
-            return value
+            self.pending.append((FIXED[each.kind], target))
+            return
         stop = self.source.variable("q")
         self.length(depth, stop, "h" if each.kind == "string" else "i")
-        self.write(depth, f"if {stop} < 0:")
-        self.write(depth + 1, f"{value} = None" if is_nullable else f"raise Malformed('{each.name}: null')")
-        self.write(depth, "else:")
-        self.write(depth + 1, f"{stop} += p")
-        self.write(depth + 1, f"if {stop} > end: raise Malformed('{each.name}: ends after the message')")
-        self.write(depth + 1, f"{value} = {self.taken(each.kind, stop)}; p = {stop}")
-        return value
+        self.write(depth, f"if {stop}{'' if self.is_flexible else ' >= 0'}:")
+        self.write(depth + 1, f"{stop} += p{' - 1' if self.is_flexible else ''}")
+        self.write(depth + 1, f"{target} = {self.taken(each.kind, stop)}; p = {stop}")
+        self.write(depth, f"else: {self.null(each, target, is_nullable)}")
 
     def taken(self, kind: str, stop: str) -> str:
         if kind == "records":
@@ -160,58 +169,61 @@ class _Writer:
         copy = f"buf[p:{stop}]" if self.is_copied else f"buf[p:{stop}].tobytes()"
         return f"{copy}.decode()" if kind == "string" else copy
 
-    def array(self, depth: int, each: Field) -> str:
-        value, count = self.source.variable("v"), self.source.variable("n")
-        self.length(depth, count, "i")
-        self.write(depth, f"if {count} < 0:")
-        null = f"{value} = None" if each.nullable.has(self.version) else f"raise Malformed('{each.name}: null')"
-        self.write(depth + 1, null)
-        self.write(depth, "else:")
-        smallest = self.element_bytes_min(each)
-        self.write(depth + 1, f"room -= {count}")
-        self.write(depth + 1, f"if room < 0 or {count} * {smallest} > end - p:")
-        self.write(depth + 2, f"raise Malformed('{each.name}: ' + str({count}) + ' elements')")
-        if each.kind in FIXED and each.kind != "uuid":
-            self.numbers(depth + 1, each, value, count)
-        else:
-            self.elements(depth + 1, each, value, count)
-        return value
+    def null(self, each: Field, target: str, is_nullable: bool) -> str:
+        return f"{target} = None" if is_nullable else f"raise Malformed('{each.name} is null')"
 
-    def numbers(self, depth: int, each: Field, value: str, count: str) -> None:
+    def array(self, depth: int, each: Field, target: str, *, is_nullable: bool) -> None:
+        count = self.source.variable("n")
+        self.length(depth, count, "i")
+        if self.is_flexible:
+            self.write(depth, f"{count} -= 1")
+        self.write(depth, f"if {count} > 0:")
+        self.write(depth + 1, f"room -= {count}")
+        self.write(depth + 1, f"if room < 0 or {count} * {self.element_bytes_min(each)} > end - p:")
+        self.write(depth + 2, f"raise Malformed('{each.name} has ' + str({count}) + ' elements')")
+        if each.kind in FIXED and each.kind != "uuid":
+            self.numbers(depth + 1, each, target, count)
+        else:
+            self.elements(depth + 1, each, target, count)
+        self.write(depth, f"elif {count} == 0: {target} = ()")
+        self.write(depth, f"else: {self.null(each, target, is_nullable)}")
+
+    def numbers(self, depth: int, each: Field, target: str, count: str) -> None:
         letter = FIXED[each.kind]
         table = self.source.format_table("unpack_from", letter)
         slow = f"unpack_from('>%d{letter}' % {count}, buf, p)"
-        self.write(depth, f"{value} = {table}[{count}](buf, p) if {count} < {TABLE_SIZE} else {slow}")
+        self.write(depth, f"{target} = {table}[{count}](buf, p) if {count} < {TABLE_SIZE} else {slow}")
         self.write(depth, f"p += {count} * {FIXED_BYTES[each.kind]}")
 
-    def elements(self, depth: int, each: Field, value: str, count: str) -> None:
-        self.write(depth, f"{value} = []")
+    def elements(self, depth: int, each: Field, target: str, count: str) -> None:
+        gathered, element = self.source.variable("v"), self.source.variable("e")
+        self.write(depth, f"{target} = {gathered} = []")
         self.write(depth, f"for _ in range({count}):")
         if each.struct:
-            element = self.struct(depth + 1, each.struct)
+            self.struct(depth + 1, each.struct, element)
         else:
-            element = self.primitive(depth + 1, each, is_nullable=False)
-        self.write(depth + 1, f"{value}.append({element})")
+            self.primitive(depth + 1, each, element, is_nullable=False)
+        self.flush(depth + 1)
+        self.write(depth + 1, f"{gathered}.append({element})")
 
     def length(self, depth: int, name: str, letter: str) -> None:
+        """The length of what follows, which is one more than it says in a flexible version."""
         if self.is_flexible:
             self.uvarint(depth, name)
-            self.write(depth, f"{name} -= 1")
         else:
-            unpack = self.source.format_method("unpack_from", letter)
-            self.write(depth, f"{name}, = {unpack}(buf, p); p += {2 if letter == 'h' else 4}")
+            self.pending.append((letter, name))
+            self.flush(depth)
 
     def uvarint(self, depth: int, name: str) -> None:
-        self.write(depth, f"{name} = buf[p]; p += 1")
+        self.pending.append(("B", name))
+        self.flush(depth)
         self.write(depth, f"if {name} > 127: {name}, p = read_uvarint(buf, p - 1)")
 
     def element_bytes_min(self, each: Field) -> int:
-        if each.struct:
-            size = self.struct_bytes_min(each.struct)
-            # A count of elements that take no bytes is not bounded by the frame.
-            assert size > 0, f"{each.name} of {self.schema.name} would be an array of nothing"
-            return size
-        return self.plain_bytes_min(each.kind)
+        """A count of elements that take no bytes would not be bounded by the frame: there must be none such."""
+        size = self.struct_bytes_min(each.struct) if each.struct else self.plain_bytes_min(each.kind)
+        assert size > 0, f"{each.name} of {self.schema.name} is an array of nothing"
+        return size
 
     def plain_bytes_min(self, kind: str) -> int:
         if kind in FIXED:

@@ -15,6 +15,12 @@ BODY_UNKNOWN: Final = -1  # where a body would begin that no schema describes
 JOINED_BYTES_MAX: Final = 4096
 
 _REQUEST_HEADER = Struct(">hhih")
+_new = tuple.__new__  # without the detour through a named tuple's own constructor
+_HAS_TAGS: Final = {
+    (api.key, version): api.flexible.has(version)
+    for api in APIS.values()
+    for version in range(api.versions.first, api.versions.last + 1)
+}
 _RESPONSE_PREFIX = Struct(">ii")
 _RESPONSE_PREFIX_WITH_TAGS = Struct(">iiB")
 
@@ -35,28 +41,22 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     version that is still to be invented can be answered.
     """
     try:
-        return _parse_request_header(frame)
+        api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        position = _REQUEST_HEADER.size
+        client_id = None
+        if size >= 0:
+            stop = position + size
+            client_id = frame[position:stop].tobytes().decode()
+            position = stop
+        header = _new(RequestHeader, (api_key, api_version, correlation_id, client_id))
+        has_tags = _HAS_TAGS.get((api_key, api_version))
+        if has_tags:
+            position = skip_tags(frame, position, len(frame)) if frame[position] else position + 1
     except DECODE_FAILURES as error:
         raise Malformed(f"request header: {error}") from error
-
-
-def _parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
-    position = _REQUEST_HEADER.size
-    client_id = None
-    if size >= 0:
-        stop = position + size
-        if stop > len(frame):
-            raise Malformed("request header: the client id ends after the frame")
-        client_id = frame[position:stop].tobytes().decode()
-        position = stop
-    header = RequestHeader(api_key, api_version, correlation_id, client_id)
-    api = APIS.get(api_key)
-    if api is None or not api.versions.has(api_version):
-        return header, BODY_UNKNOWN
-    if api.flexible.has(api_version):
-        position = skip_tags(frame, position, len(frame)) if frame[position] else position + 1
-    return header, position
+    if position > len(frame):
+        raise Malformed("request header: the client id ends after the frame")
+    return header, BODY_UNKNOWN if has_tags is None else position
 
 
 def frame_request(header: RequestHeader, message: Any) -> list[Piece]:
@@ -77,7 +77,7 @@ def _request_header_bytes(header: RequestHeader) -> bytes:
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)
     # The client id keeps its two-byte length in the flexible header too: a broker reads it before it knows the version.
-    tags = b"\0" if APIS[api_key].flexible.has(api_version) else b""
+    tags = b"\0" if _HAS_TAGS[api_key, api_version] else b""
     return _REQUEST_HEADER.pack(api_key, api_version, correlation_id, size) + name + tags
 
 
@@ -110,8 +110,11 @@ def parse_response_header(api_key: int, version: int, frame: memoryview) -> tupl
 
 def _gather(pieces: list[Piece], length: int) -> list[Piece]:
     """Join small neighbours; large buffers and slices of files stay as they are."""
-    if length <= JOINED_BYTES_MAX and not any(type(piece) is FileSlice for piece in pieces):
-        return [b"".join(pieces)]  # type: ignore[arg-type]  # no file slice among them
+    if length <= JOINED_BYTES_MAX:
+        try:
+            return [b"".join(pieces)]  # type: ignore[arg-type]
+        except TypeError:
+            pass  # a slice of a file is among them
     gathered: list[Piece] = []
     small: list[Any] = []
     for piece in pieces:
