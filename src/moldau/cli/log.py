@@ -1,0 +1,140 @@
+"""`moldau log`: what is in the files of a data folder, ours or Apache Kafka's."""
+
+import mmap
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from moldau.cli.errors import Complaint
+from moldau.cli.options import Json
+from moldau.cli.output import human_bytes, note, show_json_line
+
+app = typer.Typer(help="Look into the files of a data folder.", no_args_is_help=True)
+
+Entry = dict[str, Any]
+
+
+class Decoder(StrEnum):
+    """How the values of records are read."""
+
+    AUTO = "auto"
+    NONE = "none"
+    METADATA = "metadata"
+    OFFSETS = "offsets"
+    TRANSACTIONS = "transactions"
+
+
+@app.callback()
+def log() -> None:
+    """Look into the files of a data folder."""
+
+
+@app.command()
+def dump(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER…", show_default=False)],
+    records: Annotated[bool, typer.Option("--records", "-r", help="Show the records in each batch too.")] = False,
+    decoder: Annotated[
+        Decoder, typer.Option(help="What the records are; by default the name of their folder tells.")
+    ] = Decoder.AUTO,
+    json: Json = False,
+) -> None:
+    """Show segments, indexes, snapshots and checkpoints; ends with an error if something in them is broken."""
+    broken = 0
+    for path in _files(paths):
+        if not json:
+            print(f"{path}  ({human_bytes(path.stat().st_size)})")
+        for entry in _entries(path, records, decoder):
+            broken += not entry.get("is_valid", True)
+            if json:
+                show_json_line({"file": str(path), **entry})
+            else:
+                print(_line(entry))
+    if broken:
+        raise Complaint(f"{broken} broken {'entry' if broken == 1 else 'entries'}")
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    """The files themselves, and those of folders that we know, in order."""
+    from moldau.cli.dump_files import kind_of
+
+    for path in paths:
+        if path.is_dir():
+            known = sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each))
+            if not known:
+                note(f"{path}: no file of a log in it")
+            yield from known
+        elif path.exists():
+            yield path
+        else:
+            raise Complaint(f"{path}: no such file or folder")
+
+
+def _entries(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
+    from moldau.cli.dump_files import BROKEN, FILES, kind_of
+
+    kind = kind_of(path)
+    if kind is None:
+        raise Complaint(f"{path}: not a file of a log; they end in .log .index .timeindex .txnindex .snapshot …")
+    try:
+        if kind == "segment":
+            yield from _segment(path, with_records, decoder)
+        else:
+            yield from FILES[kind](path.read_bytes(), _base_offset(path))
+    except BROKEN as error:
+        yield {"type": "broken_file", "is_valid": False, "why": str(error)}
+
+
+def _segment(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
+    from moldau.cli import dump_segments
+
+    if path.stat().st_size == 0:
+        return
+    functions = {
+        Decoder.NONE: dump_segments.plain_record,
+        Decoder.METADATA: dump_segments.metadata_record,
+        Decoder.OFFSETS: dump_segments.group_record,
+        Decoder.TRANSACTIONS: dump_segments.transaction_record,
+    }
+    chosen = _guess(path) if decoder is Decoder.AUTO else decoder
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = memoryview(mapped)
+        try:
+            yield from dump_segments.segment_entries(view, with_records=with_records, decoder=functions[chosen])
+        finally:
+            view.release()
+
+
+def _guess(path: Path) -> Decoder:
+    folder = path.resolve().parent.name
+    if folder.startswith("__cluster_metadata") or path.suffix == ".checkpoint":
+        return Decoder.METADATA
+    if folder.startswith("__consumer_offsets-"):
+        return Decoder.OFFSETS
+    if folder.startswith("__transaction_state-"):
+        return Decoder.TRANSACTIONS
+    return Decoder.NONE
+
+
+def _base_offset(path: Path) -> int:
+    return int(path.stem) if path.stem.isdecimal() else 0
+
+
+def _line(entry: Entry) -> str:
+    import json
+
+    shown = {name: value for name, value in entry.items() if name != "type" and _is_telling(name, value)}
+    words = (f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in shown.items())
+    indent = "    " if entry["type"] in ("record", "control", "broken_records") else "  "
+    return f"{indent}{entry['type']}  " + "  ".join(words)
+
+
+def _is_telling(name: str, value: object) -> bool:
+    """For people, what is as it nearly always is need not be said."""
+    if name == "is_valid":
+        return value is False
+    if name.startswith(("producer_", "base_sequence", "last_sequence")):
+        return value != -1
+    return not (name.startswith("is_") and value is False) and not (name == "delete_horizon_ms" and value is None)
