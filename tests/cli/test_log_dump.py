@@ -1,0 +1,189 @@
+"""`moldau log dump` shows what is in the files of a data folder, and finds what is broken."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
+from moldau.records.control import ControlType, build_control_batch, build_transaction_marker
+from moldau.storage import snapshots, transaction_index
+from moldau.storage.producers import AppendedBatch, Producer, Producers
+from moldau.wire import messages
+from moldau.wire.data_records import encode_data, encode_metadata_record
+
+pytestmark = pytest.mark.proves("A4", part="log dump")
+
+SEGMENT = "00000000000000000100.log"
+
+
+def dump(*arguments: object, code: int = 0) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(app, ["log", "dump", "--json", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def segment(folder: Path, *batches: bytes | bytearray, name: str = SEGMENT) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def two_records(**options: Any) -> bytearray:
+    return build_batch([(5, b"k", b"v", (("h", b"x"),)), (7, None, None, ())], base_offset=100, **options)
+
+
+def test_batches_are_shown_with_their_place_and_health(tmp_path: Path) -> None:
+    first = two_records(compression=Compression.LZ4, producer_id=9, producer_epoch=1, base_sequence=4, leader_epoch=3)
+    second = build_batch([(8, None, b"z", ())], base_offset=102)
+    one, two = dump(segment(tmp_path, first, second))
+    assert one["type"] == "batch"
+    assert (one["base_offset"], one["last_offset"], one["count"], one["position"]) == (100, 101, 2, 0)
+    assert (one["compression"], one["producer_id"], one["base_sequence"], one["last_sequence"]) == ("lz4", 9, 4, 5)
+    assert (one["leader_epoch"], one["base_timestamp"], one["max_timestamp"]) == (3, 5, 7)
+    assert one["is_valid"]
+    assert (two["position"], two["size_bytes"], two["base_offset"]) == (len(first), len(second), 102)
+
+
+def test_records_are_shown_when_asked_for(tmp_path: Path) -> None:
+    _, one, two = dump(segment(tmp_path, two_records()), "--records")
+    assert one == {
+        "file": str(tmp_path / SEGMENT),
+        "type": "record",
+        "offset": 100,
+        "timestamp": 5,
+        "key": "k",
+        "value": "v",
+        "headers": [{"name": "h", "value": "x"}],
+    }
+    assert (two["offset"], two["key"], two["value"]) == (101, None, None)
+
+
+def test_a_batch_whose_checksum_does_not_fit_is_found(tmp_path: Path) -> None:
+    batch = two_records()
+    batch[-1] ^= 1
+    (entry,) = dump(segment(tmp_path, batch), "--records", code=1)
+    assert entry["is_valid"] is False
+
+
+@pytest.mark.parametrize("cut", [1, 11, 30, 60, 70])
+def test_a_torn_tail_is_found(tmp_path: Path, cut: int) -> None:
+    batch = two_records()
+    entries = dump(segment(tmp_path, batch, batch[:cut]), code=1)
+    assert [each["type"] for each in entries] == ["batch", "torn"]
+    assert (entries[1]["position"], entries[1]["size_bytes"]) == (len(batch), cut)
+
+
+def test_room_that_was_reserved_is_not_broken(tmp_path: Path) -> None:
+    assert len(dump(segment(tmp_path, two_records(), bytes(5000)))) == 1
+
+
+def test_an_old_message_set_is_named_and_passed_over(tmp_path: Path) -> None:
+    body = struct.pack(">IbbqiI", 0, 1, 0, 5, -1, 0)
+    old = struct.pack(">qi", 100, len(body)) + body
+    legacy, batch = dump(segment(tmp_path, old, two_records()))
+    assert (legacy["type"], legacy["magic"], batch["type"]) == ("message_set", 1, "batch")
+
+
+def test_transaction_markers_are_spelt_out(tmp_path: Path) -> None:
+    marker = build_transaction_marker(
+        is_commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=3, timestamp_ms=1
+    )
+    batch, control = dump(segment(tmp_path, marker), "-r")
+    assert batch["is_control"]
+    assert (control["control"], control["data"]) == ("abort", {"coordinator_epoch": 3})
+
+
+def test_the_metadata_log_is_decoded_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    voter = messages.LeaderChangeMessage.Voter(voter_id=1)
+    change = encode_data(messages.LeaderChangeMessage(leader_id=1, voters=[voter]), 0)
+    topic = encode_metadata_record(messages.TopicRecord(name="orders", topic_id=bytes(range(16))), 0)
+    path = segment(
+        tmp_path / "__cluster_metadata-0",
+        build_control_batch([(ControlType.LEADER_CHANGE, change)], timestamp_ms=1),
+        build_batch([(1, None, topic, ())], base_offset=1),
+        name="00000000000000000000.log",
+    )
+    _, leader, _, record = dump(path, "--records")
+    assert (leader["control"], leader["data"]["leader_id"]) == ("leader_change", 1)
+    assert (record["record"], record["data"]["name"]) == ("TopicRecord", "orders")
+    assert record["data"]["topic_id"] == "AAECAwQFBgcICQoLDA0ODw"
+    assert dump(path, "-r", "--decoder", "none")[3]["type"] == "record"
+
+
+def test_a_metadata_record_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
+    path = segment(tmp_path / "__cluster_metadata-0", build_batch([(1, None, b"\x09", ())]))
+    _, record = dump(path, "-r", code=1)
+    assert record["is_valid"] is False
+
+
+def test_indexes_are_shown_up_to_their_reserved_room(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000100.index"
+    index.write_bytes(struct.pack(">iiii", 4, 0, 9, 4096) + bytes(80))
+    assert [(each["offset"], each["position"]) for each in dump(index)] == [(104, 0), (109, 4096)]
+    times = tmp_path / "00000000000000000100.timeindex"
+    times.write_bytes(struct.pack(">qiqi", 1000, 4, 2000, 9) + bytes(120))
+    assert [(each["timestamp"], each["offset"]) for each in dump(times)] == [(1000, 104), (2000, 109)]
+
+
+def test_an_index_that_goes_back_or_is_cut_is_broken(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000000.index"
+    index.write_bytes(struct.pack(">iiii", 9, 0, 4, 4096) + b"\x01")
+    entries = dump(index, code=1)
+    assert [each["is_valid"] for each in entries] == [True, False, False]
+
+
+def test_producers_aborts_epochs_and_checkpoints_are_shown(tmp_path: Path) -> None:
+    producers = Producers()
+    producer = Producer(epoch=2, last_timestamp=50, coordinator_epoch=-1, transaction_start=-1)
+    producer.batches.append(AppendedBatch(0, 4, 10, 14, 50))
+    producers.by_id[77] = producer
+    (tmp_path / "00000000000000000015.snapshot").write_bytes(snapshots.encode(producers))
+    aborted = transaction_index.AbortedTransaction(77, 1, 5, 6)
+    (tmp_path / "00000000000000000000.txnindex").write_bytes(transaction_index.encode([aborted]))
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 100\n")
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nmy topic-x 2 55\n".replace("my topic-x", "t-x"))
+    (tmp_path / "meta.properties").write_text("#\ncluster.id=abc\nversion=1\n")
+    (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw")
+    (tmp_path / "quorum-state").write_text('{"leaderId":1,"leaderEpoch":4}')
+    entries = {(each["type"], each.get("name")): each for each in dump(tmp_path)}
+    assert entries["producer", None]["last_offset"] == 14
+    assert entries["aborted_transaction", None]["last_stable_offset"] == 6
+    assert entries["leader_epoch", None]["start_offset"] == 100
+    assert (entries["checkpoint", None]["topic"], entries["checkpoint", None]["offset"]) == ("t-x", 55)
+    assert entries["property", "cluster.id"]["value"] == "abc"
+    assert entries["property", "topic_id"]["value"] == "AAECAwQFBgcICQoLDA0ODw"
+    assert entries["property", "leaderEpoch"]["value"] == 4
+
+
+@pytest.mark.parametrize("name", ["00000000000000000015.snapshot", "leader-epoch-checkpoint", "quorum-state"])
+def test_a_broken_file_is_named_and_does_not_stop_the_others(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x00garbage")
+    segment(tmp_path, two_records())
+    kinds = sorted(each["type"] for each in dump(tmp_path, code=1))
+    assert kinds == ["batch", "broken_file"]
+
+
+def test_people_read_lines_without_what_goes_without_saying(tmp_path: Path) -> None:
+    path = segment(tmp_path, two_records())
+    result = CliRunner().invoke(app, ["log", "dump", str(path), "-r"])
+    assert result.exit_code == 0
+    head, batch, first, _ = result.stdout.splitlines()
+    assert head.startswith(str(path))
+    assert "base_offset 100  last_offset 101  count 2" in batch
+    assert "producer_id" not in batch
+    assert 'key k  value v  headers [{"name": "h", "value": "x"}]' in first
+
+
+@pytest.mark.parametrize("name", ["nothing.log", "strange.txt"])
+def test_what_cannot_be_dumped_is_said_in_a_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "strange.txt").write_text("?")
+    result = CliRunner().invoke(app, ["log", "dump", str(tmp_path / name)])
+    assert result.exit_code == 1
+    assert "no such file" in result.stderr or "not a file of a log" in result.stderr
