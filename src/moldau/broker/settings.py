@@ -393,9 +393,14 @@ class ObservationSettings:
 
     metrics_listener: str = setting(
         "moldau.metrics.listener",
-        "",
+        "localhost:9404",
         check=_address,
         doc="The host:port where /metrics is served for Prometheus; empty serves none.",
+    )
+    is_portable: bool = setting(
+        "moldau.portable.io",
+        False,
+        doc="Use only what every POSIX system has: no sendfile, no MSG_MORE, no fallocate. Slower; for tests.",
     )
     log_format: str = setting(
         "moldau.log.format",

@@ -222,3 +222,14 @@ class Network(Protocol):
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
         """Plain HTTP GET, for metrics: the path goes in, a page comes out."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """All of them together, as a node is given them."""
+
+    clock: Clock
+    random: Random
+    executor: Executor
+    disk: Disk
+    network: Network

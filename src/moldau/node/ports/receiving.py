@@ -80,6 +80,8 @@ class ReceiveBuffer:
         self._extra_bytes = 0
         self._quiet_reads = 0
         self._was_filled = False
+        self.start = 0
+        self.end = 0
         self._hold(_NOTHING)
 
     def room(self) -> memoryview:

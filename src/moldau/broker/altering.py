@@ -1,0 +1,24 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: who may alter what."""
+
+from moldau.broker.access import CLUSTER, Operation, ResourceKind
+from moldau.broker.access import Resource as Protected
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.image import Resource, ResourceType
+from moldau.model.errors import InvalidRequest, KafkaError
+
+
+def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
+    """Why this client may not alter this resource's configs, if it may not."""
+    if resource.type == ResourceType.TOPIC:
+        protected = Protected(ResourceKind.TOPIC, resource.name)
+    elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        protected = CLUSTER
+    else:
+        return InvalidRequest(f"Configs of resource type {resource.type} cannot be altered here.")
+    try:
+        context.authorize(Operation.ALTER_CONFIGS, protected)
+    except KafkaError as error:
+        return error
+    if resource.type == ResourceType.BROKER_LOGGER:
+        return InvalidRequest("This broker's log levels are set with moldau.log.level.")
+    return None

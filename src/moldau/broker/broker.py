@@ -1,0 +1,169 @@
+"""The broker: everything a handler may ask for, in one place. It is put together by `moldau.node`."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from moldau.broker.access import AllowAll, Authorizer
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.handlers.table import served_apis
+from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.store import LogStore
+from moldau.broker.partitions.syncing import Syncing
+from moldau.broker.partitions.table import Partitions
+from moldau.broker.partitions.upkeep import Upkeep
+from moldau.broker.producer_ids import ProducerIds
+from moldau.broker.publishing import Publishing
+from moldau.broker.router import Router
+from moldau.broker.sessions import FetchSessions
+from moldau.broker.setting_values import (
+    BrokerTexts,
+    DescribedSetting,
+    describe_topic,
+    effective_broker_settings,
+    effective_log_settings,
+)
+from moldau.broker.settings import BrokerSettings
+from moldau.broker.stalls import LoopStalls
+from moldau.broker.topics import METADATA_TOPIC
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType, VersionRange
+from moldau.machines.metadata.producer_ids import ProducerIdBlock
+from moldau.model.errors import InvalidConfig
+from moldau.model.ids import Address
+from moldau.model.ports import Ports
+from moldau.storage.settings import LogSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """The services behind the handlers."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        settings: BrokerSettings,
+        static: Mapping[str, str],
+        data_folder: str,
+        cluster_id: str,
+        store: LogStore,
+        metadata: MetadataDriver,
+        on_failure: Callable[[str, BaseException], None],
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self.clock = ports.clock
+        self.random = ports.random
+        self.executor = ports.executor
+        self._disk = ports.disk
+        self.settings = settings
+        self.texts = BrokerTexts(static=static)
+        self.node_id = settings.node_id
+        self.cluster_id = cluster_id
+        self.data_folder = data_folder
+        self._store = store
+        self.metadata = metadata
+        self.authorizer = authorizer or AllowAll()
+        self.allows_all = authorizer is None
+        self._on_failure = on_failure
+        self.disk_errors = 0
+        self._broker_epoch = -1
+        self.bugs = 0
+        self.traffic = TrafficMeter()
+        self.router = Router(served_apis())
+        self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
+        self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
+        self.syncing = Syncing(ports.executor, ports.clock, on_failure)
+        self.partitions = Partitions(
+            self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed
+        )
+        self.upkeep = Upkeep(self.partitions, self.syncing, ports.clock, ports.disk, ports.executor, on_failure)
+        self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
+        self.stalls = LoopStalls(ports.clock)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+
+    # -- metadata
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata that is in effect here."""
+        return self.publishing.image
+
+    @property
+    def controller_id(self) -> int:
+        return self.node_id
+
+    async def caught_up(self) -> None:
+        """Until what is committed so far is in effect here."""
+        await self.publishing.caught_up()
+
+    async def _follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if any(resource.type == ResourceType.BROKER for resource in delta.configs):
+            self._take_settings(image)
+        await self.partitions.follow(image, delta)
+
+    def _take_settings(self, image: MetadataImage) -> None:
+        """Settings of brokers were changed while we run."""
+        self.texts = self.texts._replace(
+            per_broker=image.configs.get(Resource(ResourceType.BROKER, str(self.node_id)), {}),
+            cluster=image.configs.get(Resource(ResourceType.BROKER, ""), {}),
+        )
+        self.settings = effective_broker_settings(self.texts, _passed_over)
+
+    def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
+        return effective_log_settings(image.topic_configs(topic), self.settings.log_defaults, _passed_over)
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]:
+        return describe_topic(overrides, self.texts)
+
+    def reachable_brokers(self, listener: str) -> Iterator[tuple[int, Address, str | None]]:
+        """The brokers of the cluster, as those who came in through this listener reach them."""
+        for broker_id, broker in self.image.brokers.items():
+            address = broker.address(listener)
+            if address is not None and broker.is_active:
+                yield broker_id, address, broker.rack
+
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        epoch = self.image.brokers[self.node_id].epoch
+        return await self.metadata.write(lambda machine: machine.decide_allocate_producer_ids(self.node_id, epoch))
+
+    # -- disk
+
+    def disk_room(self) -> tuple[int, int]:
+        """Bytes in all and bytes free where the data is."""
+        return self._disk.total_bytes(self.data_folder), self._disk.free_bytes(self.data_folder)
+
+    def _disk_failed(self, partition: Partition, error: OSError) -> None:
+        """A write or read failed: the client hears of it, and the log says it, though not for every request."""
+        self.disk_errors += 1
+        if self.disk_errors.bit_count() == 1:  # the first, second, fourth, eighth …
+            logger.error("%s: the disk refuses (%d times by now): %s", partition.name, self.disk_errors, error)
+
+    # -- our own mistakes
+
+    def report_bug(self, where: str, error: BaseException) -> None:
+        """A handler failed in a way that it should not have."""
+        self.bugs += 1
+        logger.error("A bug, please report it: %s", where, exc_info=error)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Bring every log up to the metadata that is committed, then begin the chores."""
+        await self.caught_up()
+        self._store.sweep(self.image, (METADATA_TOPIC,))
+        self.upkeep.start(self.settings)
+        self.stalls.start()
+
+    async def close(self) -> None:
+        """Stop the chores, then flush and close every log."""
+        self.stalls.stop()
+        await self.upkeep.stop()
+        await self.publishing.close()
+        await self.partitions.close()
+        await self._store.close()
+
+
+def _passed_over(refusal: InvalidConfig) -> None:
+    logger.warning("A stored setting is passed over: %s", refusal)

@@ -1,0 +1,66 @@
+"""What a handler knows about the request it answers."""
+
+from typing import TYPE_CHECKING
+
+from moldau.broker.access import Operation, Resource, ResourceKind, refusal
+from moldau.wire.framing import RequestHeader
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class CloseConnection(Exception):
+    """Raised by a handler that cannot answer: the connection is closed and the reason logged."""
+
+
+class RequestContext:
+    """Who asks, where, in which version; and the broker that is asked."""
+
+    __slots__ = (
+        "api_version",
+        "broker",
+        "client_id",
+        "correlation_id",
+        "listener",
+        "peer",
+        "principal",
+        "started_ms",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self, broker: "Broker", listener: str, peer: str, principal: str, header: RequestHeader, started_ms: float
+    ) -> None:
+        self.broker = broker
+        self.listener = listener
+        self.peer = peer
+        self.principal = principal
+        _, self.api_version, self.correlation_id, self.client_id = header
+        self.started_ms = started_ms  # monotonic
+        self.throttle_ms = 0  # a handler sets it; the connection is then muted for so long after the answer
+
+    @property
+    def now_ms(self) -> int:
+        return self.broker.clock.wall_ms()
+
+    def is_allowed(self, operation: Operation, resource: Resource) -> bool:
+        return self.broker.authorizer.is_allowed(self.principal, operation, resource)
+
+    def may(self, operation: Operation, topic: str) -> bool:
+        """Whether this is allowed on a topic: the question of the produce and fetch paths."""
+        return self.broker.allows_all or self.is_allowed(operation, Resource(ResourceKind.TOPIC, topic))
+
+    def authorize(self, operation: Operation, resource: Resource) -> None:
+        """Raises the refusal that belongs to the resource."""
+        if not self.is_allowed(operation, resource):
+            raise refusal(resource)
+
+    def operations(self, resource: Resource, among: tuple[Operation, ...]) -> int:
+        """The allowed ones as the bit set that Metadata and DescribeCluster answer."""
+        bits = 0
+        for operation in among:
+            if self.is_allowed(operation, resource):
+                bits |= 1 << operation.value
+        return bits

@@ -1,0 +1,1 @@
+"""One file per API, and the table that lists them."""

@@ -1,0 +1,50 @@
+"""ApiVersions: what is served here, in which versions, and which features are on."""
+
+import re
+from typing import Final
+
+from moldau.broker.context import RequestContext
+from moldau.model.errors import ErrorCode, InvalidRequest
+from moldau.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+NAMED_FROM: Final = 3  # from here on a client says what software it is
+ZERO_MINIMUM_FROM: Final = 4  # older clients fail on a feature whose minimum is 0 (KIP-584, KAFKA-17011)
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+API_VERSIONS_KEY: Final = 18
+SERVED: Final = (0, 4)
+
+Entry = ApiVersionsResponse.ApiVersion
+
+
+async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    """Computed from the table of handlers, so it cannot promise what is not there."""
+    version = context.api_version
+    if version >= NAMED_FROM and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        raise InvalidRequest("The name and version of the client software may hold letters, digits, dots and hyphens.")
+    broker = context.broker
+    entries = [
+        Entry(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
+        for api in broker.router.apis.values()
+    ]
+    return ApiVersionsResponse(
+        api_keys=entries,
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+            for name, levels in broker.supported_features.items()
+            if levels.lowest > 0 or version >= ZERO_MINIMUM_FROM
+        ],
+        finalized_features_epoch=broker.image.offset,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in broker.image.features.items()
+            if level > 0
+        ],
+    )
+
+
+def unserved() -> ApiVersionsResponse:
+    """For a version from the future: version 0 of the answer, naming what would be understood."""
+    entry = Entry(api_key=API_VERSIONS_KEY, min_version=SERVED[0], max_version=SERVED[1])
+    return ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=[entry])

@@ -1,0 +1,48 @@
+"""CreatePartitions: topics grow."""
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.topics import PLACEMENT_STARTS
+from moldau.machines.metadata.partitions import MorePartitions
+from moldau.model.errors import KafkaError, TopicAuthorizationFailed
+from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
+
+Asked = CreatePartitionsRequest.CreatePartitionsTopic
+Answer = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+    """Each topic grows or is refused by itself."""
+    broker = context.broker
+    answers = []
+    wanted = []
+    for topic in request.topics:
+        if context.may(Operation.ALTER, topic.name):
+            wanted.append(_more(topic))
+        else:
+            refusal = TopicAuthorizationFailed(f"Not authorized to alter topic {topic.name}.")
+            answers.append(_refused(topic.name, refusal))
+    if wanted:
+        start = broker.random.randrange(0, PLACEMENT_STARTS)
+        grown = await broker.metadata.write(
+            lambda machine: machine.decide_create_partitions(wanted, start=start, validate_only=request.validate_only)
+        )
+        await broker.caught_up()
+        answers.extend(Answer(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
+    return CreatePartitionsResponse(results=answers)
+
+
+def _more(topic: Asked) -> MorePartitions:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [list(each.broker_ids) for each in topic.assignments]
+    return MorePartitions(topic.name, topic.count, assignments)
+
+
+def _refused(name: str, error: KafkaError) -> Answer:
+    return Answer(name=name, error_code=int(error.code), error_message=error.message)
+
+
+def refuse(request: CreatePartitionsRequest, error: KafkaError, version: int) -> CreatePartitionsResponse:  # noqa: ARG001
+    """The same error for every topic."""
+    return CreatePartitionsResponse(results=[_refused(topic.name, error) for topic in request.topics])

@@ -1,0 +1,69 @@
+"""DeleteTopics: by name, or from version 6 on by id."""
+
+from typing import Final
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.topics import TopicDeleted, TopicReference
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
+
+BY_ID_FROM: Final = 6
+
+Answer = DeleteTopicsResponse.DeletableTopicResult
+
+
+async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+    """Answered once the deletion is committed and the partitions are closed here."""
+    references = _references(request, context.api_version)
+    refused = {reference: answer for reference in references if (answer := _refusal(reference, context))}
+    wanted = [reference for reference in references if reference not in refused]
+    answers = list(refused.values())
+    if wanted:
+        deleted = await context.broker.metadata.write(lambda machine: machine.decide_delete_topics(wanted))
+        await context.broker.caught_up()
+        answers.extend(_answer(each) for each in deleted)
+    return DeleteTopicsResponse(responses=answers)
+
+
+def _references(request: DeleteTopicsRequest, version: int) -> list[TopicReference]:
+    if version >= BY_ID_FROM:
+        return [TopicReference(topic.name, TopicId(topic.topic_id)) for topic in request.topics]
+    return [TopicReference(name) for name in request.topic_names]
+
+
+def _refusal(reference: TopicReference, context: RequestContext) -> Answer | None:
+    """Somebody who may not see a topic is not told its name."""
+    name = reference.name
+    if name is None:
+        name = context.broker.image.topic_name(reference.topic_id)
+    if name is None or context.may(Operation.DELETE, name):
+        return None
+    is_seen = reference.name is not None or context.may(Operation.DESCRIBE, name)
+    return Answer(
+        name=name if is_seen else None,
+        topic_id=reference.topic_id,
+        error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        error_message=f"Not authorized to delete topic{' ' + name if is_seen else ''}.",
+    )
+
+
+def _answer(deleted: TopicDeleted) -> Answer:
+    return Answer(
+        name=deleted.name, topic_id=deleted.topic_id, error_code=int(deleted.error), error_message=deleted.message
+    )
+
+
+def refuse(request: DeleteTopicsRequest, error: KafkaError, version: int) -> DeleteTopicsResponse:
+    """The same error for every topic."""
+    answers = [
+        Answer(
+            name=each.name,
+            topic_id=each.topic_id or NO_TOPIC_ID,
+            error_code=int(error.code),
+            error_message=error.message,
+        )
+        for each in _references(request, version)
+    ]
+    return DeleteTopicsResponse(responses=answers)

@@ -1,0 +1,42 @@
+"""DescribeLogDirs: how much each partition takes on disk, and how much room there is."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.partitions.partition import Partition
+from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+
+Folder = DescribeLogDirsResponse.DescribeLogDirsResult
+Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+Size = DescribeLogDirsResponse.DescribeLogDirsPartition
+
+
+async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    """A broker has one data folder."""
+    context.authorize(Operation.DESCRIBE, CLUSTER)
+    broker = context.broker
+    total_bytes, free_bytes = broker.disk_room()
+    folder = Folder(
+        log_dir=broker.data_folder,
+        topics=_topics(_asked(request, context)),
+        total_bytes=total_bytes,
+        usable_bytes=free_bytes,
+    )
+    return DescribeLogDirsResponse(results=[folder])
+
+
+def _asked(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[Partition]:
+    if request.topics is None:
+        return context.broker.partitions.all()
+    wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return [each for each in context.broker.partitions.all() if each.name in wanted]
+
+
+def _topics(partitions: Iterable[Partition]) -> list[Topic]:
+    sizes: defaultdict[str, list[Size]] = defaultdict(list)
+    for partition in partitions:
+        size = Size(partition_index=partition.name.partition, partition_size=partition.log.size_bytes, offset_lag=0)
+        sizes[partition.name.topic].append(size)
+    return [Topic(name=name, partitions=sizes[name]) for name in sorted(sizes)]

@@ -1,0 +1,86 @@
+"""DescribeTopicPartitions: topics in pages, for clusters with very many partitions."""
+
+from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.broker.topics import is_internal
+from moldau.machines.metadata.image import TopicImage
+from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, LeaderNotAvailable
+from moldau.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+
+TopicAnswer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+PartitionAnswer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
+    """In the order of names, from the cursor on; the answer's cursor says where to go on."""
+    first_topic, first_index = "", 0
+    if request.cursor is not None:
+        first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
+        if first_index < 0:
+            raise InvalidRequest("The cursor's partition index may not be negative.")
+    left = max(1, min(request.response_partition_limit, context.broker.settings.max_request_partition_size_limit))
+    response = DescribeTopicPartitionsResponse(topics=[])
+    answers: list[TopicAnswer] = []
+    for name in _names(request, context):
+        if name < first_topic:
+            continue
+        start = first_index if name == first_topic else 0
+        if left == 0:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
+            break
+        answer, reached = _topic(name, start, left, context)
+        answers.append(answer)
+        left -= len(answer.partitions)
+        if reached is not None:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=reached)
+            break
+    response.topics = answers
+    return response
+
+
+def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> list[str]:
+    if request.topics:
+        return sorted({topic.name for topic in request.topics})
+    return sorted(name for name in context.broker.image.topics if context.may(Operation.DESCRIBE, name))
+
+
+def _topic(name: str, start: int, count_max: int, context: RequestContext) -> tuple[TopicAnswer, int | None]:
+    """The topic's partitions from `start` on, and where it stopped if there are more."""
+    if not context.may(Operation.DESCRIBE, name):
+        return TopicAnswer(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name=name), None
+    topic = context.broker.image.topics.get(name)
+    if topic is None:
+        return TopicAnswer(error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name=name), None
+    stop = min(len(topic.partitions), start + count_max)
+    answer = TopicAnswer(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(name),
+        partitions=[_partition(topic, index) for index in range(start, stop)],
+        topic_authorized_operations=context.operations(Resource(ResourceKind.TOPIC, name), TOPIC_OPERATIONS),
+    )
+    return answer, stop if stop < len(topic.partitions) else None
+
+
+def _partition(topic: TopicImage, index: int) -> PartitionAnswer:
+    partition = topic.partitions[index]
+    return PartitionAnswer(
+        error_code=int(ErrorCode.NONE if partition.has_leader else LeaderNotAvailable.code),
+        partition_index=index,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.eligible_leader_replicas,
+        last_known_elr=partition.last_known_elr,
+    )
+
+
+def refuse(
+    request: DescribeTopicPartitionsRequest,
+    error: KafkaError,
+    version: int,  # noqa: ARG001
+) -> DescribeTopicPartitionsResponse:
+    """There is no error code for the whole answer, so each topic that was named carries it."""
+    answers = [TopicAnswer(error_code=int(error.code), name=topic.name) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(topics=answers)

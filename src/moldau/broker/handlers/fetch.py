@@ -1,0 +1,174 @@
+"""Fetch: batches from an offset on, straight from the log's files; waits a little when there is nothing yet."""
+
+from typing import Any, Final
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.waiting import FetchWait
+from moldau.broker.sessions import Fetching, Key, Wanted
+from moldau.model.errors import (
+    ErrorCode,
+    KafkaError,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+)
+from moldau.model.ids import NO_OFFSET, TopicId
+from moldau.model.ports import FileSlice
+from moldau.model.units import KiB
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+READ_COMMITTED: Final = 1
+TOPIC_IDS_FROM: Final = 13
+CERTAINLY_CACHED_BYTES: Final = 64 * KiB  # a short read at the end of a log was written a moment ago
+WAIT_MS_MAX: Final = 300_000
+
+PartitionAnswer = FetchResponse.PartitionData
+TopicAnswer = FetchResponse.FetchableTopicResponse
+Aborted = FetchResponse.AbortedTransaction
+
+
+class _Reading:
+    """What one pass over the wanted partitions found."""
+
+    __slots__ = ("answers", "bytes", "has_error", "partitions")
+
+    def __init__(self) -> None:
+        self.answers: dict[Key, Any] = {}
+        self.bytes = 0
+        self.has_error = False
+        self.partitions: list[Partition] = []
+
+
+async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
+    sessions = context.broker.fetch_sessions
+    fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
+    reading = _read(request, fetching, context)
+    if reading.bytes < request.min_bytes and not reading.has_error and request.max_wait_ms > 0 and reading.partitions:
+        wait = FetchWait(request.min_bytes - reading.bytes)
+        wait.watch(reading.partitions)
+        await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
+        reading = _read(request, fetching, context)
+    for answer in reading.answers.values():
+        if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records, answer):
+            await context.broker.executor.run(answer.records.read)
+    return _response(fetching, reading)
+
+
+def _is_at_hand(records: FileSlice, answer: Any) -> bool:
+    """Whether sending the slice will find it in the page cache; a send must not wait for the disk."""
+    if records.length < CERTAINLY_CACHED_BYTES and answer.high_watermark - NO_OFFSET > 0:
+        return records.file.is_cached(1, records.position)
+    return records.file.is_cached(records.length, records.position)
+
+
+def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _Reading:
+    reading = _Reading()
+    left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
+    for key, wanted in fetching.wanted.items():
+        answer = _read_one(request, wanted, context, reading, left_bytes)
+        left_bytes -= len(answer.records)
+        reading.answers[key] = answer
+    return reading
+
+
+def _read_one(
+    request: FetchRequest, wanted: Wanted, context: RequestContext, reading: _Reading, left_bytes: int
+) -> Any:
+    try:
+        partition = _find(wanted, context)
+        partition.check_epoch(wanted.leader_epoch)
+        answer = _read_partition(request, wanted, partition, reading, left_bytes)
+    except KafkaError as error:
+        reading.has_error = True
+        context.broker.traffic.failed_fetches += 1
+        return _refused(wanted.index, error)
+    reading.partitions.append(partition)
+    return answer
+
+
+def _find(wanted: Wanted, context: RequestContext) -> Partition:
+    partitions = context.broker.partitions
+    if not wanted.topic:
+        topic = context.broker.image.topics_by_id.get(TopicId(wanted.topic_id))
+        if topic is None:
+            raise UnknownTopicId("There is no topic with this id.")
+        if not context.may(Operation.READ, topic.name):
+            raise TopicAuthorizationFailed
+        return partitions.get(topic.name, wanted.index)
+    if not context.may(Operation.READ, wanted.topic):
+        raise TopicAuthorizationFailed
+    return partitions.get(wanted.topic, wanted.index)
+
+
+def _read_partition(
+    request: FetchRequest, wanted: Wanted, partition: Partition, reading: _Reading, left_bytes: int
+) -> Any:
+    log = partition.log
+    offset = wanted.offset
+    high_watermark = partition.high_watermark
+    last_stable_offset = partition.last_stable_offset
+    is_committed_only = request.isolation_level == READ_COMMITTED
+    until_offset = last_stable_offset if is_committed_only else high_watermark
+    if not log.start_offset <= offset <= high_watermark:
+        raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {high_watermark}.")
+    records: FileSlice | None = None
+    if offset < until_offset and (left_bytes > 0 or not reading.bytes):
+        max_bytes = max(0, min(wanted.max_bytes, left_bytes))
+        records = partition.read(offset, max_bytes, until_offset, at_least_one=not reading.bytes)
+    traffic = partition.traffic
+    traffic.fetches += 1
+    if records is not None:
+        reading.bytes += records.length
+        traffic.bytes_out += records.length
+    aborted = None
+    if is_committed_only:
+        aborted = _aborted(partition, offset, until_offset) if records is not None else []
+    return PartitionAnswer(
+        partition_index=wanted.index,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log.start_offset,
+        aborted_transactions=aborted,
+        records=b"" if records is None else records,
+    )
+
+
+def _aborted(partition: Partition, offset: int, until_offset: int) -> list[Any]:
+    return [
+        Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in partition.log.aborted_transactions(offset, until_offset)
+    ]
+
+
+def _refused(index: int, error: KafkaError) -> Any:
+    return PartitionAnswer(
+        partition_index=index,
+        error_code=int(error.code),
+        high_watermark=NO_OFFSET,
+        last_stable_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+        records=b"",
+    )
+
+
+def _response(fetching: Fetching, reading: _Reading) -> FetchResponse:
+    topics: dict[str | bytes, list[Any]] = {}
+    responses = []
+    for key, answer in reading.answers.items():
+        wanted = fetching.wanted[key]
+        if not fetching.is_worth_telling(key, wanted, answer):
+            continue
+        partitions = topics.get(key[0])
+        if partitions is None:
+            partitions = topics[key[0]] = []
+            responses.append(TopicAnswer(topic=wanted.topic, topic_id=wanted.topic_id, partitions=partitions))
+        partitions.append(answer)
+    return FetchResponse(session_id=fetching.session_id, responses=responses)
+
+
+def refuse(request: FetchRequest, error: KafkaError, version: int) -> FetchResponse:  # noqa: ARG001
+    """The whole fetch failed: its session is unknown, or out of step."""
+    return FetchResponse(error_code=int(error.code or ErrorCode.UNKNOWN_SERVER_ERROR), responses=[])

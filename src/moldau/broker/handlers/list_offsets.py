@@ -1,0 +1,85 @@
+"""ListOffsets: the first offset, the last, the newest record, or the first at or after a time."""
+
+from typing import Final
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.partitions.partition import Partition
+from moldau.model.errors import KafkaError, TopicAuthorizationFailed, UnsupportedVersion
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from moldau.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED: Final = 1
+
+Asked = ListOffsetsRequest.ListOffsetsPartition
+Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+TopicAnswer = ListOffsetsResponse.ListOffsetsTopicResponse
+Found = tuple[int, int]  # timestamp, offset
+
+
+async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """Each partition is answered for itself."""
+    topics = [
+        TopicAnswer(
+            name=topic.name,
+            partitions=[_answer(topic.name, asked, request.isolation_level, context) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
+
+
+def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestContext) -> Answer:
+    try:
+        if not context.may(Operation.DESCRIBE, topic):
+            raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
+        if context.api_version < _SINCE_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
+            raise UnsupportedVersion(f"Timestamp {asked.timestamp} means nothing in this version.")
+        partition = context.broker.partitions.get(topic, asked.partition_index)
+        partition.check_epoch(asked.current_leader_epoch)
+        timestamp, offset = _look_up(partition, asked.timestamp, isolation_level)
+    except KafkaError as error:
+        return Answer(partition_index=asked.partition_index, error_code=int(error.code))
+    epoch = partition.log.epochs.epoch_at(offset) if offset != NO_OFFSET else NO_EPOCH
+    return Answer(
+        partition_index=asked.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch,
+    )
+
+
+def _look_up(partition: Partition, timestamp: int, isolation_level: int) -> Found:
+    log = partition.log
+    end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
+    if timestamp == LATEST:
+        return NO_TIMESTAMP, end_offset
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return NO_TIMESTAMP, log.start_offset
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NO_TIMESTAMP, NO_OFFSET  # nothing is kept anywhere but here
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found[1] >= end_offset:
+        return NO_TIMESTAMP, NO_OFFSET
+    return found
+
+
+def refuse(request: ListOffsetsRequest, error: KafkaError, version: int) -> ListOffsetsResponse:  # noqa: ARG001
+    """The same error for every partition."""
+    topics = [
+        TopicAnswer(
+            name=topic.name,
+            partitions=[
+                Answer(partition_index=asked.partition_index, error_code=int(error.code)) for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)

@@ -1,0 +1,156 @@
+"""Metadata: brokers, topics, and who leads each partition; creates a topic that is asked for, where that is wished."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from moldau.broker.access import (
+    CLUSTER,
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    Operation,
+    Resource,
+    ResourceKind,
+)
+from moldau.broker.context import RequestContext
+from moldau.broker.topics import auto_create, is_internal
+from moldau.machines.metadata.image import PartitionImage, TopicImage
+from moldau.model.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.wire.messages import MetadataRequest, MetadataResponse
+
+NULL_MEANS_ALL_FROM: Final = 1
+IDS_FROM: Final = 10
+NULL_NAMES_FROM: Final = 12
+
+Asked = MetadataRequest.MetadataRequestTopic
+TopicAnswer = MetadataResponse.MetadataResponseTopic
+PartitionAnswer = MetadataResponse.MetadataResponsePartition
+
+
+async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """The brokers are named as the listener that was asked advertises them."""
+    topics = await _topics(request, context)
+    broker = context.broker
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port, rack=rack)
+            for node_id, address, rack in broker.reachable_brokers(context.listener)
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.controller_id,
+        topics=topics,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = context.operations(CLUSTER, CLUSTER_OPERATIONS)
+    return response
+
+
+async def _topics(request: MetadataRequest, context: RequestContext) -> list[TopicAnswer]:
+    image = context.broker.image
+    is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
+    if is_all or request.topics is None:
+        return [
+            _describe(topic, request, context)
+            for topic in image.topics.values()
+            if context.may(Operation.DESCRIBE, topic.name)
+        ]
+    _check(request.topics, context.api_version)
+    created = await _create_missing(request, context)
+    return [_answer(asked, request, context, created) for asked in request.topics]
+
+
+def _check(asked: Iterable[Asked], version: int) -> None:
+    for topic in asked:
+        by_id = topic.topic_id != NO_TOPIC_ID
+        if topic.name is None and version < NULL_NAMES_FROM:
+            raise InvalidRequest(f"A topic name may not be null in Metadata version {version}.")
+        if by_id and version < NULL_NAMES_FROM:
+            raise InvalidRequest(f"Topics are not asked for by id in Metadata version {version}.")
+
+
+async def _create_missing(request: MetadataRequest, context: RequestContext) -> dict[str, KafkaError]:
+    """What became of the topics that did not exist; empty where topics are not created by asking."""
+    broker = context.broker
+    if not (request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable):
+        return {}
+    missing = [
+        topic.name
+        for topic in request.topics or ()
+        if topic.name is not None and topic.topic_id == NO_TOPIC_ID and topic.name not in broker.image.topics
+    ]
+    allowed = [
+        name
+        for name in missing
+        if context.is_allowed(Operation.CREATE, CLUSTER)
+        or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
+    ]
+    return await auto_create(broker, allowed) if allowed else {}
+
+
+def _answer(
+    asked: Asked, request: MetadataRequest, context: RequestContext, created: dict[str, KafkaError]
+) -> TopicAnswer:
+    try:
+        return _describe(_find(asked, context, created), request, context)
+    except KafkaError as error:
+        by_id = asked.topic_id != NO_TOPIC_ID
+        name = None if by_id and context.api_version >= NULL_NAMES_FROM else asked.name or ""
+        return TopicAnswer(error_code=int(error.code), name=name, topic_id=asked.topic_id)
+
+
+def _find(asked: Asked, context: RequestContext, created: dict[str, KafkaError]) -> TopicImage:
+    image = context.broker.image
+    if asked.topic_id != NO_TOPIC_ID:
+        topic = image.topics_by_id.get(TopicId(asked.topic_id))
+        if topic is None or not context.may(Operation.DESCRIBE, topic.name):
+            raise UnknownTopicId("There is no topic with this id.")
+        return topic
+    assert asked.name is not None
+    if not context.may(Operation.DESCRIBE, asked.name):
+        raise TopicAuthorizationFailed(f"Not authorized to describe topic {asked.name}.")
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        raise created.get(asked.name) or UnknownTopicOrPartition(f"There is no topic {asked.name}.")
+    return topic
+
+
+def _describe(topic: TopicImage, request: MetadataRequest, context: RequestContext) -> TopicAnswer:
+    answer = TopicAnswer(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=[_partition(index, each) for index, each in enumerate(topic.partitions)],
+    )
+    if request.include_topic_authorized_operations:
+        resource = Resource(ResourceKind.TOPIC, topic.name)
+        answer.topic_authorized_operations = context.operations(resource, TOPIC_OPERATIONS)
+    return answer
+
+
+def _partition(index: int, partition: PartitionImage) -> PartitionAnswer:
+    code = ErrorCode.NONE if partition.has_leader else LeaderNotAvailable.code
+    return PartitionAnswer(
+        error_code=int(code),
+        partition_index=index,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+    )
+
+
+def refuse(request: MetadataRequest, error: KafkaError, version: int) -> MetadataResponse:  # noqa: ARG001
+    """Before version 13 there is no place for an error but at the topics."""
+    topics = [
+        TopicAnswer(error_code=int(error.code), name=topic.name or "", topic_id=topic.topic_id)
+        for topic in request.topics or ()
+    ]
+    return MetadataResponse(error_code=int(error.code), topics=topics)

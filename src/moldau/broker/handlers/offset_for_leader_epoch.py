@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch: where a leader's reign ended, so that a client or follower can tell whether it lost records."""
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.model.errors import KafkaError, TopicAuthorizationFailed
+from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+Asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+Answer = OffsetForLeaderEpochResponse.EpochEndOffset
+TopicAnswer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+
+
+async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
+    """Each partition is answered for itself."""
+    topics = [
+        TopicAnswer(topic=topic.topic, partitions=[_answer(topic.topic, asked, context) for asked in topic.partitions])
+        for topic in request.topics
+    ]
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _answer(topic: str, asked: Asked, context: RequestContext) -> Answer:
+    try:
+        if not context.may(Operation.DESCRIBE, topic):
+            raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
+        partition = context.broker.partitions.get(topic, asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+    except KafkaError as error:
+        return Answer(partition=asked.partition, error_code=int(error.code))
+    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return Answer(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def refuse(request: OffsetForLeaderEpochRequest, error: KafkaError, version: int) -> OffsetForLeaderEpochResponse:  # noqa: ARG001
+    """The same error for every partition."""
+    topics = [
+        TopicAnswer(
+            topic=topic.topic,
+            partitions=[Answer(partition=asked.partition, error_code=int(error.code)) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return OffsetForLeaderEpochResponse(topics=topics)

@@ -1,0 +1,150 @@
+"""Produce: batches are checked by their headers, given their offsets, appended, and acknowledged."""
+
+import asyncio
+from typing import Any, Final
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.context import CloseConnection, RequestContext
+from moldau.broker.partitions.acceptance import accept
+from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.model.errors import (
+    InvalidRequest,
+    InvalidRequiredAcks,
+    InvalidTxnState,
+    KafkaError,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+)
+from moldau.model.ids import NO_OFFSET, TopicId
+from moldau.wire.messages import ProduceRequest, ProduceResponse
+
+TOPIC_IDS_FROM: Final = 13
+NO_ANSWER: Final = 0
+ACKS: Final = (-1, 0, 1)
+
+TopicAnswer = ProduceResponse.TopicProduceResponse
+PartitionAnswer = ProduceResponse.PartitionProduceResponse
+Waiting = tuple[Partition, int, Any]
+
+
+async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    """Everything is appended before the first wait, so requests of one connection append in the order they came."""
+    if request.acks not in ACKS:
+        raise InvalidRequiredAcks(f"acks is {request.acks}; it must be -1 (all), 1 or 0.")
+    if request.transactional_id is not None:
+        context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
+        raise InvalidTxnState("This broker does not serve transactions.")
+    waiting: list[Waiting] = []
+    responses = [_append_topic(topic, request, context, waiting) for topic in request.topic_data]
+    if request.acks == NO_ANSWER:
+        _close_on_failure(responses)
+        return None
+    if waiting:
+        await _wait(waiting, request.timeout_ms)
+    return ProduceResponse(responses=responses)
+
+
+def _append_topic(topic: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting]) -> Any:
+    name, refusal = _name(topic, context)
+    answers = []
+    for data in topic.partition_data:
+        try:
+            if refusal is not None:
+                raise refusal
+            answers.append(_append(name, data, request, context, waiting))
+        except KafkaError as error:
+            traffic = context.broker.traffic
+            traffic.failed_produces += 1
+            traffic.bytes_rejected += len(data.records or b"")
+            answers.append(_refused(data.index, error))
+    return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+
+
+def _name(topic: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
+    name: str = topic.name
+    if context.api_version >= TOPIC_IDS_FROM:
+        known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))
+        if known is None:
+            return "", UnknownTopicId("There is no topic with this id.")
+        name = known.name
+    if not context.may(Operation.WRITE, name):
+        return name, TopicAuthorizationFailed(f"Not authorized to write to topic {name}.")
+    return name, None
+
+
+def _append(name: str, data: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting]) -> Any:
+    partition = context.broker.partitions.get(name, data.index)
+    if data.records is None:
+        raise InvalidRequest("A produce request must carry records for each partition it names.")
+    now_ms = context.now_ms
+    log = partition.log
+    batch, header = accept(data.records, log.settings, now_ms, context.api_version)
+    partition.traffic.produces += 1
+    appended = partition.append(batch, header, now_ms)
+    answer = PartitionAnswer(
+        index=data.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.log_append_time_ms,
+        log_start_offset=log.start_offset,
+    )
+    if partition.high_watermark <= appended.last_offset and (
+        request.acks == -1 or log.settings.flush_messages == FLUSH_EVERY_MESSAGE
+    ):
+        waiting.append((partition, appended.last_offset + 1, answer))
+    return answer
+
+
+async def _wait(waiting: list[Waiting], timeout_ms: int) -> None:
+    """Until all of them are committed; what is not by then is answered with an error, though it stays in the log."""
+    waits = [asyncio.ensure_future(partition.wait_until_committed(offset)) for partition, offset, _ in waiting]
+    try:
+        await asyncio.wait(waits, timeout=max(timeout_ms, 0) / 1000)
+        for wait, (partition, offset, answer) in zip(waits, waiting, strict=True):
+            error: KafkaError | None = None
+            if not wait.done():
+                error = RequestTimedOut(
+                    f"Offset {offset - 1} of {partition.name} was not committed in {timeout_ms} ms."
+                )
+            elif isinstance(failure := wait.exception(), KafkaError):
+                error = failure
+            if error is not None:
+                _mark(answer, error)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _mark(answer: Any, error: KafkaError) -> None:
+    answer.error_code = int(error.code)
+    answer.error_message = error.message
+    answer.base_offset = NO_OFFSET
+
+
+def _refused(index: int, error: KafkaError) -> Any:
+    answer = PartitionAnswer(index=index, log_append_time_ms=-1, log_start_offset=NO_OFFSET)
+    _mark(answer, error)
+    return answer
+
+
+def _close_on_failure(responses: list[Any]) -> None:
+    """With acks=0 nobody reads an answer; closing is the only way to tell that records were not taken."""
+    for topic in responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise CloseConnection(f"a produce with acks=0 failed: {answer.error_message}")
+
+
+def refuse(request: ProduceRequest, error: KafkaError, version: int) -> ProduceResponse | None:  # noqa: ARG001
+    """The same error for every partition."""
+    if request.acks == NO_ANSWER:
+        return None
+    responses = [
+        TopicAnswer(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[_refused(data.index, error) for data in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    return ProduceResponse(responses=responses)

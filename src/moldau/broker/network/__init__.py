@@ -1,0 +1,1 @@
+"""Connections: frames become requests, requests become answers, in order and within bounds."""

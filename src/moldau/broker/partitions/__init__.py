@@ -1,0 +1,1 @@
+"""The partitions this node holds: their logs, what waits on them, and their upkeep."""

@@ -1,0 +1,137 @@
+"""One partition as the broker sees it: its log, how far it is committed, and who waits on it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.waiting import CommitWaits, FetchWait
+from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
+from moldau.model.ids import NO_EPOCH, TopicId, TopicPartition
+from moldau.model.ports import FileSlice
+from moldau.records.header import BatchHeader
+from moldau.storage.log import Appended, Log
+
+FLUSH_EVERY_MESSAGE: Final = 1
+FLUSH_NEVER: Final = 2**63 - 1
+
+
+class Partition:
+    """A partition that this node leads.
+
+    The high watermark says how far readers may see. With one replica that is the end of the log, except where the topic
+    asks for every message on disk (`flush.messages=1`): there it is the end of what has been synced.
+    """
+
+    __slots__ = (
+        "_commit_waits",
+        "_on_disk_error",
+        "_request_sync",
+        "high_watermark",
+        "is_open",
+        "leader_epoch",
+        "log",
+        "name",
+        "pending_bytes",
+        "topic_id",
+        "traffic",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: TopicId,
+        log: Log,
+        leader_epoch: int,
+        traffic: TrafficMeter,
+        request_sync: Callable[["Partition"], None],
+        on_disk_error: Callable[["Partition", OSError], None],
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.traffic = traffic
+        self.high_watermark = log.end_offset
+        self.is_open = True
+        self.pending_bytes = 0  # appended, but not yet to be seen
+        self.watchers: dict[FetchWait, None] = {}
+        self._commit_waits = CommitWaits()
+        self._request_sync = request_sync
+        self._on_disk_error = on_disk_error
+
+    # -- writing
+
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Append one validated batch as its leader; it is in the log when this returns."""
+        log = self.log
+        try:
+            appended = log.append(batch, header, self.leader_epoch, now_ms)
+        except OSError as error:
+            self._on_disk_error(self, error)
+            raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
+        if appended.is_duplicate:
+            return appended
+        size = len(batch)
+        traffic = self.traffic
+        traffic.messages_in += header.records_count
+        traffic.bytes_in += size
+        flush_messages = log.settings.flush_messages
+        if flush_messages == FLUSH_EVERY_MESSAGE:
+            self.pending_bytes += size
+            self._request_sync(self)
+            return appended
+        self.committed_to(log.end_offset, size)
+        if flush_messages != FLUSH_NEVER and log.unflushed_messages >= flush_messages:
+            self._request_sync(self)
+        return appended
+
+    def committed_to(self, offset: int, count: int) -> None:
+        """Everything below `offset` may be seen now; `count` bytes more than before."""
+        self.high_watermark = offset
+        self._commit_waits.reached(offset)
+        if self.watchers:
+            for wait in list(self.watchers):
+                wait.came(count)
+
+    async def wait_until_committed(self, offset: int) -> None:
+        """Until everything below `offset` may be seen."""
+        if self.high_watermark < offset:
+            await self._commit_waits.wait_for(offset)
+
+    # -- reading
+
+    @property
+    def last_stable_offset(self) -> int:
+        unstable = self.log.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    def read(self, offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> FileSlice | None:
+        try:
+            return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
+        except OSError as error:
+            self._on_disk_error(self, error)
+            raise StorageFailed(f"{self.name} could not be read: {error.strerror}.") from error
+
+    # -- who leads
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a client whose view of the leadership is older or newer than ours."""
+        if not self.is_open:
+            raise NotLeaderOrFollower(f"{self.name} is no longer here.")
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"{self.name} is in leader epoch {self.leader_epoch}.")
+        raise UnknownLeaderEpoch(f"{self.name} is only in leader epoch {self.leader_epoch}.")
+
+    def wake(self) -> None:
+        """Let every waiting fetch look again."""
+        for wait in list(self.watchers):
+            wait.wake()
+
+    def close(self) -> None:
+        """It is deleted or the node stops: nobody waits on it any longer."""
+        self.is_open = False
+        self._commit_waits.fail(NotLeaderOrFollower(f"{self.name} is no longer here."))
+        self.wake()

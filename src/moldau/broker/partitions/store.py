@@ -1,0 +1,117 @@
+"""The logs in a node's data folder: opened as they were left, deleted, and written down in checkpoints."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from moldau.broker.partitions.partition import Partition
+from moldau.machines.metadata.image import MetadataImage
+from moldau.model.ids import TopicId, TopicPartition
+from moldau.model.ports import Clock, Disk, Executor, Random
+from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from moldau.storage.folder import DataFolder
+from moldau.storage.log import Log
+from moldau.storage.segment import OpenSegments
+from moldau.storage.settings import LogSettings
+
+logger = logging.getLogger(__name__)
+
+UNIQUE_BYTES = 16
+
+
+class LogStore:
+    """Knows from the checkpoints and the clean-shutdown marker how each log was left by the node's last life."""
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        disk: Disk,
+        executor: Executor,
+        random: Random,
+        clock: Clock,
+        *,
+        is_clean: bool,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._executor = executor
+        self._random = random
+        self._clock = clock
+        self._is_clean = is_clean
+        self._producer_expiration_ms = producer_expiration_ms
+        self._recovery_points = folder.read_checkpoint(RECOVERY_POINTS)
+        self._start_offsets = folder.read_checkpoint(LOG_STARTS)
+        self._known = {found.partition: found.topic_id for found in folder.partitions()}
+        self._open_segments = OpenSegments()
+        self._removals: set[asyncio.Task[None]] = set()
+
+    def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
+        """The partition's log: the one in the folder if it belongs to this topic, else a new one."""
+        is_known = name in self._known
+        found = self._known.pop(name, None)
+        if is_known and found not in (topic_id, None):
+            path = self._folder.mark_stray(name, self._unique())
+            logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
+            is_known = False
+        if not is_known:
+            self._folder.create_partition(name, topic_id)
+        return Log.open(
+            self._disk,
+            self._folder.folder_of(name),
+            settings,
+            now_ms=self._clock.wall_ms(),
+            recovery_point=self._recovery_points.pop(name, 0) if is_known else 0,
+            log_start_offset=self._start_offsets.pop(name, 0) if is_known else 0,
+            is_clean=self._is_clean or not is_known,
+            open_segments=self._open_segments,
+            producer_expiration_ms=self._producer_expiration_ms,
+        )
+
+    def delete(self, partition: Partition) -> None:
+        """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
+        partition.log.abandon()
+        path = self._folder.mark_deleted(partition.name, self._unique())
+        self._remove_later(path, partition.log.settings.file_delete_delay_ms)
+
+    def sweep(self, image: MetadataImage, kept: Iterable[str] = ()) -> None:
+        """After the first image: remove what a delete left behind, set aside what no topic owns."""
+        for path in self._folder.deleted_folders():
+            self._remove_later(path, 0)
+        topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
+        for found in self._folder.strays(topic_ids, set(kept)):
+            path = self._folder.mark_stray(found.partition, self._unique())
+            logger.warning("%s belongs to no topic; it was renamed to %s", found.partition, path)
+
+    def write_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._folder.write_checkpoint(LOG_STARTS, offsets)
+
+    def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._folder.write_checkpoint(RECOVERY_POINTS, offsets)
+
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._folder.write_checkpoint(HIGH_WATERMARKS, offsets)
+
+    async def close(self) -> None:
+        """Removals that have not begun are left to the next start."""
+        for task in list(self._removals):
+            task.cancel()
+        await asyncio.gather(*self._removals, return_exceptions=True)
+
+    def _remove_later(self, path: str, delay_ms: float) -> None:
+        async def remove() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            await self._attempt(self._disk.remove_folder, path)
+
+        task = asyncio.get_running_loop().create_task(remove())
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    async def _attempt(self, work: Callable[[str], None], path: str) -> None:
+        try:
+            await self._executor.run(work, path)
+        except OSError as error:
+            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
+
+    def _unique(self) -> str:
+        return self._random.randbytes(UNIQUE_BYTES).hex()

@@ -1,0 +1,164 @@
+"""All partitions of this node: opened from their folders, kept in step with the metadata image."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.store import LogStore
+from moldau.broker.partitions.syncing import Syncing
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
+from moldau.model.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from moldau.model.ids import TopicPartition
+from moldau.model.ports import Clock
+from moldau.storage.settings import LogSettings
+
+logger = logging.getLogger(__name__)
+
+SLICE_MS: Final = 5.0  # opening logs gives way to other work after so long
+
+
+class TopicSettingsResolver(Protocol):
+    """Answers which settings a topic's logs have."""
+
+    def __call__(self, image: MetadataImage, topic: str) -> LogSettings: ...
+
+
+class Partitions:
+    """The partitions whose log is here. Only `follow` adds and removes them."""
+
+    def __init__(
+        self,
+        node_id: int,
+        store: LogStore,
+        clock: Clock,
+        syncing: Syncing,
+        settings_of: TopicSettingsResolver,
+        on_disk_error: Callable[[Partition, OSError], None],
+    ) -> None:
+        self._node_id = node_id
+        self._store = store
+        self._clock = clock
+        self._syncing = syncing
+        self._settings_of = settings_of
+        self._on_disk_error = on_disk_error
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._traffic: dict[str, TrafficMeter] = {}
+        self.traffic_of_removed = TrafficMeter()  # so that totals never go down
+        self._image = MetadataImage()
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The partition, if it is here."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            if self._image.partition(topic, index) is not None:
+                raise NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
+            raise UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
+        return partition
+
+    def all(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    @property
+    def traffic(self) -> Mapping[str, TrafficMeter]:
+        """What went through each topic."""
+        return self._traffic
+
+    async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Open, close and adjust what the change says; gives way to other work between logs."""
+        self._image = image
+        for topic in delta.removed.values():
+            await self._remove(topic)
+        pause = _Pause(self._clock)
+        for topic_id, indexes in delta.changed.items():
+            topic = image.topics_by_id[topic_id]
+            settings = self._settings_of(image, topic.name)
+            for index in sorted(indexes):
+                self._place(topic, index, topic.partitions[index], settings)
+                await pause.if_due()
+        if delta.configs:
+            self._adjust(image, delta)
+
+    def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
+        if self._node_id not in where.replicas:
+            return
+        known = self._partitions.get((topic.name, index))
+        if known is not None:
+            known.leader_epoch = where.leader_epoch
+            return
+        name = TopicPartition(topic.name, index)
+        log = self._store.open(name, topic.topic_id, settings)
+        traffic = self._traffic.setdefault(topic.name, TrafficMeter())
+        self._partitions[name] = Partition(
+            name, topic.topic_id, log, where.leader_epoch, traffic, self._syncing.request, self._on_disk_error
+        )
+
+    async def _remove(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self._partitions.get((topic.name, index))
+            if partition is None or partition.topic_id != topic.topic_id:
+                continue
+            del self._partitions[topic.name, index]
+            partition.close()
+            await self._syncing.finish(partition)
+            self._store.delete(partition)
+        gone = self._traffic.pop(topic.name, None)
+        if gone is not None:
+            self.traffic_of_removed.add(gone)
+
+    def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Give logs their new settings. A change of a broker's defaults concerns every topic."""
+        names = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
+        concerns_all = any(resource.type == ResourceType.BROKER for resource in delta.configs)
+        resolved: dict[str, LogSettings] = {}
+        for (topic, _), partition in self._partitions.items():
+            if concerns_all or topic in names:
+                if topic not in resolved:
+                    resolved[topic] = self._settings_of(image, topic)
+                partition.log.settings = resolved[topic]
+
+    def delete_records(self, partition: Partition, offset: int) -> None:
+        """Readers see nothing below `offset` from now on, after a crash neither."""
+        if offset > partition.log.start_offset:
+            partition.log.advance_start(offset)
+            self._store.write_start_offsets(self._start_offsets())
+
+    def _start_offsets(self) -> dict[TopicPartition, int]:
+        return {each.name: each.log.start_offset for each in self._partitions.values()}
+
+    def checkpoint(self) -> None:
+        """Write down where each log begins, is flushed to, and is committed to."""
+        partitions = self._partitions.values()
+        self._store.write_start_offsets(self._start_offsets())
+        self._store.write_recovery_points({each.name: each.log.recovery_point for each in partitions})
+        self._store.write_high_watermarks({each.name: each.high_watermark for each in partitions})
+
+    async def close(self) -> None:
+        """Flush and close every log; after this the folder may be marked as cleanly stopped."""
+        pause = _Pause(self._clock)
+        for partition in self._partitions.values():
+            partition.close()
+        for partition in self._partitions.values():
+            await self._syncing.finish(partition)
+            partition.log.close(self._clock.wall_ms())
+            await pause.if_due()
+        self.checkpoint()
+
+
+class _Pause:
+    """Gives other work a turn once enough time has gone by."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms = clock.monotonic_ms()
+
+    async def if_due(self) -> None:
+        if self._clock.monotonic_ms() - self._since_ms >= SLICE_MS:
+            await asyncio.sleep(0)
+            self._since_ms = self._clock.monotonic_ms()

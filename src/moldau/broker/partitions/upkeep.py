@@ -1,0 +1,106 @@
+"""What logs need from time to time: retention, flushing by age, checkpoints, producers to forget, compaction."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.syncing import Syncing
+from moldau.broker.partitions.table import Partitions
+from moldau.broker.settings import BrokerSettings
+from moldau.model.ports import Clock, Disk, Executor
+
+logger = logging.getLogger(__name__)
+
+FLUSH_CHECK_MS: Final = 1000.0
+SLICE_PARTITIONS: Final = 64
+
+
+class Upkeep:
+    """Runs each chore on its own interval. None of them pauses reads or writes: what waits is done in the executor."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        syncing: Syncing,
+        clock: Clock,
+        disk: Disk,
+        executor: Executor,
+        on_failure: Callable[[str, OSError], None],
+    ) -> None:
+        self._partitions = partitions
+        self._syncing = syncing
+        self._clock = clock
+        self._disk = disk
+        self._executor = executor
+        self._on_failure = on_failure
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    def start(self, settings: BrokerSettings) -> None:
+        self._every(settings.log_retention_check_interval_ms, self.apply_retention)
+        self._every(FLUSH_CHECK_MS, self._flush_due)
+        self._every(settings.recovery_point_checkpoint_interval_ms, self._checkpoint)
+        self._every(settings.producer_id_expiration_check_interval_ms, self._forget_producers)
+
+    async def stop(self) -> None:
+        for task in [*self._tasks, *self._deleting]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._deleting, return_exceptions=True)
+
+    def _every(self, interval_ms: float, chore: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(max(interval_ms, 1) / 1000)
+                try:
+                    await chore()
+                except OSError as error:
+                    self._on_failure("upkeep of the logs failed", error)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run()))
+
+    async def apply_retention(self) -> None:
+        """Segments that are too old or too many go: out of sight at once, from disk after `file.delete.delay.ms`."""
+        async for partition in self._in_slices():
+            removed = partition.log.apply_retention(self._clock.wall_ms(), committed_offset=partition.high_watermark)
+            if removed:
+                logger.info("%s: %d files of old segments are deleted", partition.name, len(removed))
+                self.delete_later(removed, partition.log.settings.file_delete_delay_ms)
+
+    def delete_later(self, paths: list[str], delay_ms: float) -> None:
+        async def delete() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            for path in paths:
+                await self._executor.run(self._unlink, path)
+
+        task = asyncio.get_running_loop().create_task(delete())
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:
+            logger.debug("%s was gone already", path)
+
+    async def _flush_due(self) -> None:
+        now_ms = self._clock.wall_ms()
+        async for partition in self._in_slices():
+            if partition.log.flush_target(now_ms) is not None:
+                self._syncing.request(partition)
+
+    async def _checkpoint(self) -> None:
+        self._partitions.checkpoint()
+
+    async def _forget_producers(self) -> None:
+        now_ms = self._clock.wall_ms()
+        async for partition in self._in_slices():
+            partition.log.producers.expire(now_ms)
+
+    async def _in_slices(self) -> AsyncIterator[Partition]:
+        for index, partition in enumerate(self._partitions.all()):
+            if index % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
+                await asyncio.sleep(0)
+            if partition.is_open:
+                yield partition

@@ -1,0 +1,74 @@
+"""Requests that wait on partitions: a fetch for bytes to read, a produce for its offset to be committed."""
+
+import asyncio
+import heapq
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moldau.broker.partitions.partition import Partition
+
+
+class FetchWait:
+    """A fetch that found too little and waits until enough has come, or its time is up."""
+
+    __slots__ = ("_done", "_needed_bytes", "_partitions")
+
+    def __init__(self, needed_bytes: int) -> None:
+        self._needed_bytes = needed_bytes
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._partitions: list[Partition] = []
+
+    def watch(self, partitions: Iterable["Partition"]) -> None:
+        for partition in partitions:
+            self._partitions.append(partition)
+            partition.watchers[self] = None
+
+    def came(self, count: int) -> None:
+        """So many more bytes can be read from one of its partitions."""
+        self._needed_bytes -= count
+        if self._needed_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something changed that the fetch should look at now."""
+        if not self._done.done():
+            self._done.set_result(None)
+
+    async def for_at_most(self, wait_ms: float) -> None:
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.wake)
+        try:
+            await self._done
+        finally:
+            timer.cancel()
+            for partition in self._partitions:
+                partition.watchers.pop(self, None)
+
+
+class CommitWaits:
+    """Who waits for the high watermark to reach an offset, the lowest first."""
+
+    __slots__ = ("_count", "_waits")
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def wait_for(self, offset: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._waits, (offset, self._count, done))
+        return done
+
+    def reached(self, offset: int) -> None:
+        waits = self._waits
+        while waits and waits[0][0] <= offset:
+            done = heapq.heappop(waits)[2]
+            if not done.done():
+                done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        for _, _, done in self._waits:
+            if not done.done():
+                done.set_exception(error)
+        self._waits.clear()

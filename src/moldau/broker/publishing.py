@@ -1,0 +1,62 @@
+"""The broker follows the metadata: each committed image is put into effect here, then shown to handlers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage
+
+Follow = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
+
+
+class Publishing:
+    """Images come in as they are committed, one after the other; changes that queue up are taken together."""
+
+    def __init__(self, follow: Follow, on_failure: Callable[[BaseException], None]) -> None:
+        self._follow = follow
+        self._on_failure = on_failure
+        self.image = MetadataImage()  # what handlers see: everything in it is in effect here
+        self._newest = MetadataImage()
+        self._delta = MetadataDelta()
+        self._task: asyncio.Task[None] | None = None
+        self._waits: list[tuple[int, asyncio.Future[None]]] = []
+
+    def committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The metadata driver's news."""
+        self._newest = image
+        self._delta = self._delta.then(delta)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def caught_up(self) -> None:
+        """Until everything committed so far is in effect here."""
+        if self.image is not self._newest:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waits.append((self._newest.offset, done))
+            await done
+
+    async def _catch_up(self) -> None:
+        try:
+            while self.image is not self._newest:
+                image, delta = self._newest, self._delta
+                self._delta = MetadataDelta()
+                await self._follow(image, delta)
+                self.image = image
+                self._release(image.offset)
+        except Exception as error:
+            self._on_failure(error)
+        finally:
+            self._task = None
+
+    def _release(self, offset: int) -> None:
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for wanted, done in self._waits:
+            if wanted > offset:
+                still.append((wanted, done))
+            elif not done.done():
+                done.set_result(None)
+        self._waits = still
+
+    async def close(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])

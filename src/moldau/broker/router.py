@@ -1,0 +1,64 @@
+"""From an API's number to the code that answers it. The table itself is in `handlers/table.py`."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from moldau.broker.context import RequestContext
+from moldau.broker.meters import ApiMeter
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.wire.codec import request_decoder
+
+Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
+
+
+class Refuse(Protocol):
+    """Builds the answer that carries an error for the whole request."""
+
+    def __call__(self, request: Any, error: KafkaError, version: int) -> Any: ...
+
+
+@dataclass(slots=True)
+class Api:
+    """One API: what is served, what is advertised, and who answers."""
+
+    key: int
+    name: str
+    oldest: int
+    newest: int
+    handle: Handle
+    refuse: Refuse
+    advertised_from: int | None = None  # lower than `oldest` where clients take offence otherwise
+    unserved: Callable[[], Any] | None = None  # the answer to a version that is not served, if there is one
+    meter: ApiMeter = field(default_factory=ApiMeter)
+
+    def decoder(self, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
+        return request_decoder(self.key, version)
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        return (self.oldest if self.advertised_from is None else self.advertised_from), self.newest
+
+
+def with_error_code(response: Callable[..., Any]) -> Refuse:
+    """For responses that have one error code at their top, and perhaps a message."""
+
+    def refuse(request: Any, error: KafkaError, version: int) -> Any:  # noqa: ARG001 - the common shape
+        answer = response(error_code=int(error.code))
+        if "error_message" in answer.__slots__ and error.code is not ErrorCode.NONE:
+            answer.error_message = error.message
+        return answer
+
+    return refuse
+
+
+class Router:
+    """The APIs of one listener kind, by number."""
+
+    def __init__(self, apis: Iterable[Api]) -> None:
+        self._apis: dict[int, Api] = {api.key: api for api in apis}
+        self.api = self._apis.get
+
+    @property
+    def apis(self) -> Mapping[int, Api]:
+        return self._apis

@@ -1,0 +1,180 @@
+"""Fetch sessions (KIP-227): a client names its partitions once, later fetches carry only what changed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID
+from moldau.model.ports import Random
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EPOCH_MAX: Final = 2**31 - 1
+EVICTION_MS: Final = 120_000.0
+
+Key = tuple[str | bytes, int]  # a topic by name, or from version 13 on by id, and a partition
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One partition that a client fetches, and what it was last told of it."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    told_high_watermark: int = NO_OFFSET
+    told_start_offset: int = NO_OFFSET
+
+    def update(self, newer: "Wanted") -> None:
+        self.offset = newer.offset
+        self.max_bytes = newer.max_bytes
+        self.leader_epoch = newer.leader_epoch
+        self.last_fetched_epoch = newer.last_fetched_epoch
+
+
+@dataclass(slots=True)
+class Session:
+    """What the broker remembers of one client's fetches. Partitions that were served go to the end of the line."""
+
+    session_id: int
+    uses_topic_ids: bool
+    created_ms: float
+    used_ms: float
+    epoch: int = 1
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+
+    def served(self, key: Key) -> None:
+        self.wanted[key] = self.wanted.pop(key)
+
+
+@dataclass(slots=True)
+class Fetching:
+    """One fetch request, with its session if it has one: what to read, and how to answer."""
+
+    wanted: dict[Key, Wanted]
+    session: Session | None
+    is_incremental: bool
+
+    @property
+    def session_id(self) -> int:
+        return self.session.session_id if self.session else NO_SESSION
+
+    def is_worth_telling(self, key: Key, wanted: Wanted, answer: Any) -> bool:
+        """Whether an incremental answer has to mention the partition; remembers what it says."""
+        has_records = len(answer.records or b"") > 0
+        is_news = (
+            has_records
+            or answer.error_code != 0
+            or answer.high_watermark != wanted.told_high_watermark
+            or answer.log_start_offset != wanted.told_start_offset
+        )
+        wanted.told_high_watermark = answer.high_watermark
+        wanted.told_start_offset = answer.log_start_offset
+        if answer.error_code != 0:
+            wanted.told_high_watermark = NO_OFFSET  # so that the recovery is told as well
+        if has_records and self.session:
+            self.session.served(key)
+        return is_news or not self.is_incremental
+
+
+class FetchSessions:
+    """All sessions of a broker, at most `slots` of them."""
+
+    def __init__(self, random: Random, slots: int) -> None:
+        self._random = random
+        self._slots = slots
+        self._sessions: dict[int, Session] = {}  # the least recently used first
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(session.wanted) for session in self._sessions.values())
+
+    def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> Fetching:
+        """What this request fetches; raises what a client must hear when its session is unknown or out of step."""
+        named = _named(request.topics, uses_topic_ids)
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id != NO_SESSION:
+                self._sessions.pop(request.session_id, None)
+            if request.session_epoch == FINAL_EPOCH or not named:
+                return Fetching(named, None, is_incremental=False)
+            session = self._create(named, uses_topic_ids, now_ms)
+            return Fetching(dict(named), session, is_incremental=False)
+        session = self._continue(request, uses_topic_ids, now_ms)
+        for key, wanted in named.items():
+            if key in session.wanted:
+                session.wanted[key].update(wanted)
+            else:
+                session.wanted[key] = wanted
+        for key in _keys(request.forgotten_topics_data, uses_topic_ids):
+            session.wanted.pop(key, None)
+        return Fetching(dict(session.wanted), session, is_incremental=True)
+
+    def _continue(self, request: Any, uses_topic_ids: bool, now_ms: float) -> Session:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionIdNotFound(f"There is no fetch session {request.session_id}.")
+        if session.uses_topic_ids is not uses_topic_ids:
+            raise FetchSessionTopicIdError("A fetch session may not change between topic names and topic ids.")
+        if session.epoch != request.session_epoch:
+            raise InvalidFetchSessionEpoch(f"Fetch session {session.session_id} expects epoch {session.epoch}.")
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return session
+
+    def _create(self, wanted: dict[Key, Wanted], uses_topic_ids: bool, now_ms: float) -> Session | None:
+        if len(self._sessions) >= self._slots and not self._evict(len(wanted), now_ms):
+            return None
+        session_id = self._random.randrange(1, EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randrange(1, EPOCH_MAX)
+        session = Session(session_id, uses_topic_ids, now_ms, now_ms, wanted=wanted)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, size: int, now_ms: float) -> bool:
+        """Make room: the least recently used if it has been idle, else a smaller one that had its time."""
+        if not self._sessions:
+            return False
+        victim = next(iter(self._sessions.values()))
+        if now_ms - victim.used_ms <= EVICTION_MS:
+            aged = [each for each in self._sessions.values() if now_ms - each.created_ms > EVICTION_MS]
+            smallest = min(aged, key=lambda each: len(each.wanted), default=None)
+            if smallest is None or len(smallest.wanted) >= size:
+                return False
+            victim = smallest
+        del self._sessions[victim.session_id]
+        self.evictions += 1
+        return True
+
+
+def _named(topics: Iterable[Any], uses_topic_ids: bool) -> dict[Key, Wanted]:
+    named: dict[Key, Wanted] = {}
+    for topic in topics:
+        name = "" if uses_topic_ids else topic.topic
+        topic_id = topic.topic_id if uses_topic_ids else NO_TOPIC_ID
+        for partition in topic.partitions:
+            named[topic_id if uses_topic_ids else name, partition.partition] = Wanted(
+                name,
+                topic_id,
+                partition.partition,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+            )
+    return named
+
+
+def _keys(forgotten: Iterable[Any], uses_topic_ids: bool) -> list[Key]:
+    return [(each.topic_id if uses_topic_ids else each.topic, index) for each in forgotten for index in each.partitions]

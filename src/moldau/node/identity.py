@@ -1,0 +1,35 @@
+"""Who a node is: the ids in its data folder, given to a new one and checked in an old one."""
+
+from typing import Final
+
+from moldau.model.errors import InvalidConfig
+from moldau.model.ids import DirectoryId, NodeId
+from moldau.model.ports import Random
+from moldau.storage.folder import DataFolder, FolderIdentity, encode_id
+
+ID_BYTES: Final = 16
+
+
+def random_id(random: Random) -> bytes:
+    """Sixteen random bytes that do not print with a leading dash, which tools would take for an option."""
+    value = random.randbytes(ID_BYTES)
+    while encode_id(value).startswith("-"):
+        value = random.randbytes(ID_BYTES)
+    return value
+
+
+def identify(folder: DataFolder, node_id: int, random: Random, cluster_id: str | None = None) -> FolderIdentity:
+    """The identity in the folder; a new folder is formatted, one of another node is refused."""
+    known = folder.identity()
+    if known is None:
+        directory_id = DirectoryId(random_id(random))
+        known = FolderIdentity(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory_id)
+        folder.format(known)
+    if known.node_id != node_id:
+        raise InvalidConfig(
+            f"{folder.path} belongs to node {known.node_id}, but node.id is {node_id}: set node.id={known.node_id}, "
+            "or choose another folder."
+        )
+    if cluster_id is not None and known.cluster_id != cluster_id:
+        raise InvalidConfig(f"{folder.path} belongs to cluster {known.cluster_id}, not to {cluster_id}.")
+    return known

@@ -1,0 +1,185 @@
+"""A node: settings and ports go in, a running broker and controller come out."""
+
+import logging
+from collections.abc import Callable
+
+from moldau.broker.access import Authorizer
+from moldau.broker.broker import Broker
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.drivers.metadata_batches import Voter
+from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.network.front import Front
+from moldau.broker.partitions.store import LogStore
+from moldau.broker.setting_changes import SettingRules
+from moldau.machines.metadata.brokers import Registration
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.image import ListenerImage
+from moldau.machines.metadata.settings import MetadataSettings
+from moldau.model.ids import Address
+from moldau.model.listeners import parse_address
+from moldau.model.ports import Listener, Ports
+from moldau.node.configuration import Configuration
+from moldau.node.identity import identify, random_id
+from moldau.storage.folder import DataFolder
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """One broker with its own controller. `start` returns when it serves, `stop` when everything is on disk."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        ports: Ports,
+        *,
+        on_failure: Callable[[str, BaseException], None],
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """`on_failure` is told of anything after which the node must not go on; it is to end the process."""
+        self._configuration = configuration
+        self._ports = ports
+        self._on_failure = on_failure
+        self._authorizer = authorizer
+        self._metrics: Listener | None = None
+
+    async def start(self) -> None:
+        """Take the folder, bring back metadata and logs, register, serve."""
+        self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
+        try:
+            self._identity = identify(self._folder, self._configuration.settings.node_id, self._ports.random)
+            self._assemble()
+            await self._bring_up()
+        except BaseException:
+            await self._give_back()
+            raise
+
+    def _assemble(self) -> None:
+        """The parts of the node; nothing of it runs yet."""
+        settings, ports = self._configuration.settings, self._ports
+        store = LogStore(
+            self._folder,
+            ports.disk,
+            ports.executor,
+            ports.random,
+            ports.clock,
+            is_clean=self._folder.take_clean_shutdown() is not None,
+            producer_expiration_ms=settings.producer_id_expiration_ms,
+        )
+        self._metadata = self._make_metadata()
+        self.broker = Broker(
+            ports,
+            settings,
+            self._configuration.texts,
+            self._folder.path,
+            self._identity.cluster_id,
+            store,
+            self._metadata,
+            self._on_failure,
+            self._authorizer,
+        )
+        self._front = Front(self.broker, ports.network)
+
+    def _make_metadata(self) -> MetadataDriver:
+        settings, ports = self._configuration.settings, self._ports
+        voter = Voter(self._identity.node_id, self._identity.directory_id)
+        return MetadataDriver(
+            self._folder.path,
+            voter,
+            disk=ports.disk,
+            executor=ports.executor,
+            clock=ports.clock,
+            rules=SettingRules(self._configuration.texts),
+            log_settings=settings,
+            machine_settings=self._machine_settings,
+            failed=lambda error: self._on_failure("the metadata log failed", error),
+        )
+
+    def _machine_settings(self) -> MetadataSettings:
+        settings = self._configuration.settings
+        return MetadataSettings(
+            num_partitions=settings.num_partitions,
+            default_replication_factor=settings.default_replication_factor,
+            delete_topic_enable=settings.delete_topic_enable,
+        )
+
+    async def _bring_up(self) -> None:
+        """The ports are taken first, because the registration names them; whoever connects now waits a moment."""
+        try:
+            self._bound = await self._front.bind(self._configuration.listeners.for_clients)
+            self._metadata.subscribe(self.broker.publishing.committed)
+            await self._metadata.start()
+            self._broker_epoch = await self._register()
+            await self.broker.start()
+        except BaseException:
+            await self._front.close()
+            raise
+        self._metrics = await self._serve_metrics()
+        self._front.open()
+
+    async def _register(self) -> int:
+        """Tell the cluster where this broker is, then take up work."""
+        registration = Registration(
+            broker_id=self.broker.node_id,
+            incarnation_id=random_id(self._ports.random),
+            listeners=tuple(
+                ListenerImage(listener.name, self.advertised(listener.name), listener.protocol.value)
+                for listener in self._configuration.listeners.for_clients
+            ),
+            features=SUPPORTED_FEATURES,
+            rack=self._configuration.settings.broker_rack,
+            directories=(self._identity.directory_id,),
+        )
+        metadata = self._metadata
+        epoch = await metadata.write(
+            lambda machine: machine.decide_register_broker(registration, next_offset=metadata.next_offset)
+        )
+        await metadata.write(lambda machine: machine.decide_unfence_broker(registration.broker_id, epoch))
+        return epoch
+
+    def advertised(self, listener: str) -> Address:
+        """Where clients of this listener are told to connect."""
+        address = self._configuration.listeners.advertised_on(listener, self._bound)
+        assert address is not None
+        return address
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(str(self.advertised(each.name)) for each in self._configuration.listeners.for_clients)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._identity.cluster_id
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where the metrics are, if they are anywhere."""
+        return f"http://{self._metrics.address}/metrics" if self._metrics else None
+
+    async def stop(self) -> None:
+        """Cleanly: connections end, everything is flushed, and the folder says so."""
+        await self._front.close()
+        await self.broker.close()
+        await self._metadata.close()
+        self._folder.mark_clean_shutdown(self._broker_epoch)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Ports, threads and the folder; a folder that is not marked as clean will be checked at the next start."""
+        if self._metrics is not None:
+            await self._metrics.close()
+        await self._ports.executor.close()
+        self._folder.close()
+
+    async def _serve_metrics(self) -> Listener | None:
+        """A metrics port that is taken is no reason not to serve clients."""
+        where = self._configuration.settings.metrics_listener
+        if not where:
+            return None
+        try:
+            return await self._ports.network.serve_pages(
+                parse_address(where), MetricsPages(self.broker, self._front.gate).page
+            )
+        except OSError as error:
+            logger.warning("No metrics: %s cannot be listened on: %s", where, error)
+            return None
