@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from moldau.machines.metadata.image import Resource, TopicImage
+from moldau.machines.metadata.image import MetadataImage, Resource, TopicImage
 from moldau.model.ids import TopicId
 
 
@@ -39,3 +39,30 @@ class MetadataDelta:
             brokers=self.brokers | later.brokers,
             has_new_features=self.has_new_features or later.has_new_features,
         )
+
+
+def delta_between(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+    """What changed, found by looking at everything: for those who do not know the records in between."""
+    changed: dict[TopicId, Set[int]] = {}
+    for topic_id, topic in new.topics_by_id.items():
+        before = old.topics_by_id.get(topic_id)
+        if before is not topic:
+            indexes = _changed_partitions(before, topic)
+            if indexes:
+                changed[topic_id] = indexes
+    resources, brokers = old.configs.keys() | new.configs.keys(), old.brokers.keys() | new.brokers.keys()
+    return MetadataDelta(
+        created=new.topics_by_id.keys() - old.topics_by_id.keys(),
+        removed={topic_id: topic for topic_id, topic in old.topics_by_id.items() if topic_id not in new.topics_by_id},
+        changed=changed,
+        configs={each for each in resources if old.configs.get(each) != new.configs.get(each)},
+        brokers={each for each in brokers if old.brokers.get(each) != new.brokers.get(each)},
+        has_new_features=old.features != new.features,
+    )
+
+
+def _changed_partitions(old: TopicImage | None, new: TopicImage) -> Set[int]:
+    before = old.partitions if old is not None else ()
+    return {
+        index for index, partition in enumerate(new.partitions) if index >= len(before) or before[index] != partition
+    }

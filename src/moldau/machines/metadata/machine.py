@@ -8,8 +8,13 @@ from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.settings import RECORDS_PER_DECISION_MAX, MetadataSettings
+from moldau.machines.metadata.settings import (
+    CONFIG_CHARACTERS_PER_DECISION_MAX,
+    RECORDS_PER_DECISION_MAX,
+    MetadataSettings,
+)
 from moldau.model.errors import PolicyViolation
+from moldau.wire import messages
 
 
 class MetadataMachine:
@@ -121,6 +126,12 @@ class MetadataMachine:
 
 def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
     """One request may not fill the log."""
-    if len(decision.records) > RECORDS_PER_DECISION_MAX:
+    if len(decision.records) > RECORDS_PER_DECISION_MAX or _characters(decision) > CONFIG_CHARACTERS_PER_DECISION_MAX:
         raise PolicyViolation("Unable to perform excessively large batch operation.")
     return decision
+
+
+def _characters(decision: Decision[Record, Answer]) -> int:
+    """How long the texts are that a client can make as long as it likes."""
+    configs = (record for record in decision.records if isinstance(record, messages.ConfigRecord))
+    return sum(len(record.name) + len(record.value or "") for record in configs)

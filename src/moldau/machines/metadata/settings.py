@@ -5,6 +5,7 @@ from typing import Final
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RECORDS_PER_DECISION_MAX: Final = 20_000
+CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, and a batch fits into a segment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

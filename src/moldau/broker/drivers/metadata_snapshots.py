@@ -1,0 +1,147 @@
+"""Snapshot files: the whole metadata at one offset, in Kafka's format.
+
+    <offset, 20 digits>-<epoch, 10 digits>.checkpoint
+
+A control batch opens it (header, version and voters of the quorum), batches of records follow, and a footer says that
+it is whole. It is written beside its place and renamed into it, so a file under this name is complete.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from moldau.broker.drivers.metadata_batches import (
+    Voter,
+    build_records,
+    check_batch,
+    kraft_version,
+    read_records,
+    snapshot_footer,
+    snapshot_header,
+    voter_set,
+)
+from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.snapshot import records_of
+from moldau.model.errors import KafkaError
+from moldau.model.ports import Buffer, Disk, Executor, File
+from moldau.records.control import ControlType, build_control_batch, iterate_control_records
+from moldau.records.header import BatchHeader
+from moldau.records.record import iterate_batches
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".checkpoint"
+PARTIAL: Final = ".part"
+BATCH_RECORDS: Final = 64  # about a millisecond's work, which is what one turn of the loop may take
+_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class BrokenSnapshot(Exception):
+    """A file that is not a whole snapshot."""
+
+
+class SnapshotId(NamedTuple):
+    """Holds every record below `offset`; `epoch` is that of the last of them."""
+
+    offset: int
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.offset:020d}-{self.epoch:010d}{SUFFIX}"
+
+
+def find_snapshots(disk: Disk, folder: str) -> list[SnapshotId]:
+    """Those that are there, the oldest first. What an interrupted writer left is removed."""
+    found = []
+    for name in disk.list(folder):
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            found.append(SnapshotId(int(match[1]), int(match[2])))
+        elif name.endswith(SUFFIX + PARTIAL):
+            disk.unlink(f"{folder}/{name}")
+    return sorted(found)
+
+
+async def write_snapshot(
+    disk: Disk,
+    executor: Executor,
+    folder: str,
+    snapshot: SnapshotId,
+    image: MetadataImage,
+    voters: Sequence[Voter],
+    timestamp_ms: int,
+) -> None:
+    """Write the image, a little in each turn of the loop. It may go on changing meanwhile: this one does not."""
+    path = f"{folder}/{snapshot.name}"
+    file = disk.open(path + PARTIAL, create=True)
+    try:
+        file.truncate(0)
+        position = 0
+        for batch in _batches(snapshot, image, voters, timestamp_ms):
+            position = _write(file, batch, position)
+            await asyncio.sleep(0)
+        await executor.run(file.fsync)
+    finally:
+        file.close()
+    disk.rename(path + PARTIAL, path)
+    await executor.run(disk.sync_folder, folder)
+
+
+def _batches(
+    snapshot: SnapshotId, image: MetadataImage, voters: Sequence[Voter], timestamp_ms: int
+) -> Iterator[bytearray]:
+    opening = [snapshot_header(timestamp_ms), kraft_version(), voter_set(voters)]
+    offset, epoch = 0, snapshot.epoch
+    yield build_control_batch(opening, timestamp_ms=timestamp_ms, leader_epoch=epoch)
+    offset += len(opening)
+    records = records_of(image)
+    while some := list(islice(records, BATCH_RECORDS)):
+        yield build_records(some, timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=epoch)
+        offset += len(some)
+    yield build_control_batch([snapshot_footer()], timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=epoch)
+
+
+def _write(file: File, data: Buffer, position: int) -> int:
+    view = memoryview(data)
+    while len(view):
+        taken = file.pwrite(view, position)
+        view = view[taken:]
+        position += taken
+    return position
+
+
+async def load_snapshot(
+    disk: Disk, executor: Executor, folder: str, snapshot: SnapshotId
+) -> Iterator[tuple[int, Record]]:
+    """The records of a whole snapshot, decoded as they are taken. `BrokenSnapshot` if it is not one."""
+    data = await executor.run(disk.read, f"{folder}/{snapshot.name}")
+    try:
+        _check(data)
+    except KafkaError as error:
+        raise BrokenSnapshot(f"{snapshot.name}: {error}") from None
+    # To the machine a snapshot is one step: all of it stands at the last offset it covers.
+    return ((snapshot.offset - 1, record) for _, record in read_records(data))
+
+
+def _check(data: bytes) -> None:
+    first: list[ControlType] = []
+    last: list[ControlType] = []
+    size_bytes = 0
+    for header, batch in iterate_batches(data):
+        check_batch(header, batch)
+        last = _controls(header, batch)
+        first = first or last
+        size_bytes += len(batch)
+    if size_bytes != len(data):
+        raise BrokenSnapshot(f"{len(data) - size_bytes} bytes at its end are no batch")
+    if first[:1] != [ControlType.SNAPSHOT_HEADER] or last != [ControlType.SNAPSHOT_FOOTER]:
+        raise BrokenSnapshot("it has no header or no footer")
+
+
+def _controls(header: BatchHeader, batch: memoryview) -> list[ControlType]:
+    return [kind for kind, _ in iterate_control_records(batch)] if header.is_control else []

@@ -1,0 +1,111 @@
+"""A host with a simulated disk that runs the metadata driver, stops, crashes and starts again."""
+
+import random
+from collections.abc import Callable, Coroutine, Mapping, Set
+from typing import Any, TypeVar
+
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.drivers.metadata_batches import Voter
+from moldau.broker.settings import MetadataLogSettings
+from moldau.machines.metadata import (
+    SUPPORTED_FEATURES,
+    ListenerImage,
+    MetadataSettings,
+    NewTopic,
+    Registration,
+    Resource,
+    TopicCreated,
+)
+from moldau.model.ids import Address
+from moldau.testing.clock import SimulatedClock
+from moldau.testing.disk import SimulatedDisk
+from moldau.testing.executor import SimulatedExecutor
+from moldau.testing.loop import SimulatedLoop
+
+Result = TypeVar("Result")
+
+DATA = "/data"
+FOLDER = f"{DATA}/__cluster_metadata-0"
+VOTER = Voter(1, b"d" * 16, (("CONTROLLER", Address("localhost", 9093)),))
+
+
+class AnyConfig:
+    """Rules that let everything pass."""
+
+    def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None: ...
+
+    def is_list(self, resource: Resource, name: str) -> bool:  # noqa: ARG002
+        return False
+
+    def default(self, resource: Resource, name: str) -> str | None:  # noqa: ARG002
+        return None
+
+
+class MetadataHost:
+    """The disk outlives the drivers that `run` starts on it one after the other."""
+
+    def __init__(self, settings: MetadataLogSettings | None = None, seed: int = 0) -> None:
+        self.disk = SimulatedDisk(seed)
+        self.disk.prepare_folder(DATA)
+        self.settings = settings or MetadataLogSettings()
+        self.failures: list[BaseException] = []
+        self._chance = random.Random(seed)
+
+    def run(
+        self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True
+    ) -> Result:
+        """Start a driver, act on it and close it; or leave it as a crash does."""
+        loop = SimulatedLoop()
+
+        async def main() -> Result:
+            driver = self._driver(loop)
+            await driver.start()
+            result = await act(driver)
+            if closes:
+                await driver.close()
+            return result
+
+        return loop.run(main())
+
+    def _driver(self, loop: SimulatedLoop) -> MetadataDriver:
+        disk = self.disk.mount()
+        return MetadataDriver(
+            DATA,
+            VOTER,
+            disk=disk,
+            executor=SimulatedExecutor(loop, self._chance, disk),
+            clock=SimulatedClock(loop.now_ms),
+            rules=AnyConfig(),
+            log_settings=self.settings,
+            machine_settings=MetadataSettings(),
+            failed=self.failures.append,
+        )
+
+    def names(self, suffix: str) -> list[str]:
+        return [name for name in self.disk.mount().list(FOLDER) if name.endswith(suffix)]
+
+
+async def register(driver: MetadataDriver, life: bytes = b"i") -> int:
+    """Make broker 1 ready to have topics."""
+    registration = Registration(
+        1,
+        life * 16,
+        (ListenerImage("PLAINTEXT", Address("localhost", 9092), 0),),
+        SUPPORTED_FEATURES,
+        directories=(VOTER.directory_id,),
+    )
+    epoch = await driver.write(
+        lambda machine: machine.decide_register_broker(registration, next_offset=driver.next_offset)
+    )
+    await driver.write(lambda machine: machine.decide_unfence_broker(1, epoch))
+    return epoch
+
+
+async def create(driver: MetadataDriver, name: str, partitions: int = 1) -> TopicCreated:
+    randomness = name.encode().rjust(16, b"\0")[-16:]
+    (outcome,) = await driver.write(
+        lambda machine: machine.decide_create_topics(
+            [NewTopic(name, partitions, configs=[("retention.ms", "5")])], randomness=[randomness], start=0
+        )
+    )
+    return outcome
