@@ -51,9 +51,7 @@ class MetadataHost:
         self.failures: list[BaseException] = []
         self._chance = random.Random(seed)
 
-    def run(
-        self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True
-    ) -> Result:
+    def run(self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True) -> Result:
         """Start a driver, act on it and close it; or leave it as a crash does."""
         loop = SimulatedLoop()
 
@@ -77,7 +75,7 @@ class MetadataHost:
             clock=SimulatedClock(loop.now_ms),
             rules=AnyConfig(),
             log_settings=self.settings,
-            machine_settings=MetadataSettings(),
+            machine_settings=MetadataSettings,
             failed=self.failures.append,
         )
 

@@ -39,10 +39,10 @@ class MetadataDriver:
         clock: Clock,
         rules: ConfigRules,
         log_settings: MetadataLogSettings,
-        machine_settings: MetadataSettings,
+        machine_settings: Callable[[], MetadataSettings],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed` hears of what no node can go on from, and must end this one."""
+        """`machine_settings` is asked whenever a machine is made; `failed` hears of what must end this node."""
         self._log = MetadataLog(data_folder, voter, disk, executor, clock, log_settings, self._fail)
         self._settings = log_settings
         self._failed = failed
@@ -50,7 +50,7 @@ class MetadataDriver:
         self._publisher.subscribe(self._plan_snapshot)
         self._driver: ReplicatedDriver[MetadataMachine, Record] = ReplicatedDriver(
             self._log,
-            lambda: MetadataMachine(machine_settings, rules),
+            lambda: MetadataMachine(machine_settings(), rules),
             clock,
             refusals=Refusals(lost=NotController, loading=NotController, busy=NotController),
             failed=failed,
