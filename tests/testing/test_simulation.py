@@ -1,6 +1,7 @@
 """The frame around simulated nodes, tried with a small server that keeps a log: it must find planted bugs."""
 
 import asyncio
+import logging
 import struct
 import zlib
 from collections.abc import Callable
@@ -8,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from moldau.model.ids import Address
-from moldau.model.ports import Connection
+from moldau.model.ports import Connection, Ports
 from moldau.testing.chaos import ALL_FAULTS, PROCESS_FAULTS, Chaos, Fault
 from moldau.testing.disk import Crashed, When
 from moldau.testing.loop import SimulationFailed
-from moldau.testing.simulation import Host, Outcome, Program, Script, SimulatedPorts, Simulation, Unknown, replay
+from moldau.testing.simulation import Host, Outcome, Program, Script, Simulation, Unknown, replay
 
 SERVER = Address("server", 9092)
 NUMBER = struct.Struct(">q")
@@ -34,7 +35,7 @@ def read_log(content: bytes) -> list[int]:
 class Keeper:
     """Appends each number it is sent to a file and answers with it; a number it has already is answered at once."""
 
-    def __init__(self, ports: SimulatedPorts, *, syncs: bool, answers_early: bool) -> None:
+    def __init__(self, ports: Ports, *, syncs: bool, answers_early: bool) -> None:
         self.ports, self.syncs, self.answers_early = ports, syncs, answers_early
         self.file = ports.disk.open(PATH, create=True)
         ports.disk.sync_folder("/data")
@@ -69,6 +70,9 @@ class Keeper:
             await self.ports.executor.run(self.file.fsync)
         connection.send([NUMBER_FRAME.pack(8, number)])
 
+    async def stop(self) -> None:
+        self.file.fsync()
+
     def append(self, data: bytes, position: int) -> None:
         while data:
             written = self.file.pwrite(data, position)
@@ -76,9 +80,10 @@ class Keeper:
 
 
 def keeper(*, syncs: bool = False, answers_early: bool = False) -> Program:
-    async def program(ports: SimulatedPorts) -> None:
+    async def program(ports: Ports) -> Keeper:
         keeps = Keeper(ports, syncs=syncs, answers_early=answers_early)
         await ports.network.listen(SERVER, lambda: keeps, 100)
+        return keeps
 
     return program
 
@@ -86,7 +91,7 @@ def keeper(*, syncs: bool = False, answers_early: bool = False) -> Program:
 class Asker:
     """Sends numbers one at a time and insists on an answer."""
 
-    def __init__(self, ports: SimulatedPorts, acknowledge: Callable[[int], None]) -> None:
+    def __init__(self, ports: Ports, acknowledge: Callable[[int], None]) -> None:
         self.ports, self.acknowledge = ports, acknowledge
 
     async def run(self, end_s: float) -> None:
@@ -146,7 +151,7 @@ def keeping(program: Program, faults: tuple[Fault, ...]) -> Script:
             acknowledged.append(number)
             simulation.acknowledged += 1
 
-        async def ask(ports: SimulatedPorts) -> None:
+        async def ask(ports: Ports) -> None:
             await Asker(ports, acknowledge).run(1000 + 70)
 
         await server.start(program)
@@ -199,8 +204,8 @@ def test_every_kind_of_fault_fires() -> None:
         assert outcome.faults, fault
         fired.update(outcome.faults)
     assert fired == {
-        "crash", "crash in I/O", "power loss", "power loss in I/O", "reset", "cut", "slow network", "delay",
-        "short write", "cold read", "clock jump",
+        "clean restart", "crash", "crash in I/O", "power loss", "power loss in I/O", "reset", "cut", "slow network",
+        "delay", "short write", "cold read", "clock jump",
     }  # fmt: skip
 
 
@@ -252,3 +257,50 @@ def test_a_failure_names_the_seed_and_the_last_events() -> None:
     notes = "\n".join(caught.value.__notes__)
     assert "seed 42" in notes
     assert "crash somewhere" in notes
+
+
+def test_an_error_in_the_log_of_a_living_process_fails_the_run_with_its_words() -> None:
+    async def program(ports: Ports) -> None:  # noqa: ARG001
+        logging.getLogger("moldau.broker").warning("this is only a warning")
+        await asyncio.sleep(1)
+        logging.getLogger("moldau.broker").error("all is lost")
+        await asyncio.sleep(1)
+
+    async def script(simulation: Simulation) -> None:
+        await simulation.host("server").start(program)
+
+    with pytest.raises(SimulationFailed, match="server#1 logged: all is lost") as caught:
+        Simulation(0).run(script)
+    assert "this is only a warning" in "\n".join(caught.value.__notes__)
+
+
+def test_the_dead_log_nothing() -> None:
+    async def program(ports: Ports) -> None:  # noqa: ARG001
+        try:
+            await asyncio.sleep(10)
+        finally:
+            logging.getLogger("moldau.broker").error("my last words")
+
+    async def script(simulation: Simulation) -> None:
+        server = simulation.host("server")
+        starting = asyncio.ensure_future(server.start(program))
+        await asyncio.sleep(1)
+        server.crash()
+        with pytest.raises(Crashed):
+            await starting
+        await asyncio.sleep(20)
+
+    Simulation(0).run(script)
+
+
+def test_a_server_that_is_stopped_ends_by_its_own_stop() -> None:
+    async def script(simulation: Simulation) -> None:
+        server = simulation.host("server")
+        server.disk.prepare_folder("/data")
+        await server.start(keeper())
+        await server.stop()
+        assert not server.is_up
+        await server.restart()
+        assert server.is_up
+
+    assert Simulation(0).run(script).faults == {}

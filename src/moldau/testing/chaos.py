@@ -1,6 +1,7 @@
 """Faults drawn from a seed: which kinds, how often, when, and for how long."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ START_ATTEMPTS_MAX: Final = 50
 class Fault(Enum):
     """What can befall a cluster."""
 
+    CLEAN_RESTART = "clean restart"
     CRASH = "crash"
     CRASH_IN_IO = "crash in I/O"
     POWER_LOSS = "power loss"
@@ -45,21 +47,27 @@ class Mix:
     outage_s_max: float
 
     @classmethod
-    def draw(cls, chance: random.Random, allowed: Sequence[Fault]) -> "Mix":
+    def draw(cls, chance: random.Random, allowed: Sequence[Fault], always: Sequence[Fault]) -> "Mix":
         kinds = chance.sample(list(allowed), chance.randint(1, len(allowed)))
-        return cls(tuple(kinds), chance.uniform(0.5, 8.0), chance.choice((0.05, 1.0, 10.0)))
+        faults = tuple(dict.fromkeys((*always, *kinds)))
+        return cls(faults, chance.uniform(0.5, 8.0), chance.choice((0.05, 1.0, 10.0)))
 
 
 class Chaos:
     """Lets faults loose on servers, and puts everything right in the end."""
 
     def __init__(
-        self, simulation: Simulation, servers: Sequence[Host], allowed: Sequence[Fault] = tuple(Fault)
+        self,
+        simulation: Simulation,
+        servers: Sequence[Host],
+        allowed: Sequence[Fault] = ALL_FAULTS,
+        *,
+        always: Sequence[Fault] = (),
     ) -> None:
         self._simulation = simulation
         self._servers = list(servers)
         self._chance = simulation.chance("chaos")
-        self.mix = Mix.draw(self._chance, allowed)
+        self.mix = Mix.draw(self._chance, allowed, always)
 
     async def run(self, duration_s: float) -> None:
         """Strike again and again until the time is over, then heal."""
@@ -78,6 +86,8 @@ class Chaos:
 
     async def _strike(self, fault: Fault, server: Host) -> None:
         match fault:
+            case Fault.CLEAN_RESTART:
+                await self._stop(server)
             case Fault.CRASH:
                 server.crash()
             case Fault.POWER_LOSS:
@@ -113,6 +123,12 @@ class Chaos:
                 network.faults.delay = 0.3
             case Fault.LOSSY_NETWORK:
                 network.faults.reset = 0.05
+
+    async def _stop(self, server: Host) -> None:
+        if server.is_up:
+            self._count(Fault.CLEAN_RESTART, server)
+            with contextlib.suppress(Crashed):  # a planned death may come first
+                await server.stop()
 
     def _plan_death(self, server: Host, *, loses_power: bool) -> None:
         when = self._chance.choice(tuple(When))

@@ -11,13 +11,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from moldau.model.ports import Ports
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
 from moldau.testing.life import Life
 from moldau.testing.loop import START_S, SimulatedLoop, SimulationFailed
-from moldau.testing.mounted_disk import MountedDisk
-from moldau.testing.network import HostNetwork, SimulatedNetwork
+from moldau.testing.network import SimulatedNetwork
+from moldau.testing.overheard import Overheard
 from moldau.testing.trace import Trace
 
 Result = TypeVar("Result")
@@ -27,23 +28,14 @@ VIRTUAL_S_MIN: Final = 60.0
 ACKNOWLEDGED_MIN: Final = 200
 FAULTS_MIN: Final = 3
 
+EVENTS_SHOWN: Final = 40
+
 
 class Unknown(SimulationFailed):
     """The run proves nothing: it could not have failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedPorts:
-    """All the ports of one process."""
-
-    clock: SimulatedClock
-    random: random.Random
-    executor: SimulatedExecutor
-    disk: MountedDisk
-    network: HostNetwork
-
-
-Program = Callable[[SimulatedPorts], Coroutine[Any, Any, Any]]
+Program = Callable[[Ports], Coroutine[Any, Any, Any]]
 Script = Callable[["Simulation"], Coroutine[Any, Any, None]]
 
 
@@ -59,6 +51,7 @@ class Host:
         self._simulation = simulation
         self._life: Life | None = None
         self._program: Program | None = None
+        self._running: Any = None  # what the program returned
 
     @property
     def is_up(self) -> bool:
@@ -75,7 +68,8 @@ class Host:
         self.starts += 1
         self._life = Life(f"{self.name}#{self.starts}")
         self._simulation.trace.record("start", self._life.name)
-        return await self._simulation.loop.run_as(self._life, program(self._ports()))
+        self._running = await self._simulation.loop.run_as(self._life, program(self._ports()))
+        return self._running
 
     async def restart(self) -> Any:
         """Run the same program again, as a new process."""
@@ -88,6 +82,11 @@ class Host:
         if self._life is None:
             raise RuntimeError(f"nothing runs on {self.name}")
         return await self._simulation.loop.run_as(self._life, work)
+
+    async def stop(self) -> None:
+        """End the process well: by the `stop` of what its program returned."""
+        await self.run(self._running.stop())
+        self.exit()
 
     def crash(self) -> None:
         """Kill the process, as kill -9 does: what it wrote stays."""
@@ -112,13 +111,13 @@ class Host:
             self.disk.crash()
             self._simulation.network.crash(self.name)
 
-    def _ports(self) -> SimulatedPorts:
+    def _ports(self) -> Ports:
         chance = self._simulation.chance(f"{self.name} process {self.starts}")
         disk = self.disk.mount()
         executor = SimulatedExecutor(
             self._simulation.loop, self._simulation.chance(f"{self.name} executor {self.starts}"), disk
         )
-        return SimulatedPorts(self.clock, chance, executor, disk, self._simulation.network.host(self.name))
+        return Ports(self.clock, chance, executor, disk, self._simulation.network.host(self.name))
 
     def _end(self) -> None:
         if self._life is not None:
@@ -170,13 +169,20 @@ class Simulation:
         self._fired[fault] += 1
         self.trace.record(fault, detail)
 
+    def fail(self, what: str, error: BaseException | None = None) -> None:
+        """End the run as a failure, as soon as what runs now has returned."""
+        self.loop.call_exception_handler({"message": what, "exception": error})
+
     def run(self, script: Script, *, virtual_s_max: float = 86_400.0) -> "Outcome":
         """Run the script to its end. What fails says the seed and the last events."""
+        overheard = Overheard(lambda: self.now_s, self.fail)
         try:
-            self.loop.run(script(self), virtual_s_max=virtual_s_max)
+            with overheard.listening():
+                self.loop.run(script(self), virtual_s_max=virtual_s_max)
         except Exception as error:
             error.add_note(f"seed {self.seed}, after {self.now_s:.3f} virtual seconds; faults: {dict(self.fired)}")
-            error.add_note("last events:\n" + "\n".join(list(self.trace.recent)[-40:]))
+            error.add_note("last events:\n" + "\n".join(list(self.trace.recent)[-EVENTS_SHOWN:]))
+            error.add_note("log:\n" + "\n".join(overheard.lines))
             raise
         return Outcome(
             self.seed, self.trace.hash(), self.now_s, self.trace.event_count, self.acknowledged, dict(self.fired)

@@ -1,0 +1,45 @@
+"""What nodes log while they are simulated: kept to be shown with a failure, and an error is one."""
+
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from moldau.testing.disk_faults import Crashed
+from moldau.testing.life import life_in
+
+LINES_MAX: Final = 50
+
+
+class Overheard(logging.Handler):
+    """Listens to all of Moldau's loggers while `listening`."""
+
+    def __init__(self, now_s: Callable[[], float], fail: Callable[[str, BaseException | None], None]) -> None:
+        super().__init__(logging.INFO)
+        self.lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._now_s, self._fail = now_s, fail
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        life = life_in(contextvars.copy_context())
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Crashed) or (life is not None and not life.is_alive):
+            return  # the last words of a dead process, which nobody hears
+        line = self.format(record)
+        self.lines.append(f"{self._now_s():.6f} {life.name if life else '-'} {line}")
+        if record.levelno >= logging.ERROR:
+            self._fail(f"{life.name if life else 'the test'} logged: {record.getMessage()}", error)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        logger = logging.getLogger("moldau")
+        level = logger.level
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(self)

@@ -1,0 +1,40 @@
+"""One broker, two clients, a process that crashes: on virtual time, each seed twice, with the same trace."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from moldau.testing.one_broker import one_broker
+from moldau.testing.simulation import replay
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> None:
+    outcome = replay(one_broker(), seed)
+    outcome.check()
+    assert outcome.faults["crash"] >= 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_without_power_loses_nothing_of_a_topic_that_is_synced(seed: int) -> None:
+    outcome = replay(one_broker(loses_power=True), seed)
+    outcome.check()
+    assert outcome.faults["power loss"] >= 1
+
+
+def test_a_seed_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
+    runs = [
+        subprocess.run(
+            [sys.executable, "-m", "moldau.testing.sweep", "--seeds", "0"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    lines = [[line for line in run.stdout.splitlines() if line.startswith("seed 0")] for run in runs]
+    assert lines[0], runs[0].stdout + runs[0].stderr
+    assert lines[0] == lines[1]
