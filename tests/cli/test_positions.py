@@ -1,0 +1,36 @@
+"""Places in a log as people write them."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from moldau.cli.errors import Complaint
+from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position, parse_position
+
+pytestmark = pytest.mark.proves("C4", part="places")
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("start", AtStart()),
+        ("beginning", AtStart()),
+        ("end", AtEnd()),
+        ("latest", AtEnd()),
+        ("-10", BeforeEnd(10)),
+        ("42", AtOffset(42)),
+        ("@1700000000000", AtTime(1_700_000_000_000)),
+        ("@2026-01-01T00:00:00Z", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
+        ("@2026-01-01T02:00:00+02:00", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
+        ("@2026-01-01", AtTime(int(datetime(2026, 1, 1).timestamp() * 1000))),
+    ],
+)
+def test_a_place_is_read_as_written(text: str, position: Position) -> None:
+    assert parse_position(text, "--from") == position
+
+
+@pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5"])
+def test_what_is_no_place_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(Complaint, match="2026-01-01") as refusal:
+        parse_position(text, "--from")
+    assert refusal.value.exit_code == 2

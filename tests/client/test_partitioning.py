@@ -1,0 +1,55 @@
+"""Keys go where Kafka's own producers send them; records without one stay together."""
+
+import random
+from collections import Counter
+
+import pytest
+from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
+
+from moldau.client.partitioning import StickyPartition, murmur2, partition_of
+
+# From the tests of Apache Kafka's own hash.
+KNOWN = [
+    (b"21", -973932308),
+    (b"foobar", -790332482),
+    (b"a-little-bit-long-string", -985981536),
+    (b"a-little-bit-longer-string", -1486304829),
+    (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+    (b"abc", 479470107),
+]
+
+
+@pytest.mark.proves("T2", part="keyed")
+@pytest.mark.parametrize(("key", "signed"), KNOWN)
+def test_the_hash_is_kafkas(key: bytes, signed: int) -> None:
+    assert murmur2(key) == signed & 0xFFFFFFFF
+
+
+@pytest.mark.proves("T2", part="keyed")
+def test_any_key_goes_where_another_client_sends_it() -> None:
+    chance = random.Random(5)
+    for _ in range(500):
+        key = chance.randbytes(chance.randrange(0, 40))
+        partitions = chance.randrange(1, 200)
+        theirs = murmur2_of_aiokafka(key)  # type: ignore[no-untyped-call]
+        assert partition_of(key, partitions) == (theirs & 0x7FFFFFFF) % partitions
+
+
+@pytest.mark.proves("T2", part="keyless")
+def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
+    sticky = StickyPartition(random.Random(1), 8)
+    visits = Counter()  # type: Counter[int]
+    for _ in range(800):
+        before = sticky.current
+        assert sticky.current == before
+        visits[before] += 1
+        sticky.batch_left()
+        assert sticky.current != before
+    assert set(visits) == set(range(8))
+    assert max(visits.values()) < 2 * min(visits.values())
+
+
+def test_one_partition_leaves_no_choice() -> None:
+    sticky = StickyPartition(random.Random(1), 1)
+    sticky.batch_left()
+    assert sticky.current == 0
