@@ -1,9 +1,9 @@
 """Compiles the decoder of one version of one message.
 
-A decoder is a straight line of Python. Neighbouring numbers, and the length of what follows them, are one `unpack_from`.
-Nested structs are written in place. A count is checked against the bytes that remain, and against a budget for the whole
-message, before anything is allocated. A string that would reach past the end is cut short by the slice, but the position
-moves as far as its length said: then the next read fails, or the check at the end does.
+A decoder is a straight line of Python. Neighbouring numbers, and the length of what follows them, are one unpacking.
+Nested structs are written in place. A count is checked against the bytes that remain, and against a budget for the
+whole message, before anything is allocated. A string that would reach past the end is cut short by the slice, but the
+position moves as far as its length said: then the next read fails, or the check at the end does.
 """
 
 import struct
@@ -50,11 +50,11 @@ class _Writer:
         self.version = version
         self.is_flexible = schema.flexible.has(version)
         self.is_copied = is_copied
+        self.title = f"{schema.name} version {version}"
         self.write = source.write
         self.pending: list[tuple[str, str]] = []  # letters of `struct`, and the targets that take the values
 
     def function(self, name: str, larger: str | None = None) -> None:
-        title = f"{self.schema.name} version {self.version}"
         self.write(0, f"def {name}(view, p):")
         self.write(1, "end = len(view)")
         if larger:
@@ -65,8 +65,8 @@ class _Writer:
         self.struct(2, self.schema.root, "message")
         self.flush(2)
         self.write(1, "except DECODE_FAILURES as error:")
-        self.write(2, f"raise Malformed('{title}: ' + str(error)) from error")
-        self.write(1, f"if p > end: raise Malformed('{title}: it ends too early')")
+        self.write(2, f"raise Malformed('{self.title}: ' + str(error)) from error")
+        self.write(1, f"if p > end: raise Malformed('{self.title}: it ends too early')")
         self.write(1, "return message, p")
 
     def flush(self, depth: int) -> None:
@@ -119,12 +119,12 @@ class _Writer:
         self.uvarint(depth, tag)
         self.uvarint(depth, stop)
         self.write(depth, f"{stop} += p")
-        self.write(depth, f"if {stop} > end: raise Malformed('a tagged field ends after the message')")
+        self.write(depth, f"if {stop} > end: raise Malformed('{self.title}: a tagged field ends after it')")
         for word, each in zip(["if"] + ["elif"] * len(tagged), tagged, strict=False):
             self.write(depth, f"{word} {tag} == {each.tag}:")
             self.value(depth + 1, each, f"{holder}.{each.name}")
             self.flush(depth + 1)
-            self.write(depth + 1, f"if p != {stop}: raise Malformed('{each.name} is not the size it was said to be')")
+            self.write(depth + 1, f"if p != {stop}: raise Malformed('{self.title}: {each.name} is of another size')")
         self.write(depth, f"p = {stop}")  # a field we do not know is passed over
 
     def value(self, depth: int, each: Field, target: str) -> None:
@@ -170,7 +170,7 @@ class _Writer:
         return f"{copy}.decode()" if kind == "string" else copy
 
     def null(self, each: Field, target: str, is_nullable: bool) -> str:
-        return f"{target} = None" if is_nullable else f"raise Malformed('{each.name} is null')"
+        return f"{target} = None" if is_nullable else f"raise Malformed('{self.title}: {each.name} is null')"
 
     def array(self, depth: int, each: Field, target: str, *, is_nullable: bool) -> None:
         count = self.source.variable("n")
@@ -180,7 +180,7 @@ class _Writer:
         self.write(depth, f"if {count} > 0:")
         self.write(depth + 1, f"room -= {count}")
         self.write(depth + 1, f"if room < 0 or {count} * {self.element_bytes_min(each)} > end - p:")
-        self.write(depth + 2, f"raise Malformed('{each.name} has ' + str({count}) + ' elements')")
+        self.write(depth + 2, f"raise Malformed('{self.title}: {each.name} has ' + str({count}) + ' elements')")
         if each.kind in FIXED and each.kind != "uuid":
             self.numbers(depth + 1, each, target, count)
         else:

@@ -63,7 +63,7 @@ def _uvarint(value: int) -> bytes:
 
 
 # Almost every length on the wire is below this; a table look-up costs a tenth of the loop above.
-SMALL_MAX: Final = 0x1FFF
+SMALL_MAX: Final = 0xFFF
 SMALL: Final = tuple(_uvarint(value) for value in range(SMALL_MAX + 1))
 
 
@@ -72,12 +72,12 @@ def uvarint(value: int) -> bytes:
     if 0 <= value <= SMALL_MAX:
         return SMALL[value]
     if not 0 <= value <= 0xFFFFFFFF:
-        raise Unencodable(f"{value} does not fit in an unsigned varint")
+        raise OverflowError(f"{value} does not fit in an unsigned varint")
     return _uvarint(value)
 
 
 def string_length(size: int) -> bytes:
     """The length prefix of a compact string that is too long for the table of small ones."""
     if size > STRING_BYTES_MAX:
-        raise Unencodable(f"a string of {size} bytes; {STRING_BYTES_MAX} are allowed")
+        raise OverflowError(f"a string of {size} bytes; {STRING_BYTES_MAX} are allowed")
     return _uvarint(size + 1)
