@@ -1,0 +1,199 @@
+"""The program as a whole: the table of commands, help, errors in one line, pipes and interrupts."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau import __version__
+from moldau.cli.commands import COMMANDS
+from moldau.cli.errors import Complaint, explain
+from moldau.cli.main import app
+from moldau.cli.options import pairs
+from moldau.cli.output import human_bytes, topic_id_text
+from moldau.model.errors import InvalidConfig, UnknownTopicOrPartition
+
+pytestmark = pytest.mark.proves("A4", part="program")
+MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MOLDAU, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_every_command_says_what_it_does(name: str) -> None:
+    result = CliRunner().invoke(app, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f"moldau {name}" in result.stdout.replace("root", "moldau")
+
+
+def test_the_program_lists_its_commands() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for name in ("start", "topic", "config", "produce", "consume", "log", "storage", "version"):
+        assert name in result.stdout
+
+
+def test_a_command_that_is_not_there_is_refused() -> None:
+    result = CliRunner().invoke(app, ["frobnicate"])
+    assert result.exit_code == 2
+    assert "No such command" in result.stderr
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"moldau {__version__}\n"
+    assert CliRunner().invoke(app, ["version"]).stdout.startswith(f"moldau {__version__} (Python")
+    assert f'"version": "{__version__}"' in CliRunner().invoke(app, ["version", "--json"]).stdout
+
+
+def test_starting_does_not_load_what_other_commands_need() -> None:
+    code = "import sys, moldau.cli.main, moldau.cli.start; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in loaded if name.startswith(("rich", "moldau.client", "moldau.broker", "moldau.wire"))]
+
+
+def test_a_cluster_that_is_not_there_is_said_in_one_line(nobody: str) -> None:
+    result = run("topic", "list", "-b", nobody)
+    assert result.returncode == 1
+    assert (
+        result.stderr == f"error: cannot reach {nobody}: connection refused; is the broker running? try: moldau start\n"
+    )
+
+
+def test_the_cluster_may_come_from_the_environment(nobody: str) -> None:
+    assert nobody in run("topic", "list", MOLDAU_BOOTSTRAP_SERVERS=nobody).stderr
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_debug_shows_the_traceback_wherever_it_stands(where: str, nobody: str) -> None:
+    arguments = ["topic", "list", "-b", nobody]
+    result = run(*(["--debug", *arguments] if where == "before" else [*arguments, "--debug"]))
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topic", "list", "-b", "host:port"], "has no valid port"),
+        (["topic", "create", "t", "-c", "retention.ms"], "write it as KEY=VALUE"),
+        (["topic", "alter", "t"], "nothing to alter"),
+        (["config", "set", "topic", "t"], "nothing to set"),
+        (["config", "get", "broker", "one"], "not a broker's id"),
+        (["consume", "t", "--from", "middle"], "not a place in a log"),
+        (["consume", "t", "--format", "%q"], "is not known"),
+        (["produce", "t", "-K", ""], "--key-separator is empty"),
+        (["start", "-c", "no.such.setting=1"], "no.such.setting"),
+        (["start", "-c", "num.partitions=none"], "num.partitions"),
+        (["start", "--listen", "nowhere"], "write it as HOST:PORT"),
+        (["storage", "format", "--data", "x", "--cluster-id", "short"], "22 letters"),
+    ],
+)
+def test_wrong_usage_is_code_2_and_says_what_is_right(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["start", "--config", str(tmp_path / "none.properties")])
+    assert result.exit_code == 1
+    assert "none.properties: no such file or directory" in result.stderr
+
+
+def test_a_setting_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("# mine\nnum.partitions=many\n")
+    result = CliRunner().invoke(app, ["start", "--config", str(path)])
+    assert result.exit_code == 2
+    assert f"{path}:2" in result.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    big = tmp_path / "00000000000000000000.index"
+    big.write_bytes(b"".join(n.to_bytes(4, "big") * 2 for n in range(1, 50_000)))
+    command = f"{sys.executable} -m moldau.cli.main log dump {big} | head -n 2"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_an_interrupt_is_code_130_without_a_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen([*MOLDAU, "topic", "list", "-b", address], stderr=subprocess.PIPE) as process:
+            connection, _ = silent.accept()  # it has asked for versions, and waits
+            with connection:
+                assert connection.recv(1)
+                process.send_signal(signal.SIGINT)
+                assert process.stderr is not None
+                assert process.stderr.read() == b""
+                assert process.wait(30) == 130
+
+
+def test_an_error_of_ours_keeps_its_traceback() -> None:
+    assert explain(ValueError("a bug")) is None
+    assert explain(AssertionError()) is None
+
+
+def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
+    told = explain(UnknownTopicOrPartition("topic x does not exist"))
+    assert told is not None
+    assert (str(told), told.exit_code) == ("topic x does not exist", 1)
+    told = explain(InvalidConfig("num.partitions"))
+    assert told is not None
+    assert told.exit_code == 2
+    told = explain(FileNotFoundError(2, "No such file or directory", "a.toml"))
+    assert str(told) == "a.toml: no such file or directory"
+    told = explain(OSError(98, "Address in use: 9092"))
+    assert "choose another with --listen" in str(told)
+    complaint = Complaint("as it is")
+    assert explain(complaint) is complaint
+
+
+def test_pairs_may_hold_further_equal_signs() -> None:
+    assert pairs(["a=b=c", " d = e "], "-c") == {"a": "b=c", "d": "e"}
+    with pytest.raises(Complaint):
+        pairs(["=x"], "-c")
+
+
+def test_sizes_and_ids_are_written_for_people() -> None:
+    assert [human_bytes(size) for size in (0, 1023, 1024, 1536, 5 * 2**30, 2**60)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "5.0 GiB",
+        "1024.0 PiB",
+    ]
+    assert topic_id_text(bytes(range(16))) == "AAECAwQFBgcICQoLDA0ODw"
+    assert topic_id_text(bytes(16)) is None
+
+
+def test_completion_can_be_shown() -> None:
+    result = run("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert "complete" in result.stdout
