@@ -1,0 +1,129 @@
+"""The real disk, the executor, and the few words of HTTP."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from moldau.model.ids import Address
+from moldau.model.ports import Disk, Page
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.executor import SystemExecutor
+from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
+
+BOTH = pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+
+
+@BOTH
+def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, able: Capabilities) -> None:
+    disk = SystemDisk(able)
+    file = disk.open(str(tmp_path / "a"), create=True)
+    file.allocate(4096)
+    assert file.size() == 0
+    assert file.pwrite(b"hello world", 0) == 11
+    assert file.pread(100, 6) == b"world"
+    assert file.is_cached(11, 0)
+    file.truncate(5)
+    file.fsync()
+    file.close()
+    file.close()
+    assert disk.read(str(tmp_path / "a")) == b"hello"
+    assert bytes(disk.map(str(tmp_path / "a"))) == b"hello"
+
+
+def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert bytes(SystemDisk().map(str(tmp_path / "empty"))) == b""
+
+
+def test_folders_are_made_listed_renamed_and_removed(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    disk.make_folder(str(tmp_path / "x" / "y"))
+    disk.make_folder(str(tmp_path / "x" / "y"))
+    disk.open(str(tmp_path / "x" / "f"), create=True).close()
+    disk.rename(str(tmp_path / "x" / "f"), str(tmp_path / "x" / "g"))
+    disk.sync_folder(str(tmp_path / "x"))
+    assert disk.list(str(tmp_path / "x")) == ["g", "y"]
+    disk.unlink(str(tmp_path / "x" / "g"))
+    disk.remove_folder(str(tmp_path / "x"))
+    assert not disk.exists(str(tmp_path / "x"))
+    assert 0 < disk.free_bytes(str(tmp_path)) <= disk.total_bytes(str(tmp_path))
+
+
+def test_a_lock_is_held_by_one_and_can_be_given_back(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    held = disk.lock(str(tmp_path / ".lock"))
+    with pytest.raises(BlockingIOError):
+        disk.lock(str(tmp_path / ".lock"))
+    held.release()
+    disk.lock(str(tmp_path / ".lock")).release()
+
+
+def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SystemDisk().open(str(tmp_path / "nothing"))
+
+
+def test_the_clocks_go_on() -> None:
+    clock = SystemClock()
+    assert clock.wall_ms() > 1_600_000_000_000
+    assert clock.monotonic_ms() <= clock.monotonic_ms()
+    assert system_random().randbytes(16) != system_random().randbytes(16)
+
+
+def _names_in(disk: Disk, folder: str) -> tuple[int, list[str]]:
+    return os.getpid(), disk.list(folder)
+
+
+async def test_work_runs_in_threads_and_in_a_process_of_its_own(tmp_path: Path) -> None:
+    executor = SystemExecutor()
+    (tmp_path / "file").touch()
+    assert await executor.run(os.path.basename, "/a/b") == "b"
+    pid, names = await executor.work_on_files(_names_in, str(tmp_path))
+    assert pid != os.getpid()
+    assert names == ["file"]
+    await executor.close()
+
+
+async def test_work_that_fails_fails_its_caller(tmp_path: Path) -> None:
+    executor = SystemExecutor()
+    with pytest.raises(FileNotFoundError):
+        await executor.work_on_files(_names_in, str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError):
+        await executor.run(os.stat, str(tmp_path / "nothing"))
+    await executor.close()
+
+
+async def _fetch(address: Address, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def _page(path: str) -> Page:
+    return (200, "text/plain", b"body of " + path.encode()) if path == "/metrics" else (404, "text/plain", b"no")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "ending"),
+    [
+        (b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n", b"200", b"body of /metrics"),
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"200", b"\r\n\r\n"),
+        (b"GET /else HTTP/1.0\r\n\r\n", b"404", b"no"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405", b"here.\n"),
+        (b"nonsense\r\n\r\n", b"400", b"HTTP.\n"),
+        (b"GET /" + b"x" * 9000, b"400", b"long.\n"),
+    ],
+)
+async def test_pages_are_served_over_http(request_bytes: bytes, status: bytes, ending: bytes) -> None:
+    listener = await SocketNetwork().serve_pages(Address("127.0.0.1", 0), _page)
+    answer = await _fetch(listener.address, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert answer.endswith(ending)
+    await listener.close()

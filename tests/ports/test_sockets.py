@@ -1,0 +1,299 @@
+"""The real network: frames over TCP, in pieces and in heaps, with and without what only Linux has."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from moldau.model.ids import Address
+from moldau.model.ports import Connection, FileSlice, Piece
+from moldau.model.units import KiB, MiB
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.receiving import IDLE_BYTES, ReceiveBudget, ReceiveBuffer
+from moldau.node.ports.sockets import FRAMES_PER_TURN_MAX, SocketNetwork
+
+LOOPBACK = Address("127.0.0.1", 0)
+FRAME_MAX = 8 * MiB
+
+
+class Recorder:
+    """An endpoint that keeps what comes and answers as it is told."""
+
+    def __init__(self, answer: Callable[[bytes], Sequence[Piece]] = lambda _: ()) -> None:
+        self.frames: list[bytes] = []
+        self.reason: str | None = None
+        self.has_drained = asyncio.Event()
+        self.has_ended = asyncio.Event()
+        self.news = asyncio.Event()
+        self._answer = answer
+        self.connection: Connection
+
+    def connected(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+        self.news.set()
+        pieces = self._answer(bytes(frame))
+        if pieces:
+            self.connection.send(pieces)
+
+    def drained(self) -> None:
+        self.has_drained.set()
+
+    def disconnected(self, reason: str) -> None:
+        self.reason = reason
+        self.has_ended.set()
+        self.news.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.frames) < count:
+                self.news.clear()
+                await self.news.wait()
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+@asynccontextmanager
+async def served(
+    recorder: Recorder, *, able: Capabilities | None = None, request_bytes_max: int = 64 * MiB
+) -> AsyncIterator[Address]:
+    network = SocketNetwork(request_bytes_max=request_bytes_max, able=able)
+    listener = await network.listen(LOOPBACK, lambda: recorder, FRAME_MAX)
+    try:
+        yield listener.address
+    finally:
+        await listener.close()
+        if hasattr(recorder, "connection"):
+            recorder.connection.abort()
+            await recorder.has_ended.wait()
+
+
+async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> None:
+    recorder = Recorder()
+    async with served(recorder) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        for byte in framed(b"slowly"):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        await recorder.until(1)
+        assert recorder.frames == [b"slowly"]
+        writer.close()
+        del reader
+
+
+async def test_frames_in_one_heap_are_delivered_in_order_over_several_turns() -> None:
+    recorder = Recorder()
+    contents = [str(number).encode() for number in range(10 * FRAMES_PER_TURN_MAX)]
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(b"".join(framed(content) for content in contents))
+        await recorder.until(len(contents))
+        assert recorder.frames == contents
+        writer.close()
+
+
+async def test_one_connection_does_not_keep_the_loop_for_all_its_frames() -> None:
+    turns: list[int] = []
+    recorder = Recorder()
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(framed(b"x") * (8 * FRAMES_PER_TURN_MAX))
+        while len(recorder.frames) < 8 * FRAMES_PER_TURN_MAX:
+            turns.append(len(recorder.frames))
+            await asyncio.sleep(0)
+        writer.close()
+    assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= FRAMES_PER_TURN_MAX
+
+
+@pytest.mark.parametrize("size", [0, 1, IDLE_BYTES - 4, IDLE_BYTES, MiB - 4, MiB, 5 * MiB])
+async def test_a_frame_of_any_size_arrives_and_is_echoed(size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    content = content[:size]
+    recorder = Recorder(lambda frame: [struct.pack(">i", len(frame)), frame])
+    async with served(recorder) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(framed(content) + framed(b"next"))
+        assert await reader.readexactly(4 + size) == framed(content)
+        assert await reader.readexactly(8) == framed(b"next")
+        writer.close()
+
+
+@pytest.mark.parametrize("length", [-1, FRAME_MAX + 1, 2**31 - 1])
+async def test_a_frame_of_a_forbidden_length_closes_the_connection_and_says_why(length: int) -> None:
+    recorder = Recorder()
+    async with served(recorder) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(struct.pack(">i", length))
+        assert await reader.read() == b""
+        await recorder.has_ended.wait()
+        assert f"{length} bytes" in (recorder.reason or "")
+        assert recorder.frames == []
+        writer.close()
+
+
+async def test_a_large_frame_that_is_only_announced_takes_no_memory() -> None:
+    budget = ReceiveBudget(64 * MiB)
+    buffer = ReceiveBuffer(budget)
+    room = buffer.room()
+    room[:4] = struct.pack(">i", 50 * MiB)
+    buffer.took(4)
+    assert buffer.expect(50 * MiB + 4, lambda: None)
+    assert budget.bytes_used == 0
+
+
+async def test_when_the_budget_is_spent_others_wait_and_then_get_their_turn() -> None:
+    recorders: list[Recorder] = []
+
+    def accept() -> Recorder:
+        recorders.append(Recorder())
+        return recorders[-1]
+
+    network = SocketNetwork(request_bytes_max=2 * MiB)
+    listener = await network.listen(LOOPBACK, accept, FRAME_MAX)
+    content = b"y" * (3 * MiB)
+    writers = []
+    for _ in range(4):
+        _, writer = await asyncio.open_connection(*listener.address)
+        writers.append(writer)
+        writer.write(framed(content))
+    await asyncio.gather(*(writer.drain() for writer in writers))
+    async with asyncio.timeout(20):
+        while sum(len(recorder.frames) for recorder in recorders) < 4:
+            await asyncio.sleep(0)
+    assert all(recorder.frames == [content] for recorder in recorders)
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*(recorder.has_ended.wait() for recorder in recorders))
+    await listener.close()
+
+
+@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+@pytest.mark.proves("S7")
+async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Path, able: Capabilities) -> None:
+    content = bytes(range(256)) * 20_000
+    (tmp_path / "segment").write_bytes(content)
+    file = SystemDisk(able).open(str(tmp_path / "segment"), read_only=True)
+    sent = [b"head", FileSlice(file, 100, 3 * MiB), b"middle", FileSlice(file, 0, 10), b"tail"]
+    recorder = Recorder(lambda _: sent)
+    async with served(recorder, able=able) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(framed(b"go"))
+        expected = b"head" + content[100 : 100 + 3 * MiB] + b"middle" + content[:10] + b"tail"
+        assert await reader.readexactly(len(expected)) == expected
+        writer.close()
+    file.close()
+
+
+@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+async def test_a_file_that_is_shorter_than_promised_closes_the_connection(tmp_path: Path, able: Capabilities) -> None:
+    (tmp_path / "segment").write_bytes(b"short")
+    file = SystemDisk(able).open(str(tmp_path / "segment"), read_only=True)
+    recorder = Recorder(lambda _: [b"head", FileSlice(file, 0, 1000)])
+    async with served(recorder, able=able) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(framed(b"go"))
+        assert len(await reader.read()) <= len(b"headshort")
+        await recorder.has_ended.wait()
+        assert "file ended" in (recorder.reason or "")
+        writer.close()
+    file.close()
+
+
+async def test_what_a_slow_reader_does_not_take_is_counted_and_leaves_when_it_reads() -> None:
+    recorder = Recorder(lambda _: [b"z" * (32 * MiB)])
+    async with served(recorder) as address:
+        client = socket.create_connection(address)
+        client.sendall(framed(b"go"))
+        await recorder.until(1)
+        assert recorder.connection.queued_bytes > 0
+        loop = asyncio.get_running_loop()
+        client.setblocking(False)
+        received = 0
+        async with asyncio.timeout(20):
+            while received < 32 * MiB:
+                received += len(await loop.sock_recv(client, MiB))
+            await recorder.has_drained.wait()
+        assert recorder.connection.queued_bytes == 0
+        client.close()
+
+
+async def test_a_paused_connection_delivers_nothing_until_it_is_resumed() -> None:
+    recorder = Recorder()
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(framed(b"first"))
+        await recorder.until(1)
+        recorder.connection.pause_reading()
+        writer.write(framed(b"second"))
+        await writer.drain()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert recorder.frames == [b"first"]
+        recorder.connection.resume_reading()
+        await recorder.until(2)
+        writer.close()
+
+
+async def test_a_close_sends_what_is_queued_first() -> None:
+    recorder = Recorder()
+
+    def answer(_: bytes) -> Sequence[Piece]:
+        recorder.connection.send([b"w" * (8 * MiB)])
+        recorder.connection.close()
+        return ()
+
+    recorder._answer = answer
+    async with served(recorder) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(framed(b"go"))
+        assert len(await reader.read(-1)) == 8 * MiB
+        writer.close()
+
+
+async def test_connecting_where_nobody_listens_is_an_os_error() -> None:
+    with socket.socket() as free:
+        free.bind(LOOPBACK)
+        address = Address(*free.getsockname())
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await SocketNetwork().connect(address, Recorder(), FRAME_MAX)
+
+
+async def test_two_ends_of_our_own_talk_to_each_other() -> None:
+    server = Recorder(lambda frame: [framed(frame.upper())])
+    client = Recorder()
+    async with served(server) as address:
+        connection = await SocketNetwork().connect(address, client, FRAME_MAX)
+        connection.send([framed(b"hello")])
+        await client.until(1)
+        assert client.frames == [b"HELLO"]
+        connection.close()
+        await client.has_ended.wait()
+
+
+def test_an_idle_buffer_holds_no_memory_and_a_busy_one_grows() -> None:
+    budget = ReceiveBudget(64 * MiB)
+    buffer = ReceiveBuffer(budget)
+    assert len(buffer.view) == 0
+    room = buffer.room()
+    assert len(room) == IDLE_BYTES
+    buffer.took(IDLE_BYTES)
+    buffer.start = buffer.end
+    buffer.tidy()
+    assert len(buffer.room()) == MiB
+    for _ in range(ReceiveBuffer.QUIET_READS_MAX + 2):
+        buffer.room()
+        buffer.took(100)
+        buffer.start = buffer.end
+        buffer.tidy()
+    assert len(buffer.view) == 0
+    assert budget.bytes_used == 0
+    assert IDLE_BYTES == 16 * KiB
