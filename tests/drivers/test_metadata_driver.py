@@ -1,6 +1,6 @@
 """The metadata log on a disk: what was answered is there after any stop, snapshots take the place of the log."""
 
-from metadata_host import DATA, FOLDER, VOTER, MetadataHost, create, register
+from metadata_host import MetadataHost, create, register
 
 from moldau.broker.drivers.metadata import MetadataDriver
 

@@ -31,7 +31,7 @@ class CancelTimer:
     event: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot call `Decision[Record, Answer](…)`
 class Decision(Generic[Record, Answer]):
     """Everything that follows from one request; the fields say when each part takes place.
 

@@ -36,7 +36,7 @@ from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
-from moldau.storage.checkpoints import replace_file
+from moldau.storage.files import replace_file
 from moldau.storage.folder import PARTITION_METADATA, encode_id
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings

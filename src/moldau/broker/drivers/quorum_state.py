@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from moldau.model.ids import NO_NODE
 from moldau.model.ports import Disk
-from moldau.storage.checkpoints import replace_file
+from moldau.storage.files import replace_file
 from moldau.storage.folder import decode_id, encode_id
 
 log = logging.getLogger(__name__)

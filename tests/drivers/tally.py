@@ -1,0 +1,98 @@
+"""The smallest machine that can do everything a replicated machine may do, and a log whose commits a test decides."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
+
+from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket, answered
+from moldau.model.errors import InvalidRequest, KafkaError
+
+LIMIT = 1000
+
+
+class Tally:
+    """Adds up numbers. Some wait until the sum has reached a mark; a timer closes the tally."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.offsets: list[int] = []
+        self._waiting: dict[Ticket, int] = {}  # soft: tickets and the sum they wait for
+
+    @property
+    def sum(self) -> int:
+        return sum(self.numbers)
+
+    def apply(self, record: int, offset: int) -> None:
+        if record == 13:
+            raise RuntimeError("a number that cannot be added")
+        self.numbers.append(record)
+        self.offsets.append(offset)
+
+    def decide_elected(self, now_ms: float) -> Decision[int, None]:  # noqa: ARG002
+        return answered(None, timers=[SetTimer("closing", 60_000)])
+
+    def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[int, None]:
+        if event == "broken":
+            raise RuntimeError("a timer that nobody understands")
+        return Decision([-1], effects=[(event, now_ms)])
+
+    def decide_add(self, *numbers: int) -> Decision[int, int]:
+        total = self.sum + sum(numbers)
+        if total > LIMIT:
+            raise InvalidRequest(f"{total} is too much")
+        done = [ticket for ticket, mark in self._waiting.items() if mark <= total]
+        for ticket in done:
+            del self._waiting[ticket]
+        answers: dict[Ticket, int | KafkaError] = {ASKER: total, **dict.fromkeys(done, total)}
+        return Decision(list(numbers), answers, effects=[("added", total)] if numbers else ())
+
+    def decide_wait(self, mark: int, ticket: Ticket) -> Decision[int, int]:
+        if self.sum >= mark:
+            return answered(self.sum)
+        self._waiting[ticket] = mark
+        return Decision()
+
+    def decide_turn_away(self) -> Decision[int, int]:
+        refused = InvalidRequest("go away")
+        return Decision(answers={ASKER: 0, **dict.fromkeys(self._waiting, refused)})
+
+    def decide_timer(self, event: Hashable, delay_ms: float | None) -> Decision[int, None]:
+        return answered(None, timers=[CancelTimer(event) if delay_ms is None else SetTimer(event, delay_ms)])
+
+
+class MemoryLog:
+    """Everything is written at once; `commit` says when it counts."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.records: list[int] = list(numbers)
+        self.appends: list[Sequence[Sequence[int]]] = []
+        self.high_watermark = len(numbers)
+        self.refuses: Exception | None = None
+        self.chunk_records = 10
+        self.chunks_read = 0
+        self._committed: Callable[[int], None] | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.records)
+
+    def append(self, decisions: Sequence[Sequence[int]]) -> None:
+        if self.refuses is not None:
+            refusal, self.refuses = self.refuses, None
+            raise refusal
+        self.appends.append(decisions)
+        for records in decisions:
+            self.records.extend(records)
+
+    def watch(self, committed: Callable[[int], None]) -> None:
+        self._committed = committed
+
+    def commit(self, end_offset: int | None = None) -> None:
+        self.high_watermark = self.end_offset if end_offset is None else end_offset
+        assert self._committed is not None
+        self._committed(self.high_watermark)
+
+    async def replay(self) -> AsyncGenerator[Iterable[tuple[int, int]], None]:
+        for start in range(0, len(self.records), self.chunk_records):
+            await asyncio.sleep(0.001)
+            self.chunks_read += 1
+            yield list(enumerate(self.records[start : start + self.chunk_records], start))
