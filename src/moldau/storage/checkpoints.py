@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Disk
-from moldau.storage.names import TEMPORARY
+from moldau.storage.files import replace_file
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
@@ -18,22 +18,6 @@ _VERSION: Final = 0
 
 class BrokenCheckpoint(ValueError):
     """A checkpoint that does not parse; what it said must come from the log."""
-
-
-def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
-    temporary = path + TEMPORARY
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(0)
-        taken = 0
-        while taken < len(data):
-            taken += file.pwrite(data[taken:], taken)
-        file.fsync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
-    disk.sync_folder(path.rpartition("/")[0])
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:

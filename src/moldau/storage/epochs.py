@@ -4,7 +4,8 @@ from bisect import bisect_left, bisect_right
 
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Disk
-from moldau.storage.checkpoints import LEADER_EPOCHS, BrokenCheckpoint, decode_lines, encode_lines, replace_file
+from moldau.storage.checkpoints import LEADER_EPOCHS, BrokenCheckpoint, decode_lines, encode_lines
+from moldau.storage.files import replace_file
 
 
 class LeaderEpochs:

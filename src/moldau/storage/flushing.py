@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from moldau.model.ports import Disk, File
-from moldau.storage.checkpoints import LEADER_EPOCHS, replace_file
+from moldau.storage.checkpoints import LEADER_EPOCHS
 from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.files import replace_file, sync, sync_folder
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
+from moldau.storage.snapshots import Snapshots
 
 
 class EpochsFile(NamedTuple):
@@ -19,7 +21,7 @@ class EpochsFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """A job for the executor. If `run` raises, the disk has lost writes: never try again, stop."""
+    """A job for the executor. `SyncFailed` means that writes are lost; `OSError`, that it may be tried again."""
 
     end_offset: int
     disk: Disk
@@ -30,12 +32,12 @@ class Flush:
     truncations: int
 
     def run(self) -> None:
-        for file in self.files:
-            file.fsync()
         if self.epochs is not None:
             replace_file(self.disk, *self.epochs)
+        for file in self.files:
+            sync(file)
         if self.has_new_files:
-            self.disk.sync_folder(self.folder)
+            sync_folder(self.disk, self.folder)
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Flushing:
 
     recovery_point: int
     last_flush_ms: int
-    has_new_files: bool = True
+    has_new_files: bool
     truncations: int = 0
 
     def target(self, end_offset: int, active_base_offset: int, settings: LogSettings, now_ms: int) -> int | None:
@@ -57,9 +59,10 @@ class Flushing:
         return active_base_offset if active_base_offset > self.recovery_point else None
 
     def begin(
-        self, disk: Disk, folder: str, segments: Segments, extra: list[File], epochs: LeaderEpochs, end_offset: int
+        self, disk: Disk, folder: str, segments: Segments, snapshots: Snapshots, epochs: LeaderEpochs, end_offset: int
     ) -> Flush:
-        files = segments.files_to_sync(self.recovery_point, end_offset) + extra
+        files = segments.files_to_sync(self.recovery_point, end_offset) + snapshots.unsynced
+        snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can do without them
         checkpoint = EpochsFile(f"{folder}/{LEADER_EPOCHS}", epochs.encode()) if epochs.is_dirty else None
         flush = Flush(end_offset, disk, folder, files, checkpoint, self.has_new_files, self.truncations)
         self.has_new_files = epochs.is_dirty = False
@@ -69,6 +72,11 @@ class Flushing:
         """What was synced counts only if the log has not been truncated meanwhile."""
         if flush.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
+
+    def failed(self, flush: Flush, epochs: LeaderEpochs) -> None:
+        """The flush could not run for want of space: what it was to do is still to be done."""
+        self.has_new_files = self.has_new_files or flush.has_new_files
+        epochs.is_dirty = epochs.is_dirty or flush.epochs is not None
 
     def truncated(self, offset: int) -> None:
         self.truncations += 1

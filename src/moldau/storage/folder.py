@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
 from moldau.model.ports import Disk, FolderLock
-from moldau.storage.checkpoints import BrokenCheckpoint, read_offsets, replace_file, write_offsets
+from moldau.storage.checkpoints import BrokenCheckpoint, read_offsets, write_offsets
+from moldau.storage.files import replace_file, sync_folder
 
 LOCK: Final = ".lock"
 META_PROPERTIES: Final = "meta.properties"
@@ -121,7 +122,7 @@ class DataFolder:
             return None
         epoch = _broker_epoch_in(self._disk.read(path))
         self._disk.unlink(path)
-        self._disk.sync_folder(self.path)  # from here on a crash is a crash
+        sync_folder(self._disk, self.path)  # from here on a crash is a crash
         return epoch
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
@@ -170,7 +171,7 @@ class DataFolder:
         folder = self.folder_of(partition)
         self._disk.make_folder(folder)
         self.write_topic_id(folder, topic_id)
-        self._disk.sync_folder(self.path)
+        sync_folder(self._disk, self.path)
         return folder
 
     def write_topic_id(self, folder: str, topic_id: TopicId) -> None:
@@ -188,7 +189,7 @@ class DataFolder:
         ending = f"-{partition.partition}.{unique}{suffix}"
         name = partition.topic[: _FOLDER_NAME_MAX - len(ending)] + ending
         self._disk.rename(self.folder_of(partition), f"{self.path}/{name}")
-        self._disk.sync_folder(self.path)
+        sync_folder(self._disk, self.path)
         return f"{self.path}/{name}"
 
     def deleted_folders(self) -> list[str]:

@@ -4,7 +4,8 @@ After a clean stop nothing is scanned. After any other, every segment from the r
 """
 
 import logging
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.model.ports import Disk
@@ -13,10 +14,11 @@ from moldau.storage.checkpoints import BrokenCheckpoint
 from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
 from moldau.storage.recovery import CorruptLog, Scan, replay_segments, scan_segment, whole_batch_after
 from moldau.storage.scan import BrokenLog, walk
-from moldau.storage.segment import RELATIVE_OFFSET_MAX, OpenSegments, Segment
+from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
 from moldau.storage.snapshots import Snapshots
 from moldau.storage.swaps import finish_swaps
@@ -41,13 +43,16 @@ class Loading:
     accepts_loss: bool
     open_segments: OpenSegments
     producers: Producers
-    epochs: LeaderEpochs
-    snapshots: Snapshots
-    segments: list[Segment]
+    segments: list[Segment] = field(default_factory=list)
+    epochs: LeaderEpochs = field(init=False)
+    snapshots: Snapshots = field(init=False)
     end_offset: int = 0
     cut_bytes: int = 0
+    has_changed: bool = False  # files were made or removed, which no sync has covered
 
     def run(self) -> None:
+        self.disk.make_folder(self.folder)
+        self.epochs = LeaderEpochs(self.disk, self.folder)
         self._find_segments()
         self._load_epochs()
         if not self._open_cleanly():
@@ -62,7 +67,8 @@ class Loading:
     # ── Files ──
 
     def _find_segments(self) -> None:
-        names = finish_swaps(self.disk, self.folder, self._remove_leftovers())
+        finish_swaps(self.disk, self.folder, self.disk.list(self.folder))
+        names = self._remove_leftovers()
         bases = {naming.offset_in(name) for name in names if name.endswith(LOG)}
         for name in names:
             if name.endswith(SEGMENT_SUFFIXES) and naming.offset_in(name) not in bases:
@@ -113,27 +119,30 @@ class Loading:
             return False
         active = self.segments[-1]
         try:
-            offsets, times = self._saved_indexes(active)
+            offsets, times, is_saved = self._saved_indexes(active)
             self.end_offset, unindexed = self._end_of(active, offsets)
-        except (BrokenLog, FileNotFoundError) as error:
+        except BrokenLog as error:
             _log.warning("%s: scanned although it was stopped cleanly: %s", self.folder, error)
             return False
         last = times.last()
         if last is not None:
             active.max_timestamp, active.max_timestamp_offset = last[0], active.base_offset + last[1]
-        active.activate(self.settings, offsets, times)
+        active.activate(self.settings, offsets, times, is_saved=is_saved)
         active.unindexed_bytes = unindexed
         self.recovery_point = self.end_offset
         self._load_producers(self.end_offset)
         return True
 
-    def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex]:
-        offsets = OffsetIndex.load(self.disk.read(active.path(INDEX)), active.size_bytes)
-        times = TimeIndex(self.disk.read(active.path(TIME_INDEX)))
-        if offsets is None or not times.is_sound(active.base_offset, active.base_offset + RELATIVE_OFFSET_MAX):
-            _log.warning("%s: the indexes of %d are made anew", self.folder, active.base_offset)
-            offsets, times = active.indexes_from_log(self.settings.index_interval_bytes)
-        return offsets, times
+    def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex, bool]:
+        """The indexes of the active segment, and whether the files were good."""
+        with suppress(FileNotFoundError):
+            offsets = OffsetIndex.load(self.disk.read(active.path(INDEX)), active.size_bytes)
+            times = TimeIndex(self.disk.read(active.path(TIME_INDEX)))
+            end_max = active.base_offset + RELATIVE_OFFSET_MAX
+            if offsets is not None and times.is_sound(active.base_offset, end_max):
+                return offsets, times, True
+        _log.warning("%s: the indexes of %d are made anew", self.folder, active.base_offset)
+        return *active.indexes_from_log(self.settings.index_interval_bytes), False
 
     def _end_of(self, active: Segment, offsets: OffsetIndex) -> tuple[int, int]:
         """The offset behind the last batch, and how many bytes follow the last index entry."""
@@ -148,6 +157,7 @@ class Loading:
     # ── After any other ──
 
     def _recover(self) -> None:
+        self.has_changed = True
         first = self._first_unflushed()
         start = self.segments[first].base_offset
         self.epochs.truncate_from_end(start)
@@ -157,9 +167,7 @@ class Loading:
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             if number > first:
-                file = self.snapshots.take(self.producers)
-                if file is not None:
-                    file.close()
+                self.snapshots.take(self.producers)
             next_offset = max(next_offset, segment.base_offset)
             self.producers.end_offset = next_offset
             scan = scan_segment(segment, next_offset, self.settings.index_interval_bytes, self.epochs, self.producers)
@@ -241,4 +249,5 @@ class Loading:
             segment = self._segment(self.start_offset, 0)
             segment.create(self.settings)
             self.segments.append(segment)
+            self.has_changed = True
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)

@@ -18,18 +18,20 @@ from moldau.model.units import DAY_MS
 from moldau.records.header import CONTROL, BatchHeader, Buffer, checksum, stamp_log_append_time, write_offsets
 from moldau.records.record import iterate_batches
 from moldau.storage import timestamps
-from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.aborted import AbortedHistory
+from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
+from moldau.storage.files import SyncFailed, write_all
 from moldau.storage.flushing import Flush, Flushing
 from moldau.storage.loading import Loading
+from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
-from moldau.storage.recovery import aborted_in, replay_segments
+from moldau.storage.recovery import replay_segments
 from moldau.storage.retention import expired_segments
-from moldau.storage.segment import OpenSegments, Segment
+from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
-from moldau.storage.snapshots import Snapshots
 from moldau.storage.tail import TAIL_MAX, Tail
-from moldau.storage.transaction_index import AbortedTransaction, BrokenTransactionIndex, aborted_between
+from moldau.storage.transaction_index import AbortedTransaction
 
 _new_tuple = tuple.__new__
 
@@ -57,8 +59,7 @@ class Log:
         self.end_offset = loading.end_offset
         self.cut_bytes = loading.cut_bytes  # what recovery found torn
         self._failure: str | None = None
-        self._flushing = Flushing(loading.recovery_point, loading.now_ms)
-        self._unsynced: list[File] = []  # snapshots that the next flush is to cover
+        self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.has_changed)
         self._tail = Tail(self.end_offset)
         self.settings = loading.settings
 
@@ -82,21 +83,17 @@ class Log:
         `is_clean` says that the last owner closed it; otherwise what lies above the recovery point is checked.
         `CorruptLog` if damage is found where acknowledged records may be, unless `accepts_loss`.
         """
-        disk.make_folder(folder)
         loading = Loading(
-            disk=disk,
-            folder=folder,
-            settings=settings,
+            disk,
+            folder,
+            settings,
             now_ms=now_ms,
             recovery_point=recovery_point,
             start_offset=log_start_offset,
             is_clean=is_clean,
             accepts_loss=accepts_loss,
-            open_segments=open_segments or OpenSegments(),
+            open_segments=OpenSegments() if open_segments is None else open_segments,
             producers=Producers(producer_expiration_ms),
-            epochs=LeaderEpochs(disk, folder),
-            snapshots=Snapshots(disk, folder, []),
-            segments=[],
         )
         loading.run()
         return cls(loading)
@@ -174,7 +171,7 @@ class Log:
         try:
             taken = file.pwrite(batch, position)
             if taken != size:
-                self._write_rest(file, batch, position, taken)
+                write_all(file, batch, position, taken)
         except OSError:
             self._take_back(file, position)
             raise
@@ -230,7 +227,7 @@ class Log:
         position = segment.size_bytes
         data = run[0][1] if len(run) == 1 else b"".join(batch for _, batch in run)
         try:
-            self._write_rest(file, data, position, 0)
+            write_all(file, data, position)
         except OSError:
             self._take_back(file, position)
             raise
@@ -267,13 +264,6 @@ class Log:
         aborted = self.producers.ended(header, base_offset, marker) if marker is not None else None
         if aborted is not None:
             self._segments.active.add_aborted(aborted)
-
-    @staticmethod
-    def _write_rest(file: File, data: Buffer, position: int, taken: int) -> None:
-        """Write on after a short write."""
-        view = memoryview(data)
-        while taken < len(view):
-            taken += file.pwrite(view[taken:], position + taken)
 
     def _take_back(self, file: File, position: int) -> None:
         """Remove what a failed write may have left. If that fails too, the next append writes over it."""
@@ -318,9 +308,7 @@ class Log:
 
     def _take_snapshot(self) -> None:
         self.producers.end_offset = self.end_offset
-        file = self._snapshots.take(self.producers)
-        if file is not None:
-            self._unsynced.append(file)
+        if self._snapshots.take(self.producers):
             self._flushing.has_new_files = True
 
     # ── Reading ──
@@ -370,24 +358,8 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start, end)."""
-        found: list[AbortedTransaction] = []
-        for number in range(self._segments.number_for(start_offset), len(self._segments)):
-            entries, is_complete = aborted_between(self._aborted_in(number), start_offset, end_offset)
-            found += entries
-            if is_complete:
-                break
-        return found
-
-    def _aborted_in(self, number: int) -> list[AbortedTransaction]:
-        segment = self._segments.all[number]
-        try:
-            return segment.transactions
-        except BrokenTransactionIndex:
-            producers = Producers(self.producers.expiration_ms)
-            self._snapshots.load_latest(producers, segment.base_offset, self.start_offset, now_ms=0)
-            bound = self._segments.bound_of(number, self.end_offset)
-            segment.replace_transactions(aborted_in(self._segments.all, number, producers, bound))
-            return segment.transactions
+        history = AbortedHistory(self._segments, self._snapshots, self.start_offset, self.end_offset)
+        return history.between(start_offset, end_offset)
 
     # ── Cutting ──
 
@@ -450,9 +422,39 @@ class Log:
         for _ in range(expired):
             paths += self._snapshots.mark_deleted(self._segments.bases[0])
             paths += self._segments.remove_first()
-        if expired:
             self.advance_start(max(self.start_offset, self._segments.bases[0]))
-            self._flushing.recovery_point = max(self.recovery_point, self._segments.bases[0])
+        self._flushing.recovery_point = max(self.recovery_point, self._segments.bases[0])
+        return paths
+
+    # ── Compacting ──
+
+    def compaction_job(self, cleaned_offset: int, high_watermark: int, now_ms: int) -> CompactionJob | None:
+        """What a worker should do now to compact this log, or None if it is clean enough."""
+        if not self._settings.is_compacted:
+            return None
+        return plan_compaction(
+            self.folder,
+            self._segments.all,
+            self._settings,
+            start_offset=self.start_offset,
+            cleaned_offset=cleaned_offset,
+            last_stable_offset=self.last_stable_offset(high_watermark),
+            last_of_producers=self.producers.last_offsets(),
+            aborted=self.aborted_transactions(self._segments.bases[0], self.end_offset),
+            now_ms=now_ms,
+        )
+
+    def replace_segments(self, result: CompactionResult) -> list[str]:
+        """Swap in what compaction has written; the paths to unlink, after `file.delete.delay.ms`."""
+        paths: list[str] = []
+        for replacement in result.replacements:
+            try:
+                paths += self._segments.replace(replacement.base_offset, replacement.size_bytes, replacement.replaced)
+            except OSError as error:
+                self.fail(f"a compacted segment could not be swapped in: {error}")
+                raise
+        self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
+        self._flushing.has_new_files = True
         return paths
 
     # ── Syncing and closing ──
@@ -470,27 +472,32 @@ class Log:
         if self._failure is not None:
             raise StorageFailed(self._failure)
         target = self.end_offset if target is None else min(target, self.end_offset)
-        flush = self._flushing.begin(self._disk, self.folder, self._segments, self._unsynced, self.epochs, target)
         self._flushing.last_flush_ms = now_ms
-        self._unsynced = []
-        return flush
+        return self._flushing.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)
 
     def finish_flush(self, flush: Flush) -> None:
         """A flush has run: the recovery point moves, unless the log was truncated meanwhile."""
         self._flushing.finish(flush)
         self._segments.synced(self.recovery_point)
 
+    def flush_failed(self, flush: Flush, error: Exception) -> None:
+        """A flush has raised. After a failed sync nobody knows what is on disk: the log takes no more writes."""
+        if isinstance(error, SyncFailed):
+            self.fail(str(error))
+        else:
+            self._flushing.failed(flush, self.epochs)
+
     def fail(self, reason: str) -> None:
-        """A sync has failed, so nobody knows what is on disk: take no more writes."""
-        self._failure = reason
+        """Take no more writes."""
+        self._failure = f"{self.folder}: {reason}"
 
     def flush(self, now_ms: int) -> None:
-        """Sync everything, waiting for it."""
+        """Sync everything, waiting for it. `SyncFailed` must stop the node."""
         flush = self.begin_flush(now_ms)
         try:
             flush.run()
-        except OSError as error:
-            self.fail(f"{self.folder}: a sync has failed: {error}")
+        except (OSError, SyncFailed) as error:
+            self.flush_failed(flush, error)
             raise
         self.finish_flush(flush)
 
@@ -506,7 +513,5 @@ class Log:
         """Let go of the files as they are."""
         for segment in self._segments:
             segment.close()
-        for file in self._unsynced:
-            file.close()
-        self._unsynced = []
-        self._failure = f"{self.folder}: the log is closed"
+        self._snapshots.close()
+        self.fail("the log is closed")

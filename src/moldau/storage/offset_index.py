@@ -11,7 +11,10 @@ from operator import ge
 from struct import Struct
 from typing import Final
 
+from moldau.model.units import MiB
+
 ENTRY_BYTES: Final = 8
+UNINDEXED_BYTES_MAX: Final = MiB  # a log beyond this size with an empty index has lost it
 _ENTRY: Final = Struct(">ii")
 _POSITION_IN_ENTRY: Final = 4
 _INT32: Final = Struct(">i")
@@ -42,7 +45,7 @@ class OffsetIndex:
     def _is_sound(self, log_bytes: int) -> bool:
         offsets, positions = self.offsets, self.positions
         if not offsets:
-            return True
+            return log_bytes <= UNINDEXED_BYTES_MAX
         if offsets[0] < 0 or positions[0] < 0 or positions[-1] >= log_bytes:
             return False
         return not any(map(ge, offsets, offsets[1:])) and not any(map(ge, positions, positions[1:]))
@@ -107,7 +110,7 @@ class MappedOffsetIndex:
         if len(self._view) % ENTRY_BYTES:
             return False
         if not self._count:
-            return True
+            return log_bytes <= UNINDEXED_BYTES_MAX
         first_offset, first_position = _ENTRY.unpack_from(self._view, 0)
         offset, position = _ENTRY.unpack_from(self._view, (self._count - 1) * ENTRY_BYTES)
         return bool(0 <= first_offset <= offset and 0 <= first_position <= position < log_bytes)

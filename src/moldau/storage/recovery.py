@@ -153,15 +153,6 @@ def replay_segments(segments: Sequence[Segment], producers: Producers, end_offse
     producers.end_offset = end_offset
 
 
-def aborted_in(
-    segments: Sequence[Segment], number: int, producers: Producers, end_offset: int
-) -> list[AbortedTransaction]:
-    """What the transaction index of a segment should hold, from the log itself and the state before it."""
-    segment = segments[number]
-    replay_segments(segments[:number], producers, segment.base_offset)
-    return replay(segment, producers, end_offset)
-
-
 def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
     """The position of a batch behind a broken one, within a bounded search: then this is no torn tail."""
     window = file.pread(min(_SEARCH_BYTES, size_bytes - position), position)

@@ -9,7 +9,6 @@ The last segment of a log is active: it grows, and its indexes are held in memor
 are closed: their files are opened when somebody reads them, and at most so many of them stay open.
 """
 
-from collections import OrderedDict
 from contextlib import suppress
 from typing import Final
 from zlib import crc32
@@ -18,38 +17,18 @@ from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk, File
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
 from moldau.storage import offset_index, time_index, transaction_index
+from moldau.storage.files import replace_cache, write_all
 from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
+from moldau.storage.open_segments import OpenSegments
 from moldau.storage.scan import find_batch, walk
 from moldau.storage.settings import LogSettings
-from moldau.storage.time_index import TimeIndex
+from moldau.storage.time_index import TimeEntry, TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NEVER: Final = 1 << 62
 _INDEX_ENTRIES_UNWRITTEN_MAX: Final = 512  # index entries gather in memory and reach the file in one write
-
-
-class OpenSegments:
-    """The closed segments whose files are open: at most `capacity`, the longest unused go first."""
-
-    __slots__ = ("_capacity", "_segments")
-
-    def __init__(self, capacity: int = 256) -> None:
-        self._capacity = capacity
-        self._segments: OrderedDict[Segment, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._segments)
-
-    def use(self, segment: "Segment") -> None:
-        self._segments[segment] = None
-        self._segments.move_to_end(segment)
-        while len(self._segments) > self._capacity:
-            self._segments.popitem(last=False)[0].release()
-
-    def forget(self, segment: "Segment") -> None:
-        self._segments.pop(segment, None)
 
 
 class Segment:
@@ -60,6 +39,7 @@ class Segment:
         "_first_timestamp",
         "_folder",
         "_index_file",
+        "_is_index_written",
         "_open_segments",
         "_time_file",
         "_transaction_file",
@@ -98,6 +78,7 @@ class Segment:
         self._transaction_file: File | None = None
         self._transactions: list[AbortedTransaction] | None = None
         self._transactions_written = 0
+        self._is_index_written = False
         self._first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
@@ -123,12 +104,15 @@ class Segment:
         if settings.preallocate:
             self.file.allocate(settings.segment_bytes_max)
 
-    def activate(self, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex) -> None:
-        """Become the segment that grows, with indexes that are known to fit the log."""
+    def activate(
+        self, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex, *, is_saved: bool = False
+    ) -> None:
+        """Become the segment that grows, with indexes that fit the log; `is_saved` if the files say the same."""
         self.release()
         self._open_segments.forget(self)
         self.file = self._disk.open(self.path(LOG))
         self._begin_activity(offsets, times, settings)
+        self._is_index_written = is_saved
 
     def _begin_activity(self, offsets: OffsetIndex, times: TimeIndex, settings: LogSettings) -> None:
         self.offsets, self.times = offsets, times
@@ -173,6 +157,7 @@ class Segment:
         offsets.append(last_offset - self.base_offset, position)
         times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.unindexed_bytes = 0
+        self._is_index_written = False
         if len(offsets) % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
             # The batch is in the log by now, so a full disk must not make this append fail: try again later.
             with suppress(OSError):
@@ -192,7 +177,7 @@ class Segment:
         if self._transaction_file is None:
             self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
         data = transaction_index.encode(entries[self._transactions_written :])
-        _write_all(self._transaction_file, data, self._transactions_written * transaction_index.ENTRY_BYTES)
+        write_all(self._transaction_file, data, self._transactions_written * transaction_index.ENTRY_BYTES)
         self._transactions_written = len(entries)
 
     def write_behind(self) -> None:
@@ -203,23 +188,27 @@ class Segment:
     def _write_indexes(self) -> None:
         assert isinstance(self.offsets, OffsetIndex)
         assert self.times is not None
+        if self._is_index_written:
+            return
         if self._index_file is None:
             self._index_file = self._disk.open(self.path(INDEX), create=True)
             self._time_file = self._disk.open(self.path(TIME_INDEX), create=True)
         assert self._time_file is not None
         position, data = self.offsets.unwritten()
-        _write_all(self._index_file, data, position)
+        write_all(self._index_file, data, position)
         self._index_file.truncate(position + len(data))
         self.offsets.mark_written()
         position, data = self.times.unwritten()
-        _write_all(self._time_file, data, position)
+        write_all(self._time_file, data, position)
         self._time_file.truncate(position + len(data))
         self.times.mark_written()
+        self._is_index_written = True
 
     def rest(self) -> None:
         """Bring the indexes of the active segment to a state that a closed one may have."""
         assert self.times is not None
-        self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        if self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset):
+            self._is_index_written = False
         self.write_behind()
 
     def retire(self, settings: LogSettings) -> None:
@@ -231,11 +220,12 @@ class Segment:
         self.offsets = self.times = None
 
     def files_to_sync(self) -> list[File]:
-        """What must reach the disk with the log: while it is active its indexes need not, recovery makes them anew."""
-        files = [self.file, self._transaction_file]
-        if not self.is_active:
-            files += [self._index_file, self._time_file]
-        return [file for file in files if file is not None]
+        """What must reach the disk: the log, and the indexes of a closed one. Recovery makes an active one's anew."""
+        log_file = self.open_file()
+        if self.is_active:
+            return [log_file]
+        others = (self._index_file, self._time_file, self._transaction_file)
+        return [log_file, *(file for file in others if file is not None)]
 
     def synced(self) -> None:
         """All that a closed segment holds is on disk."""
@@ -249,6 +239,7 @@ class Segment:
         assert isinstance(self.offsets, OffsetIndex)
         assert self.times is not None
         assert self.file is not None
+        self._is_index_written = False
         self.offsets.truncate(position)
         self.times.truncate(end_offset - self.base_offset)
         kept = [each for each in self.transactions if each.last_offset < end_offset]
@@ -348,6 +339,7 @@ class Segment:
         offsets, times = self.indexes_from_log(interval_bytes)
         if self.is_active:
             self.offsets, self.times = offsets, times
+            self._is_index_written = False
             self._write_indexes()
             return
         self.write_closed_indexes(offsets, times)
@@ -357,7 +349,7 @@ class Segment:
     def write_closed_indexes(self, offsets: OffsetIndex, times: TimeIndex) -> None:
         self._drop_maps()
         for suffix, data in ((INDEX, offsets.to_bytes()), (TIME_INDEX, times.to_bytes())):
-            _replace_quietly(self._disk, self.path(suffix), data)
+            replace_cache(self._disk, self.path(suffix), data)
 
     def indexes_from_log(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
         """The indexes that Kafka would have written for these batches."""
@@ -394,7 +386,7 @@ class Segment:
         if self._transaction_file is None:
             self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
         data = transaction_index.encode(entries)
-        _write_all(self._transaction_file, data, 0)
+        write_all(self._transaction_file, data, 0)
         self._transaction_file.truncate(len(data))
         self._transactions_written = len(entries)
 
@@ -407,11 +399,31 @@ class Segment:
 
     def newest_timestamp(self) -> tuple[int, int]:
         """The largest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
-        if self.max_timestamp < 0 and not self.is_active:
+        if self.max_timestamp < 0 and not self.is_active and self.size_bytes:
             last = self.time_lookup().last()
+            # Retention deletes by this time, so it is worth a look into the log whether the index is right.
+            is_true = self.first_timestamp == NO_TIMESTAMP if last is None else self._is_true(last)
+            if not is_true:
+                self.rebuild_indexes()
+                last = self.time_lookup().last()
             if last is not None:
                 self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
         return self.max_timestamp, self.max_timestamp_offset
+
+    def _is_true(self, entry: TimeEntry) -> bool:
+        """Whether the batch that a time index entry points to has that time."""
+        found = self.find(self.base_offset + entry.relative_offset)
+        if found is None:
+            return False
+        return read_header(self.open_file().pread(HEADER_BYTES, found[0])).max_timestamp == entry.timestamp
+
+    def offset_older_than(self, timestamp: int) -> int:
+        """An offset such that all batches before its own are older than `timestamp`."""
+        entry = self.time_lookup().entry_before(timestamp)
+        if entry is not None and not self._is_true(entry):
+            self.rebuild_indexes()
+            entry = self.time_lookup().entry_before(timestamp)
+        return self.base_offset + (entry.relative_offset if entry is not None else 0)
 
     # ── Leaving ──
 
@@ -453,20 +465,3 @@ class Segment:
             if file is not None:
                 file.close()
         self.release()
-
-
-def _write_all(file: File, data: bytes, position: int) -> None:
-    taken = 0
-    while taken < len(data):
-        taken += file.pwrite(data[taken:], position + taken)
-
-
-def _replace_quietly(disk: Disk, path: str, data: bytes) -> None:
-    """Replace an index file. It is a cache, so nothing is synced: a torn one is found out and made again."""
-    file = disk.open(path + ".tmp", create=True)
-    try:
-        file.truncate(0)
-        _write_all(file, data, 0)
-    finally:
-        file.close()
-    disk.rename(path + ".tmp", path)

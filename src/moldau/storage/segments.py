@@ -1,12 +1,14 @@
 """The segments of one log in the order of their offsets. The last one is active, all others are closed."""
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 
 from moldau.model.ports import Disk, File, FileSlice
+from moldau.storage.open_segments import OpenSegments
 from moldau.storage.scan import walk
-from moldau.storage.segment import OpenSegments, Segment
+from moldau.storage.segment import Segment
 from moldau.storage.settings import LogSettings
+from moldau.storage.swaps import cleaned_paths, swap_in
 
 
 class Segments:
@@ -121,18 +123,29 @@ class Segments:
             end_offset = header.next_offset
         return end_offset
 
+    def replace(self, base_offset: int, size_bytes: int, replaced: Sequence[tuple[int, int]]) -> list[str]:
+        """Put a cleaned segment in the place of neighbours; the paths to unlink.
+
+        Segments that have gone or changed since the cleaning began are not replaced: the cleaned one is dropped.
+        """
+        first = bisect_left(self.bases, base_offset)
+        old = self.all[first : first + len(replaced)]
+        if [(segment.base_offset, segment.size_bytes) for segment in old] != list(replaced) or self.active in old:
+            return cleaned_paths(self._disk, self._folder, base_offset)
+        paths = swap_in(self._disk, self._folder, base_offset, old)
+        new = Segment(self._disk, self._folder, base_offset, size_bytes, old[-1].created_ms, self._open_segments)
+        self.all[first : first + len(old)] = [new]
+        self.bases[first : first + len(old)] = [base_offset]
+        return paths
+
     # ── Syncing ──
 
     def files_to_sync(self, start_offset: int, end_offset: int) -> list[File]:
-        """The files that hold offsets in [start, end), with all that memory knows of them written."""
-        files: list[File] = []
-        for segment in self.all[self.number_for(start_offset) :]:
-            if segment.base_offset >= end_offset and files:
-                break
-            if segment.is_active:
-                segment.write_behind()
-            files += segment.files_to_sync()
-        return files
+        """The files that hold offsets in [start, end)."""
+        if start_offset >= end_offset:
+            return []
+        numbers = range(self.number_for(start_offset), self.number_for(end_offset - 1) + 1)
+        return [file for number in numbers for file in self.all[number].files_to_sync()]
 
     def synced(self, offset: int) -> None:
         """Everything below an offset is on disk."""

@@ -9,6 +9,7 @@ from crc32c import crc32c
 from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import Disk, File
 from moldau.records.header import SEQUENCE_MODULUS
+from moldau.storage.files import write_all
 from moldau.storage.names import DELETED, SNAPSHOT, offset_in, path_of
 from moldau.storage.producers import AppendedBatch, Producer, Producers
 
@@ -75,28 +76,28 @@ def _decode_entry(fields: tuple[int, ...]) -> tuple[int, Producer]:
 class Snapshots:
     """The snapshot files of one partition."""
 
-    __slots__ = ("_disk", "_folder", "offsets")
+    __slots__ = ("_disk", "_folder", "offsets", "unsynced")
 
     def __init__(self, disk: Disk, folder: str, names: list[str]) -> None:
         self._disk = disk
         self._folder = folder
         found = (offset_in(name) for name in names if name.endswith(SNAPSHOT))
         self.offsets = sorted(offset for offset in found if offset is not None)
+        self.unsynced: list[File] = []  # what the next flush is to cover
 
-    def take(self, producers: Producers) -> File | None:
-        """Write the state at its end offset. The file comes back open, to be synced; None if it was there already."""
+    def take(self, producers: Producers) -> bool:
+        """Write the state at its end offset, unless it is there already. Whether it was written."""
         offset = producers.end_offset
         if offset in self.offsets:
-            return None
+            return False
         data = encode(producers)
         file = self._disk.open(path_of(self._folder, offset, SNAPSHOT), create=True)
         file.truncate(0)
-        taken = 0
-        while taken < len(data):
-            taken += file.pwrite(data[taken:], taken)
+        write_all(file, data, 0)
         self.offsets.append(offset)
         self.offsets.sort()
-        return file
+        self.unsynced.append(file)
+        return True
 
     def load_latest(self, producers: Producers, at_most: int, log_start_offset: int, now_ms: int) -> None:
         """Load the newest usable snapshot at or below an offset. Broken ones are removed."""
@@ -118,6 +119,11 @@ class Snapshots:
         """Remove snapshots in [start, end) that stand at the base offset of no segment in `kept`."""
         for each in [each for each in self.offsets if start <= each < end and each not in kept]:
             self._remove(each)
+
+    def close(self) -> None:
+        for file in self.unsynced:
+            file.close()
+        self.unsynced = []
 
     def mark_deleted(self, offset: int) -> list[str]:
         """Rename the snapshot at an offset out of the log; the path to unlink later."""

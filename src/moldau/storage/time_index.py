@@ -65,8 +65,8 @@ class TimeIndex:
         self._entries += _ENTRY.pack(timestamp, relative_offset)
         return True
 
-    def offset_before(self, timestamp: int) -> int:
-        """The relative offset up to which every batch is older than `timestamp`: a search may begin there."""
+    def entry_before(self, timestamp: int) -> TimeEntry | None:
+        """The last entry that is older than `timestamp`: up to its offset every batch is, a search may begin there."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -74,8 +74,7 @@ class TimeIndex:
                 low = middle + 1
             else:
                 high = middle
-        found = self.entry(low - 1)
-        return found.relative_offset if found else 0
+        return self.entry(low - 1)
 
     def truncate(self, relative_offset: int) -> None:
         """Forget entries at `relative_offset` and later."""

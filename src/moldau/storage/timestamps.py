@@ -19,8 +19,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset:
 
 
 def _search(segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int] | None:
-    older = segment.time_lookup().offset_before(timestamp)
-    begin = segment.find(max(segment.base_offset + older, start_offset))
+    begin = segment.find(max(segment.offset_older_than(timestamp), start_offset))
     if begin is None:
         return None
     file = segment.open_file()

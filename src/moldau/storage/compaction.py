@@ -1,0 +1,246 @@
+"""Log compaction: closed segments are copied without the records that newer ones have replaced.
+
+It happens in three steps. On the event loop, `plan_compaction` looks whether it is worth it. In a worker process,
+`compact` reads the dirty part for the newest offset of each key, then writes new segments beside the old ones.
+Back on the loop, `Log.replace_segments` swaps them in.
+
+    |----- clean -----|------ dirty ------|-- too young, or active --|
+    start      first_dirty_offset     end_offset
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from moldau.model.ports import Disk
+from moldau.records.header import BatchHeader
+from moldau.records.record import iterate_records
+from moldau.storage import offset_index, time_index
+from moldau.storage.cleaned_segment import CleanedSegment
+from moldau.storage.cleaning import BatchFilter, PassedTransactions
+from moldau.storage.files import sync_folder
+from moldau.storage.key_offsets import KEYS_MAX, KeyOffsets
+from moldau.storage.open_segments import OpenSegments
+from moldau.storage.scan import walk
+from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from moldau.storage.settings import LogSettings
+from moldau.storage.transaction_index import AbortedTransaction
+
+
+class ClosedSegment(NamedTuple):
+    """A segment as a job names it."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionJob:
+    """All that `compact` needs to know; it pickles."""
+
+    folder: str
+    segments: tuple[ClosedSegment, ...]
+    first_dirty_offset: int
+    end_offset: int
+    settings: LogSettings
+    now_ms: int
+    last_of_producers: dict[int, tuple[int, int]]
+    aborted: tuple[AbortedTransaction, ...]
+    dirty_ratio: float
+    keys_max: int = KEYS_MAX
+
+
+class Replacement(NamedTuple):
+    """One cleaned segment, and the segments it stands for."""
+
+    replaced: tuple[ClosedSegment, ...]
+    size_bytes: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.replaced[0].base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What a round has done. `cleaned_offset` goes into the checkpoint once the replacements are in."""
+
+    replacements: tuple[Replacement, ...]
+    cleaned_offset: int
+    bytes_before: int
+    bytes_after: int
+
+
+# ── On the loop: is it worth it? ──
+
+
+def plan_compaction(
+    folder: str,
+    segments: Sequence[Segment],
+    settings: LogSettings,
+    *,
+    start_offset: int,
+    cleaned_offset: int,
+    last_stable_offset: int,
+    last_of_producers: dict[int, tuple[int, int]],
+    aborted: Sequence[AbortedTransaction],
+    now_ms: int,
+) -> CompactionJob | None:
+    """The job that would clean this log now, or None if it is clean enough. The last segment is the active one."""
+    if not start_offset <= cleaned_offset <= segments[-1].base_offset:
+        cleaned_offset = start_offset  # the checkpoint does not fit this log: begin again
+    until = _first_uncleanable(segments, settings, cleaned_offset, last_stable_offset, now_ms)
+    chosen = [segment for segment in segments[:-1] if segment.base_offset < until]
+    dirty_bytes = sum(
+        segment.size_bytes
+        for segment, following in zip(chosen, segments[1:], strict=False)
+        if following.base_offset > cleaned_offset
+    )
+    total_bytes = sum(segment.size_bytes for segment in chosen)
+    if not dirty_bytes or until <= cleaned_offset:
+        return None
+    ratio = dirty_bytes / total_bytes
+    if ratio <= settings.min_cleanable_dirty_ratio and not _is_overdue(chosen, settings, cleaned_offset, now_ms):
+        return None
+    return CompactionJob(
+        folder=folder,
+        segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in chosen),
+        first_dirty_offset=cleaned_offset,
+        end_offset=until,
+        settings=settings,
+        now_ms=now_ms,
+        last_of_producers=last_of_producers,
+        aborted=tuple(aborted),
+        dirty_ratio=ratio,
+    )
+
+
+def _first_uncleanable(
+    segments: Sequence[Segment], settings: LogSettings, cleaned_offset: int, last_stable_offset: int, now_ms: int
+) -> int:
+    """Neither the active segment, nor an open transaction, nor records younger than the lag are cleaned."""
+    until = min(last_stable_offset, segments[-1].base_offset)
+    if settings.min_compaction_lag_ms > 0:
+        for segment, following in pairwise(segments):
+            is_dirty = following.base_offset > cleaned_offset
+            if is_dirty and segment.newest_timestamp()[0] > now_ms - settings.min_compaction_lag_ms:
+                return min(until, segment.base_offset)
+    return until
+
+
+def _is_overdue(segments: Sequence[Segment], settings: LogSettings, cleaned_offset: int, now_ms: int) -> bool:
+    firsts = (segment.first_timestamp for segment in segments if segment.base_offset >= cleaned_offset)
+    oldest = min((first for first in firsts if first is not None and first > 0), default=now_ms)
+    return oldest < now_ms - settings.max_compaction_lag_ms
+
+
+# ── In the worker process ──
+
+
+def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
+    """Write the cleaned segments of one round, synced, beside the ones they are to replace."""
+    open_segments = OpenSegments()
+    segments = [
+        Segment(disk, job.folder, base_offset, size_bytes, job.now_ms, open_segments)
+        for base_offset, size_bytes in job.segments
+    ]
+    try:
+        newest = _newest_offsets(segments, job)
+        judge = BatchFilter(
+            newest=newest,
+            transactions=PassedTransactions(job.aborted),
+            last_of_producers=job.last_of_producers,
+            end_offset=job.end_offset,
+            now_ms=job.now_ms,
+            delete_retention_ms=job.settings.delete_retention_ms,
+        )
+        chosen = [segment for segment in segments if segment.base_offset < newest.end_offset]
+        replacements = []
+        for group in group_segments(chosen, job.settings, job.end_offset):
+            replacements.append(_clean_group(disk, job, group, judge))
+        sync_folder(disk, job.folder)
+    finally:
+        for segment in segments:
+            segment.close()
+    return CompactionResult(
+        replacements=tuple(replacements),
+        cleaned_offset=newest.end_offset,
+        bytes_before=sum(segment.size_bytes for segment in chosen),
+        bytes_after=sum(each.size_bytes for each in replacements),
+    )
+
+
+def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> KeyOffsets:
+    """Read the dirty part up to its end, or until there are too many keys."""
+    newest = KeyOffsets(job.first_dirty_offset, job.keys_max)
+    passed = PassedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
+    for number, segment in enumerate(segments):
+        bound = segments[number + 1].base_offset if number + 1 < len(segments) else job.end_offset
+        if bound <= job.first_dirty_offset:
+            continue
+        for header, batch in _batches(segment):
+            if header.last_offset < job.first_dirty_offset:
+                continue
+            if header.base_offset >= job.end_offset or newest.is_full:
+                return newest
+            _note_keys(newest, passed, header, batch, job.first_dirty_offset)
+            newest.end_offset = header.next_offset
+        newest.end_offset = max(newest.end_offset, bound)  # over a gap that an earlier round has left
+    return newest
+
+
+def _note_keys(
+    newest: KeyOffsets, passed: PassedTransactions, header: BatchHeader, batch: memoryview, start_offset: int
+) -> None:
+    if header.is_control:
+        passed.is_spent(header, batch)
+    elif not passed.is_aborted(header):
+        for record in iterate_records(batch):
+            if record.key is not None and record.offset >= start_offset:
+                newest.put(record.key, record.offset)
+
+
+def group_segments(segments: Sequence[Segment], settings: LogSettings, end_offset: int) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together are cleaned into one, so that segments do not shrink to crumbs."""
+    groups: list[list[Segment]] = []
+    log_bytes = index_bytes = time_index_bytes = 0
+    for number, segment in enumerate(segments):
+        bound = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        index = len(segment.offset_lookup()) * offset_index.ENTRY_BYTES
+        times = len(segment.time_lookup()) * time_index.ENTRY_BYTES
+        fits = (
+            bool(groups)
+            and log_bytes + segment.size_bytes <= settings.segment_bytes_max
+            and index_bytes + index <= settings.segment_index_bytes
+            and time_index_bytes + times <= settings.segment_index_bytes
+            and bound - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if not fits:
+            groups.append([])
+            log_bytes = index_bytes = time_index_bytes = 0
+        groups[-1].append(segment)
+        log_bytes += segment.size_bytes
+        index_bytes += index
+        time_index_bytes += times
+    return groups
+
+
+def _batches(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
+    file = segment.open_file()
+    for position, header in walk(file, 0, segment.size_bytes):
+        yield header, memoryview(file.pread(header.size_bytes, position))
+
+
+def _clean_group(disk: Disk, job: CompactionJob, group: list[Segment], judge: BatchFilter) -> Replacement:
+    cleaned = CleanedSegment(disk, job.folder, group[0].base_offset, job.settings.index_interval_bytes)
+    judge.transactions.kept = []
+    for segment in group:
+        for header, batch in _batches(segment):
+            kept = judge.keep(header, batch)
+            if kept is not None:
+                cleaned.append(kept)
+    cleaned.finish(judge.transactions.kept)
+    return Replacement(
+        tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in group), cleaned.size_bytes
+    )

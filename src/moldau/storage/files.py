@@ -1,0 +1,53 @@
+"""Writing files whole: all of the bytes, or a replacement that readers see at once."""
+
+from moldau.model.ports import Buffer, Disk, File
+from moldau.storage.names import TEMPORARY
+
+
+class SyncFailed(Exception):
+    """The disk could not keep what it had taken. Nobody knows what is lost, so nothing is tried again: stop."""
+
+
+def sync(file: File) -> None:
+    try:
+        file.fsync()
+    except OSError as error:
+        raise SyncFailed(f"a sync has failed: {error}") from error
+
+
+def sync_folder(disk: Disk, folder: str) -> None:
+    try:
+        disk.sync_folder(folder)
+    except OSError as error:
+        raise SyncFailed(f"a sync of {folder} has failed: {error}") from error
+
+
+def write_all(file: File, data: Buffer, position: int, taken: int = 0) -> None:
+    """Write on until every byte is taken; a disk may take fewer than it is given. `taken` bytes are there already."""
+    view = memoryview(data)
+    while taken < len(view):
+        taken += file.pwrite(view[taken:], position + taken)
+
+
+def replace_file(disk: Disk, path: str, data: bytes) -> None:
+    """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
+    _write_beside(disk, path, data, is_synced=True)
+    disk.rename(path + TEMPORARY, path)
+    sync_folder(disk, path.rpartition("/")[0])
+
+
+def replace_cache(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a file that can be made anew: nothing is synced, a torn one is found out."""
+    _write_beside(disk, path, data, is_synced=False)
+    disk.rename(path + TEMPORARY, path)
+
+
+def _write_beside(disk: Disk, path: str, data: bytes, *, is_synced: bool) -> None:
+    file = disk.open(path + TEMPORARY, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        if is_synced:
+            sync(file)
+    finally:
+        file.close()
