@@ -1,6 +1,7 @@
 """The real network: frames over TCP, in pieces and in heaps, with and without what only Linux has."""
 
 import asyncio
+import itertools
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -111,7 +112,7 @@ async def test_one_connection_does_not_keep_the_loop_for_all_its_frames() -> Non
             turns.append(len(recorder.frames))
             await asyncio.sleep(0)
         writer.close()
-    assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= FRAMES_PER_TURN_MAX
+    assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= FRAMES_PER_TURN_MAX
 
 
 @pytest.mark.parametrize("size", [0, 1, IDLE_BYTES - 4, IDLE_BYTES, MiB - 4, MiB, 5 * MiB])
@@ -182,7 +183,7 @@ async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Pa
     content = bytes(range(256)) * 20_000
     (tmp_path / "segment").write_bytes(content)
     file = SystemDisk(able).open(str(tmp_path / "segment"), read_only=True)
-    sent = [b"head", FileSlice(file, 100, 3 * MiB), b"middle", FileSlice(file, 0, 10), b"tail"]
+    sent: list[Piece] = [b"head", FileSlice(file, 100, 3 * MiB), b"middle", FileSlice(file, 0, 10), b"tail"]
     recorder = Recorder(lambda _: sent)
     async with served(recorder, able=able) as address:
         reader, writer = await asyncio.open_connection(*address)

@@ -94,7 +94,7 @@ class DataFolder:
     @classmethod
     def open(cls, disk: Disk, path: str) -> "DataFolder":
         """Make the folder if need be, and take it."""
-        disk.make_folder(path)
+        _make_lasting_folder(disk, path)
         try:
             return cls(disk, path, disk.lock(f"{path}/{LOCK}"))
         except BlockingIOError:
@@ -204,6 +204,17 @@ class DataFolder:
             if found.partition.topic not in kept
             and (found.topic_id is None or topic_ids.get(found.partition.topic) != found.topic_id)
         ]
+
+
+def _make_lasting_folder(disk: Disk, path: str) -> None:
+    """A new folder is only an entry in its parent, which a power loss may take back unless the parent is synced."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    for folder in reversed(missing):
+        disk.make_folder(folder)
+        disk.sync_folder(folder.rpartition("/")[0] or ("/" if folder.startswith("/") else "."))
 
 
 def parse_partition(name: str) -> TopicPartition | None:

@@ -81,6 +81,7 @@ class SimulatedConnection:
         self._queued_bytes = 0
         self._unread_bytes = 0  # on the line, or waiting at the peer
         self._received = bytearray()
+        self._untold_bytes = 0  # received while paused: the peer's window still counts them
         self._has_ended = False  # the peer has closed; seen once all frames are read
         self._is_paused = False
         self._is_delivering = False
@@ -109,6 +110,7 @@ class SimulatedConnection:
     def resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
+            self._tell_read()
             self._soon(self._deliver)
 
     def close(self) -> None:
@@ -242,7 +244,15 @@ class SimulatedConnection:
 
     def _receive(self, data: bytes) -> None:
         self._received += data
+        self._untold_bytes += len(data)
+        self._tell_read()
         self._deliver()
+
+    def _tell_read(self) -> None:
+        """Whoever reads takes what comes, whole frames or not, and so makes room in the window."""
+        if not self._is_paused and self._untold_bytes:
+            self._network.loop.call_soon(self.other._credit, self._untold_bytes, context=self.other._context)
+            self._untold_bytes = 0
 
     def _end(self) -> None:
         self._has_ended = True
@@ -284,7 +294,6 @@ class SimulatedConnection:
             return False
         lent = self._received[4 : 4 + length]
         del self._received[: 4 + length]
-        self._network.loop.call_soon(self.other._credit, 4 + length, context=self.other._context)
         assert self._endpoint is not None
         self._endpoint.frame_received(memoryview(lent))
         lent[:] = bytes([GARBAGE]) * length  # lent until the call returned: whoever kept it reads rubbish

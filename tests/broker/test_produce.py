@@ -1,0 +1,284 @@
+"""Produce, to its last error code."""
+
+import struct
+from typing import Any
+
+import pytest
+from broker_scene import Scene, batch, fetch, list_offset, on_broker, produce, produce_request
+
+from moldau.model.errors import ErrorCode
+from moldau.records.compression import Compression
+from moldau.records.record import iterate_records
+from moldau.wire.messages import InitProducerIdRequest, ProduceRequest
+
+pytestmark = pytest.mark.proves("P1")
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_a_batch_gets_the_next_offsets_in_every_version(version: int) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        first = await produce(talker, "t", batch(b"a", b"b"), version)
+        second = await produce(talker, "t", batch(b"c"), version)
+        assert (first.error_code, first.base_offset) == (0, 0)
+        assert (second.error_code, second.base_offset) == (0, 2)
+
+    on_broker(script)
+
+
+def test_topics_are_named_by_id_from_version_13_on() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        topic_id = scene.node.broker.image.topics["t"].topic_id
+        for given, expected in ((topic_id, 0), (b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)):
+            request = produce_request("", batch(b"a"))
+            request.topic_data[0].topic_id = given
+            answer = await talker.ask(13, request)
+            assert answer.responses[0].topic_id == given
+            assert answer.responses[0].partition_responses[0].error_code == expected
+
+    on_broker(script)
+
+
+def spoiled(position: int, value: int) -> bytearray:
+    records = batch(b"hello")
+    records[position] = value
+    return records
+
+
+def two_batches() -> bytearray:
+    return batch(b"a") + batch(b"b")
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (spoiled(65, 255), ErrorCode.CORRUPT_MESSAGE),  # the checksum does not fit
+        (spoiled(16, 1), ErrorCode.INVALID_RECORD),  # an old magic
+        (spoiled(16, 9), ErrorCode.CORRUPT_MESSAGE),  # an unknown magic
+        (two_batches(), ErrorCode.INVALID_RECORD),
+        (batch(b"a")[:40], ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (batch(b"a", is_control=True), ErrorCode.INVALID_RECORD),
+        (batch(b"a" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(b"a", timestamp=4_000_000_000_000), ErrorCode.INVALID_TIMESTAMP),
+    ],
+)
+def test_a_bad_batch_is_refused_with_the_code_kafka_gives(records: bytes, code: ErrorCode) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        answer = await produce(talker, "t", records)
+        assert ErrorCode(answer.error_code) is code
+        assert answer.error_message
+        assert answer.base_offset == -1
+        assert (await list_offset(talker, "t", -1)).offset == 0
+        assert (await produce(talker, "t", batch(b"good"))).base_offset == 0
+
+    on_broker(script)
+
+
+def test_unknown_partitions_and_acks_are_refused() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await produce(talker, "nowhere", batch(b"a"))).error_code == unknown
+        assert (await produce(talker, "t", batch(b"a"), partition=7)).error_code == unknown
+        assert (await produce(talker, "t", batch(b"a"), acks=3)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+    on_broker(script)
+
+
+def test_zstd_is_refused_before_version_7() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        records = batch(b"a" * 100, compression=Compression.ZSTD)
+        assert (await produce(talker, "t", bytes(records), 6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        assert (await produce(talker, "t", bytes(records), 7)).error_code == 0
+
+    on_broker(script)
+
+
+def test_a_transactional_produce_is_refused_while_there_are_no_transactions() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        request = produce_request("t", batch(b"a"))
+        request.transactional_id = "mine"
+        answer = await talker.ask(9, request)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+
+    on_broker(script)
+
+
+def test_without_acks_there_is_no_answer_and_the_next_request_is_answered() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        talker.begin(9, produce_request("t", batch(b"a"), acks=0), has_answer=False)
+        assert (await list_offset(talker, "t", -1)).offset == 1
+
+    on_broker(script)
+
+
+def test_a_failed_produce_without_acks_closes_the_connection() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        talker.begin(9, produce_request("nowhere", batch(b"a"), acks=0), has_answer=False)
+        await talker.is_lost.wait()
+
+    on_broker(script)
+
+
+def test_requests_of_one_connection_append_in_the_order_they_were_sent() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        waits = [talker.begin(9, produce_request("t", batch(str(number).encode()))) for number in range(50)]
+        offsets = [(await wait).responses[0].partition_responses[0].base_offset for wait in waits]
+        assert offsets == list(range(50))
+
+    on_broker(script)
+
+
+@pytest.mark.proves("P2")
+class TestIdempotence:
+    """(producer id, epoch, sequence) de-duplicated."""
+
+    @staticmethod
+    async def sent(scene: Scene, *sequences: int, epoch: int = 0) -> list[Any]:
+        await scene.create("t")
+        talker = await scene.connect()
+        given = await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))
+        answers = []
+        for sequence in sequences:
+            records = batch(b"a", producer_id=given.producer_id, producer_epoch=epoch, base_sequence=sequence)
+            answers.append(await produce(talker, "t", records))
+        return answers
+
+    def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written_again(self) -> None:
+        async def script(scene: Scene) -> None:
+            answers = await self.sent(scene, 0, 1, 1, 0, 2)
+            assert [each.error_code for each in answers] == [0] * 5
+            assert [each.base_offset for each in answers] == [0, 1, 1, 0, 2]
+
+        on_broker(script)
+
+    def test_a_gap_is_out_of_order(self) -> None:
+        async def script(scene: Scene) -> None:
+            answers = await self.sent(scene, 0, 5, 1)
+            codes = [each.error_code for each in answers]
+            assert codes == [0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]
+
+        on_broker(script)
+
+    def test_an_old_epoch_is_fenced(self) -> None:
+        async def script(scene: Scene) -> None:
+            await scene.create("t")
+            talker = await scene.connect()
+            producer_id = (await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))).producer_id
+            codes = []
+            for epoch, sequence in ((1, 0), (0, 1), (1, 1)):
+                records = batch(b"a", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+                codes.append((await produce(talker, "t", records)).error_code)
+            assert codes == [0, ErrorCode.INVALID_PRODUCER_EPOCH, 0]
+
+        on_broker(script)
+
+    def test_producers_are_remembered_over_a_crash(self) -> None:
+        async def script(scene: Scene) -> None:
+            await scene.create("t")
+            talker = await scene.connect()
+            producer_id = (await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))).producer_id
+            records = bytes(batch(b"a", producer_id=producer_id, producer_epoch=0, base_sequence=0))
+            assert (await produce(talker, "t", records)).base_offset == 0
+            scene.host.crash()
+            await scene.restart()
+            talker = await scene.connect()
+            assert (await produce(talker, "t", records)).base_offset == 0
+            assert (await list_offset(talker, "t", -1)).offset == 1
+            later = (await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))).producer_id
+            assert later > producer_id
+
+        on_broker(script)
+
+
+def test_a_compacted_topic_wants_keys() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", cleanup_policy="compact")
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"a"))).error_code == ErrorCode.INVALID_RECORD
+        assert (await produce(talker, "t", batch(b"a", key=b"k"))).error_code == 0
+
+    on_broker(script)
+
+
+def test_a_topic_with_a_codec_of_its_own_recompresses() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", compression_type="lz4")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a" * 1000, compression=Compression.GZIP))
+        records = (await fetch(talker, "t", 0)).records
+        assert struct.unpack_from(">h", records, 21)[0] & 7 == Compression.LZ4
+        assert [record.value for record in iterate_records(records)] == [b"a" * 1000]
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S9")
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_is_served_as_the_producer_sent_it(codec: Compression) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        sent = bytes(batch(b"a" * 1000, b"b" * 1000, compression=codec))
+        await produce(talker, "t", sent)
+        served = bytes((await fetch(talker, "t", 0)).records)
+        assert served[16:] == sent[16:]  # all but base offset, length and leader epoch
+
+    on_broker(script)
+
+
+def test_log_append_time_is_the_brokers_time() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", message_timestamp_type="LogAppendTime")
+        talker = await scene.connect()
+        answer = await produce(talker, "t", batch(b"a", timestamp=1))
+        assert answer.log_append_time_ms == scene.host.clock.wall_ms() or answer.log_append_time_ms > 1
+        (record,) = iterate_records((await fetch(talker, "t", 0)).records)
+        assert record.timestamp == answer.log_append_time_ms
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S6")
+def test_where_every_message_is_synced_nothing_is_seen_or_acknowledged_before() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", flush_messages=1)
+        talker, reader = await scene.connect(), await scene.connect()
+        waiting = talker.begin(9, produce_request("t", batch(b"a"), acks=1))
+        await fetch(reader, "t", 0, max_wait_ms=1000)
+        assert (await waiting).responses[0].partition_responses[0].base_offset == 0
+        scene.host.power_loss()
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await list_offset(talker, "t", -1)).offset == 1
+
+    on_broker(script)
+
+
+def test_several_topics_and_partitions_are_answered_one_by_one() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("a", 2)
+        talker = await scene.connect()
+        parts = [ProduceRequest.PartitionProduceData(index=index, records=batch(b"x")) for index in (0, 1, 2)]
+        topics = [ProduceRequest.TopicProduceData(name=name, partition_data=parts) for name in ("a", "b")]
+        answer = await talker.ask(9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
+        codes = [[part.error_code for part in topic.partition_responses] for topic in answer.responses]
+        assert codes == [[0, 0, 3], [3, 3, 3]]
+
+    on_broker(script)
