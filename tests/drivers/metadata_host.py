@@ -20,6 +20,7 @@ from moldau.model.ids import Address
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
+from moldau.testing.life import Life
 from moldau.testing.loop import SimulatedLoop
 
 Result = TypeVar("Result")
@@ -53,15 +54,19 @@ class MetadataHost:
 
     def run(self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True) -> Result:
         """Start a driver, act on it and close it; or leave it as a crash does."""
-        loop = SimulatedLoop()
+        loop, life = SimulatedLoop(), Life("node")
+        self.disk.on_crash = lambda _: loop.kill(life)
 
-        async def main() -> Result:
+        async def live() -> Result:
             driver = self._driver(loop)
             await driver.start()
             result = await act(driver)
             if closes:
                 await driver.close()
             return result
+
+        async def main() -> Result:
+            return await loop.run_as(life, live())
 
         return loop.run(main())
 

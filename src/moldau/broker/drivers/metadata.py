@@ -141,7 +141,7 @@ class MetadataDriver:
             await self._log.take_snapshot(self._publisher.image, self._publisher.end_offset)
         except OSError as error:
             log.error("a snapshot of the metadata could not be written: %s", error)
-        except Exception as bug:
-            self._failed(bug)
+        except Exception as error:  # a sync that failed, or a bug
+            self._fail(error)
         finally:
             self._snapshotting = None

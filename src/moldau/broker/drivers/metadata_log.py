@@ -36,7 +36,7 @@ from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
-from moldau.storage.files import replace_file
+from moldau.storage.files import SyncFailed, replace_file
 from moldau.storage.folder import PARTITION_METADATA, encode_id
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 FOLDER: Final = "__cluster_metadata-0"
 TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 READ_BYTES: Final = MiB
+RETRY_S: Final = 0.1  # a checkpoint beside the log found no room; there may be some later
 SNAPSHOTS_KEPT: Final = 2  # the older one is there for the day the newer one cannot be read
 
 
@@ -187,20 +188,30 @@ class MetadataLog:
             self._syncing = asyncio.get_running_loop().create_task(self._sync(self._log))
 
     async def _sync(self, open_log: Log) -> None:
+        """Sync until nothing is left to sync."""
         try:
             while self.high_watermark < open_log.end_offset:
-                flush = open_log.begin_flush(self._clock.wall_ms())
-                await self._executor.run(flush.run)
-                open_log.finish_flush(flush)
-                self.high_watermark = flush.end_offset
-                if self._committed is not None:
-                    self._committed(self.high_watermark)
-        except OSError as error:
-            # The kernel may have dropped what it could not write: another try would succeed and prove nothing.
-            open_log.fail(f"{self.folder}: a sync has failed: {error}")
+                await self._sync_once(open_log)
+        except SyncFailed as error:
             self._failed(error)
         finally:
             self._syncing = None
+
+    async def _sync_once(self, open_log: Log) -> None:
+        flush = open_log.begin_flush(self._clock.wall_ms())
+        try:
+            await self._executor.run(flush.run)
+        except (OSError, SyncFailed) as error:
+            open_log.flush_failed(flush, error)
+            if isinstance(error, SyncFailed):
+                raise
+            log.warning("%s cannot be synced yet: %s", self.folder, error)
+            await asyncio.sleep(RETRY_S)
+            return
+        open_log.finish_flush(flush)
+        self.high_watermark = flush.end_offset
+        if self._committed is not None:
+            self._committed(self.high_watermark)
 
     # Snapshots
 

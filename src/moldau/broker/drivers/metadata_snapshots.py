@@ -27,10 +27,11 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.snapshot import records_of
 from moldau.model.errors import KafkaError
-from moldau.model.ports import Buffer, Disk, Executor, File
+from moldau.model.ports import Disk, Executor
 from moldau.records.control import ControlType, build_control_batch, iterate_control_records
 from moldau.records.header import BatchHeader
 from moldau.records.record import iterate_batches
+from moldau.storage.files import sync, sync_folder, write_all
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +84,14 @@ async def write_snapshot(
         file.truncate(0)
         position = 0
         for batch in _batches(snapshot, image, voters, timestamp_ms):
-            position = _write(file, batch, position)
+            write_all(file, batch, position)
+            position += len(batch)
             await asyncio.sleep(0)
-        await executor.run(file.fsync)
+        await executor.run(sync, file)
     finally:
         file.close()
     disk.rename(path + PARTIAL, path)
-    await executor.run(disk.sync_folder, folder)
+    await executor.run(sync_folder, disk, folder)
 
 
 def _batches(
@@ -104,15 +106,6 @@ def _batches(
         yield build_records(some, timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=epoch)
         offset += len(some)
     yield build_control_batch([snapshot_footer()], timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=epoch)
-
-
-def _write(file: File, data: Buffer, position: int) -> int:
-    view = memoryview(data)
-    while len(view):
-        taken = file.pwrite(view, position)
-        view = view[taken:]
-        position += taken
-    return position
 
 
 async def load_snapshot(
