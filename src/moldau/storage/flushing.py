@@ -25,10 +25,9 @@ class Flush:
 
     end_offset: int
     disk: Disk
-    folder: str
     files: list[File]
     epochs: EpochsFile | None
-    has_new_files: bool
+    folders: list[str]
     truncations: int
 
     def run(self) -> None:
@@ -36,8 +35,8 @@ class Flush:
             replace_file(self.disk, *self.epochs)
         for file in self.files:
             sync(file)
-        if self.has_new_files:
-            sync_folder(self.disk, self.folder)
+        for folder in self.folders:
+            sync_folder(self.disk, folder)
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class Flushing:
 
     recovery_point: int
     last_flush_ms: int
-    has_new_files: bool
+    folders: list[str]  # in which names have changed
     truncations: int = 0
 
     def target(self, end_offset: int, active_base_offset: int, settings: LogSettings, now_ms: int) -> int | None:
@@ -64,8 +63,9 @@ class Flushing:
         files = segments.files_to_sync(self.recovery_point, end_offset) + snapshots.unsynced
         snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can do without them
         checkpoint = EpochsFile(f"{folder}/{LEADER_EPOCHS}", epochs.encode()) if epochs.is_dirty else None
-        flush = Flush(end_offset, disk, folder, files, checkpoint, self.has_new_files, self.truncations)
-        self.has_new_files = epochs.is_dirty = False
+        flush = Flush(end_offset, disk, files, checkpoint, self.folders, self.truncations)
+        self.folders = []
+        epochs.is_dirty = False
         return flush
 
     def finish(self, flush: Flush) -> None:
@@ -75,8 +75,13 @@ class Flushing:
 
     def failed(self, flush: Flush, epochs: LeaderEpochs) -> None:
         """The flush could not run for want of space: what it was to do is still to be done."""
-        self.has_new_files = self.has_new_files or flush.has_new_files
+        self.folders += flush.folders
         epochs.is_dirty = epochs.is_dirty or flush.epochs is not None
+
+    def renamed_in(self, folder: str) -> None:
+        """Files have been made, renamed or removed there."""
+        if folder not in self.folders:
+            self.folders.append(folder)
 
     def truncated(self, offset: int) -> None:
         self.truncations += 1

@@ -48,10 +48,12 @@ class Loading:
     snapshots: Snapshots = field(init=False)
     end_offset: int = 0
     cut_bytes: int = 0
-    has_changed: bool = False  # files were made or removed, which no sync has covered
+    changed_folders: list[str] = field(default_factory=list)  # where names have changed and no sync has covered it
 
     def run(self) -> None:
-        self.disk.make_folder(self.folder)
+        if not self.disk.exists(self.folder):
+            self.disk.make_folder(self.folder)
+            self.changed_folders.append(self.folder.rpartition("/")[0])
         self.epochs = LeaderEpochs(self.disk, self.folder)
         self._find_segments()
         self._load_epochs()
@@ -157,7 +159,7 @@ class Loading:
     # ── After any other ──
 
     def _recover(self) -> None:
-        self.has_changed = True
+        self.changed_folders.append(self.folder)
         first = self._first_unflushed()
         start = self.segments[first].base_offset
         self.epochs.truncate_from_end(start)
@@ -249,5 +251,5 @@ class Loading:
             segment = self._segment(self.start_offset, 0)
             segment.create(self.settings)
             self.segments.append(segment)
-            self.has_changed = True
+            self.changed_folders.append(self.folder)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)

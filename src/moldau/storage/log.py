@@ -59,7 +59,7 @@ class Log:
         self.end_offset = loading.end_offset
         self.cut_bytes = loading.cut_bytes  # what recovery found torn
         self._failure: str | None = None
-        self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.has_changed)
+        self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.changed_folders)
         self._tail = Tail(self.end_offset)
         self.settings = loading.settings
 
@@ -303,13 +303,13 @@ class Log:
         self._segments.active.rest()
         self._take_snapshot()
         self._segments.begin(base_offset, self._settings, now_ms)
-        self._flushing.has_new_files = True
+        self._flushing.renamed_in(self.folder)
         self._tail.clear(self.end_offset)
 
     def _take_snapshot(self) -> None:
         self.producers.end_offset = self.end_offset
         if self._snapshots.take(self.producers):
-            self._flushing.has_new_files = True
+            self._flushing.renamed_in(self.folder)
 
     # ── Reading ──
 
@@ -391,7 +391,7 @@ class Log:
         self.start_offset = self.end_offset = offset
         self._flushing.truncated(offset)
         self._flushing.recovery_point = offset
-        self._flushing.has_new_files = True
+        self._flushing.renamed_in(self.folder)
         self._tail.clear(self.end_offset)
         self.epochs.clear()
         self._snapshots.remove_above(-1)
@@ -454,7 +454,7 @@ class Log:
                 self.fail(f"a compacted segment could not be swapped in: {error}")
                 raise
         self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
-        self._flushing.has_new_files = True
+        self._flushing.renamed_in(self.folder)
         return paths
 
     # ── Syncing and closing ──
