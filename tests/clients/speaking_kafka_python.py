@@ -1,0 +1,183 @@
+"""kafka-python behind the common face."""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from speaking import WAIT_S, Acks, Cluster, Got, Isolation, Refused, Sent
+
+with warnings.catch_warnings():
+    # kafka-python loads its schemas through a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka as library
+    from kafka import admin
+    from kafka import errors as library_errors
+
+WAIT_MS = int(WAIT_S * 1000)
+
+
+class KafkaPython:
+    """Producers and consumers are made for each call; the admin client stays."""
+
+    name = "kafka-python"
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._admin: Any = admin.KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    # -- producing
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Sent],
+        *,
+        compression: str = "none",
+        acks: Acks = "all",
+        is_idempotent: bool = False,
+        request_bytes_max: int = 1_048_576,
+    ) -> list[int]:
+        producer: Any = library.KafkaProducer(
+            bootstrap_servers=self._servers,
+            compression_type=None if compression == "none" else compression,
+            acks=acks,
+            enable_idempotence=is_idempotent,
+            max_request_size=request_bytes_max,
+            linger_ms=5,
+            delivery_timeout_ms=WAIT_MS,
+            request_timeout_ms=WAIT_MS - 1000,
+            max_block_ms=3000,
+        )
+        try:
+            waiting = [_send(producer, topic, record) for record in records]
+            producer.flush(WAIT_S)
+            return [future.get(WAIT_S).offset for future in waiting]
+        except library_errors.KafkaError as error:
+            raise _refused(error) from error
+        finally:
+            producer.close(WAIT_S)
+
+    # -- consuming
+
+    def consume(
+        self,
+        topic: str,
+        count: int,
+        *,
+        offsets: Mapping[int, int] | None = None,
+        isolation: Isolation = "read_uncommitted",
+    ) -> list[Got]:
+        consumer = self._consumer(isolation)
+        try:
+            wanted = {library.TopicPartition(topic, index): at for index, at in (offsets or {0: 0}).items()}
+            consumer.assign(list(wanted))
+            for partition, at in wanted.items():
+                consumer.seek(partition, at)
+            records: list[Any] = []
+            while len(records) < count:
+                came = consumer.poll(timeout_ms=WAIT_MS, max_records=count - len(records))
+                assert came, f"{len(records)} of {count} records came"
+                records.extend(record for batch in came.values() for record in batch)
+            return [_got(record) for record in records]
+        finally:
+            consumer.close()
+
+    def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
+        consumer = self._consumer()
+        try:
+            asked = library.TopicPartition(topic, partition)
+            found = consumer.offsets_for_times({asked: timestamp_ms})[asked]
+            return None if found is None else int(found.offset)
+        finally:
+            consumer.close()
+
+    def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        consumer = self._consumer()
+        try:
+            asked = library.TopicPartition(topic, partition)
+            return consumer.beginning_offsets([asked])[asked], consumer.end_offsets([asked])[asked]
+        finally:
+            consumer.close()
+
+    def _consumer(self, isolation: Isolation = "read_uncommitted") -> Any:
+        return library.KafkaConsumer(
+            bootstrap_servers=self._servers,
+            group_id=None,
+            auto_offset_reset="none",
+            isolation_level=isolation,
+            fetch_max_wait_ms=100,
+        )
+
+    # -- administration
+
+    def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        new = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
+        self._ask(self._admin.create_topics, {topic: new})
+
+    def delete_topic(self, topic: str) -> None:
+        self._ask(self._admin.delete_topics, [topic])
+
+    def topics(self) -> set[str]:
+        return set(self._admin.list_topics())
+
+    def partition_count(self, topic: str) -> int:
+        (described,) = self._admin.describe_topics([topic])
+        return len(described["partitions"])
+
+    def create_partitions(self, topic: str, total: int) -> None:
+        self._ask(self._admin.create_partitions, {topic: total})
+
+    def config(self, topic: str) -> dict[str, str | None]:
+        resource = admin.ConfigResource(admin.ConfigResourceType.TOPIC, topic)
+        described = self._admin.describe_configs([resource], config_filter="all")["topic"][topic]
+        return {name: entry["value"] for name, entry in described.items()}
+
+    def alter_config(self, topic: str, changes: Mapping[str, str]) -> None:
+        resource = admin.ConfigResource(admin.ConfigResourceType.TOPIC, topic, configs=dict(changes))
+        told = self._admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
+        if told != "OK":
+            code = re.match(r"\[Error (\d+)\]", told)
+            raise Refused(int(code[1]) if code else -1, told)
+
+    def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
+        asked = library.TopicPartition(topic, partition)
+        return int(self._ask(self._admin.delete_records, {asked: before_offset})[asked]["low_watermark"])
+
+    def log_folders(self) -> Any:
+        """One row per broker, as the library gives it."""
+        return self._admin.describe_log_dirs()
+
+    def cluster(self) -> Cluster:
+        said = self._admin.describe_cluster()
+        brokers = {each["broker_id"]: f"{each['host']}:{each['port']}" for each in said["brokers"]}
+        return Cluster(said["cluster_id"], said["controller_id"], brokers)
+
+    def _ask(self, question: Any, asked: Any) -> Any:
+        try:
+            return question(asked)
+        except library_errors.KafkaError as error:
+            raise _refused(error) from error
+
+
+def _send(producer: Any, topic: str, record: Sent) -> Any:
+    return producer.send(
+        topic,
+        value=record.value,
+        key=record.key,
+        headers=list(record.headers),
+        partition=record.partition,
+        timestamp_ms=record.timestamp_ms,
+    )
+
+
+def _got(record: Any) -> Got:
+    headers = tuple((name, value) for name, value in record.headers)
+    return Got(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+
+
+def _refused(error: Any) -> Refused:
+    return Refused(getattr(error, "errno", -1), repr(error))
