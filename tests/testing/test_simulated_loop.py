@@ -174,6 +174,37 @@ def test_no_code_of_a_killed_process_goes_on() -> None:
     assert steps == ["one", "two", "one", "two"]
 
 
+def test_generators_are_closed_for_the_living_and_let_go_for_the_dead() -> None:
+    closed: list[str] = []
+
+    async def numbers(name: str) -> AsyncIterator[int]:
+        try:
+            for number in range(10):
+                await asyncio.sleep(1)
+                yield number
+        finally:
+            await asyncio.sleep(1)
+            closed.append(name)
+
+    async def process(name: str) -> None:
+        async for number in numbers(name):
+            if number == 3:
+                return
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        doomed = Life("doomed")
+        await loop.run_as(Life("lucky"), process("lucky"))
+        loop.run_as(doomed, process("doomed"))
+        await asyncio.sleep(1.5)
+        loop.kill(doomed)
+        await asyncio.sleep(60)
+
+    SimulatedLoop().run(main())
+    assert closed == ["lucky"]
+
+
 def test_cleaning_up_after_death_changes_nothing() -> None:
     disk = SimulatedDisk()
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -50,7 +50,7 @@ class Mix:
     def draw(cls, chance: random.Random, allowed: Sequence[Fault], always: Sequence[Fault]) -> "Mix":
         kinds = chance.sample(list(allowed), chance.randint(1, len(allowed)))
         faults = tuple(dict.fromkeys((*always, *kinds)))
-        return cls(faults, chance.uniform(0.5, 8.0), chance.choice((0.05, 1.0, 10.0)))
+        return cls(faults, chance.uniform(0.2, 5.0), chance.choice((0.05, 1.0, 10.0)))
 
 
 class Chaos:
@@ -67,14 +67,16 @@ class Chaos:
         self._simulation = simulation
         self._servers = list(servers)
         self._chance = simulation.chance("chaos")
+        self._first = list(always)  # so that none of them is left to luck
         self.mix = Mix.draw(self._chance, allowed, always)
 
-    async def run(self, duration_s: float) -> None:
-        """Strike again and again until the time is over, then heal."""
+    async def run(self, duration_s: float, is_enough: Callable[[], bool] = lambda: True) -> None:
+        """Strike again and again until the time is over and the workload has done enough, then heal."""
         end_s = self._simulation.now_s + duration_s
-        while self._simulation.now_s < end_s:
+        while self._simulation.now_s < end_s or not is_enough():
             await asyncio.sleep(self._chance.expovariate(1.0) * self.mix.pause_s_mean)
-            await self._strike(self._chance.choice(self.mix.faults), self._chance.choice(self._servers))
+            fault = self._first.pop(0) if self._first else self._chance.choice(self.mix.faults)
+            await self._strike(fault, self._chance.choice(self._servers))
         await self.heal()
 
     async def heal(self) -> None:

@@ -78,6 +78,7 @@ class SimulatedLoop(_Loop):
         self._is_running = False
         self._is_stopping = False
         self._is_closed = False
+        self._generators: dict[int, Life | None] = {}
         self._promises: dict[asyncio.Future[Any], Life] = {}
 
     # Time
@@ -253,7 +254,7 @@ class SimulatedLoop(_Loop):
         hooks = sys.get_asyncgen_hooks()
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(finalizer=self._close_generator)
+        sys.set_asyncgen_hooks(self._begin_generator, self._close_generator)
         self._is_running = True
         try:
             act(*arguments)
@@ -332,9 +333,14 @@ class SimulatedLoop(_Loop):
         if owned is not None and owned.life is not None and not owned.life.is_alive and not task.cancelled():
             task.exception()  # heard: what a dead process stumbles over is nobody's failure
 
+    def _begin_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        # By its address: whoever lets go of it takes its weak references away before we are told.
+        self._generators[id(generator)] = life_in(contextvars.copy_context())
+
     def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        if not self._is_closed:
-            self.create_task(generator.aclose(), name="aclose", context=Context())
+        life = self._generators.pop(id(generator), None)
+        if not self._is_closed and (life is None or life.is_alive):
+            self.create_task(generator.aclose(), name="aclose", context=context_of(life) if life else Context())
 
     def _describe_waiting(self) -> str:
         waiting = [(task, owned) for task, owned in self._tasks.items() if not task.done()]

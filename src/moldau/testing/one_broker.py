@@ -9,7 +9,7 @@ from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.testing.chaos import ALL_FAULTS, PROCESS_FAULTS, Chaos, Fault
-from moldau.testing.simulation import Host, Program, Script, Simulation
+from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import TOPIC, Ledger, NumberProducer, NumberReader, Violation, client
 
 ADDRESS: Final = Address("broker", 9092)
@@ -55,8 +55,11 @@ class _World:
         self._broker.disk.prepare_folder(FOLDER)
         self._ledger = Ledger(chance.randint(1, 3))
         self._topic_settings = _topic_settings(chance, syncs=loses_power)
-        faults, always = (ALL_FAULTS, Fault.POWER_LOSS) if loses_power else (PROCESS_FAULTS, Fault.CRASH)
-        self._chaos = Chaos(simulation, [self._broker], faults, always=[always])
+        if loses_power:
+            faults, always = ALL_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)
+        else:
+            faults, always = PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)
+        self._chaos = Chaos(simulation, [self._broker], faults, always=always)
 
     async def live_through(self, chaos_s: float) -> None:
         """First anything may go wrong, then nothing does and all must come to its end in a bounded time."""
@@ -66,7 +69,7 @@ class _World:
         async with asyncio.TaskGroup() as clients:
             producing = clients.create_task(self._simulation.host("producer").start(self._produce))
             reading = clients.create_task(self._simulation.host("reader").start(self._read))
-            await self._chaos.run(chaos_s)
+            await self._chaos.run(chaos_s, lambda: self._ledger.batches_acknowledged >= ACKNOWLEDGED_MIN)
             async with asyncio.timeout(HEALED_S_MAX):
                 self._producer.should_stop = True
                 await producing
@@ -89,7 +92,7 @@ class _World:
 
 def _topic_settings(chance: random.Random, *, syncs: bool) -> dict[str, str]:
     settings = {
-        "segment.bytes": str(chance.choice((4096, 65_536, 1 << 30))),
+        "segment.bytes": str(chance.choice((16_384, 65_536, 1 << 30))),
         "index.interval.bytes": str(chance.choice((512, 4096))),
         "preallocate": chance.choice(("true", "false")),
     }

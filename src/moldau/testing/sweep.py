@@ -72,6 +72,7 @@ def _seeds(text: str) -> range:
 
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _fix_hash_order() -> None:
