@@ -1,0 +1,155 @@
+"""Every API asks before it answers: with an authoriser that denies all, none tells or changes anything."""
+
+from typing import Any
+
+import pytest
+from broker_scene import Scene, batch, on_broker
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.handlers.table import served_apis
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages
+
+OPEN_TO_ALL = {"ApiVersions"}
+REFUSALS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+class DenyAll:
+    """Nobody may do anything."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Operation, Resource]] = []
+
+    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:
+        assert principal == "User:ANONYMOUS"
+        self.asked.append((operation, resource))
+        return False
+
+
+def _request(name: str) -> Any:
+    """Something an API would answer if it were allowed to."""
+    m = messages
+    make: dict[str, Any] = {
+        "Produce": lambda: m.ProduceRequest(
+            acks=1,
+            topic_data=[
+                m.ProduceRequest.TopicProduceData(
+                    name="t", partition_data=[m.ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))]
+                )
+            ],
+        ),
+        "Fetch": lambda: m.FetchRequest(
+            topics=[m.FetchRequest.FetchTopic(topic="t", partitions=[m.FetchRequest.FetchPartition(partition=0)])]
+        ),
+        "ListOffsets": lambda: m.ListOffsetsRequest(
+            topics=[
+                m.ListOffsetsRequest.ListOffsetsTopic(
+                    name="t", partitions=[m.ListOffsetsRequest.ListOffsetsPartition(timestamp=-1)]
+                )
+            ]
+        ),
+        "Metadata": lambda: m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")]),
+        "CreateTopics": lambda: m.CreateTopicsRequest(
+            topics=[m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        ),
+        "DeleteTopics": lambda: m.DeleteTopicsRequest(topic_names=["t"]),
+        "DeleteRecords": lambda: m.DeleteRecordsRequest(
+            topics=[
+                m.DeleteRecordsRequest.DeleteRecordsTopic(
+                    name="t", partitions=[m.DeleteRecordsRequest.DeleteRecordsPartition()]
+                )
+            ]
+        ),
+        "FindCoordinator": lambda: m.FindCoordinatorRequest(key="g", coordinator_keys=["g"]),
+        "InitProducerId": lambda: m.InitProducerIdRequest(),
+        "OffsetForLeaderEpoch": lambda: m.OffsetForLeaderEpochRequest(
+            topics=[
+                m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                    topic="t", partitions=[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition()]
+                )
+            ]
+        ),
+        "DescribeConfigs": lambda: m.DescribeConfigsRequest(
+            resources=[m.DescribeConfigsRequest.DescribeConfigsResource(resource_type=4, resource_name="1")]
+        ),
+        "AlterConfigs": lambda: m.AlterConfigsRequest(
+            resources=[m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
+        ),
+        "DescribeLogDirs": lambda: m.DescribeLogDirsRequest(topics=None),
+        "CreatePartitions": lambda: m.CreatePartitionsRequest(
+            topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)]
+        ),
+        "IncrementalAlterConfigs": lambda: m.IncrementalAlterConfigsRequest(
+            resources=[m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="1")]
+        ),
+        "DescribeCluster": lambda: m.DescribeClusterRequest(),
+        "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
+            topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]
+        ),
+    }
+    return make[name]()
+
+
+def _codes(answer: Any) -> list[int]:
+    """All error codes in an answer, wherever they are."""
+    found: list[int] = []
+    for name in getattr(answer, "__slots__", ()):
+        value = getattr(answer, name)
+        if name == "error_code":
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                found += _codes(each)
+    return found
+
+
+@pytest.mark.parametrize("api", [api for api in served_apis() if api.name not in OPEN_TO_ALL], ids=lambda api: api.name)
+def test_who_may_do_nothing_is_refused_by_every_api_in_its_oldest_and_newest_form(api: Any) -> None:
+    for version in {
+        api.oldest,
+        12 if api.name in ("Produce", "Fetch") else 5 if api.name == "DeleteTopics" else api.newest,
+    }:
+        _refused(api.name, version)
+
+
+def _refused(name: str, version: int) -> None:
+    authorizer = DenyAll()
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        answer = await talker.ask(version, _request(name))
+        codes = {ErrorCode(code) for code in _codes(answer)} - {ErrorCode.NONE}
+        if not (name == "DescribeLogDirs" and version < 3):  # no place for an error there
+            assert codes
+        assert codes <= REFUSALS, answer
+        assert scene.node.broker.image.topics == {}
+
+    on_broker(script, authorizer=authorizer)
+    assert authorizer.asked
+
+
+class DescribeOnly:
+    """May look at some topics, and at nothing else."""
+
+    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+        if resource.kind is ResourceKind.TOPIC and resource.name.startswith("open"):
+            return operation in (Operation.DESCRIBE, Operation.CREATE)
+        return operation is Operation.CREATE
+
+
+def test_a_list_of_all_topics_leaves_out_those_one_may_not_see() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("open-1")
+        await scene.create("closed-1")
+        talker = await scene.connect()
+        answer = await talker.ask(12, messages.MetadataRequest(topics=None, include_topic_authorized_operations=True))
+        assert [topic.name for topic in answer.topics] == ["open-1"]
+        bits = answer.topics[0].topic_authorized_operations
+        assert bits == 1 << Operation.DESCRIBE.value | 1 << Operation.CREATE.value
+
+    on_broker(script, authorizer=DescribeOnly())
