@@ -84,7 +84,10 @@ def response_encoder(api_key: int, version: int) -> Encoder:
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
-    """The request in `body`, all of it: bytes left over are `Malformed`."""
+    """The request in `body`, all of it: bytes left over are `Malformed`.
+
+    Records are views of `body`, and lent as long as it is; everything else is copied.
+    """
     message, end = request_decoder(api_key, version)(body, 0)
     if end != len(body):
         raise _left_over(message, version, len(body) - end)
