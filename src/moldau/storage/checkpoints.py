@@ -36,8 +36,12 @@ def decode_lines(data: bytes) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_lines(f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items())
+
+
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    replace_file(disk, path, encode_lines(f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()))
+    replace_file(disk, path, encode_offsets(offsets))
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:

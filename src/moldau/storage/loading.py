@@ -174,6 +174,7 @@ class Loading:
             self.producers.end_offset = next_offset
             scan = scan_segment(segment, next_offset, self.settings.index_interval_bytes, self.epochs, self.producers)
             next_offset = scan.next_offset
+            self._note_lost_tail(number, scan)
             if scan.broken:
                 self._cut(number, scan)
             if number == len(self.segments) - 1:
@@ -181,6 +182,17 @@ class Loading:
                 break
             self._keep(segment, scan)
         self.end_offset = next_offset
+
+    def _note_lost_tail(self, number: int, scan: Scan) -> None:
+        """A power loss may keep the beginning of a segment and lose the end of the one before: a hole is a torn end.
+
+        Only compaction leaves gaps behind, and then inside of segments too.
+        """
+        if scan.broken or number + 1 == len(self.segments) or scan.has_gaps or self.settings.is_compacted:
+            return
+        following = self.segments[number + 1].base_offset
+        if following > scan.next_offset:
+            scan.broken = f"the end is missing, the next segment begins with {following}"
 
     def _first_unflushed(self) -> int:
         number = len(self.segments) - 1

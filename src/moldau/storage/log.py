@@ -503,11 +503,13 @@ class Log:
 
     def close(self, now_ms: int) -> None:
         """Sync everything, so that the next `open` may be told `is_clean`, and let go of the files."""
-        if self._failure is None:
-            self._segments.active.rest()
-            self._take_snapshot()
-            self.flush(now_ms)
-        self.abandon()
+        try:
+            if self._failure is None:
+                self._segments.active.rest()
+                self._take_snapshot()
+                self.flush(now_ms)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Let go of the files as they are."""

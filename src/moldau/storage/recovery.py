@@ -53,6 +53,7 @@ class Scan:
     max_timestamp: int = NO_TIMESTAMP
     max_timestamp_offset: int = 0
     unindexed_bytes: int = 0
+    has_gaps: bool = False  # offsets are missing between batches, as compaction leaves it
     offsets: OffsetIndex = field(default_factory=OffsetIndex)
     times: TimeIndex = field(default_factory=TimeIndex)
     aborted: list[AbortedTransaction] = field(default_factory=list)
@@ -101,6 +102,8 @@ def scan_segment(
                 latest_epoch = epoch
             if producer_id >= 0:
                 _note_producer(view[at:end], attributes, producers, scan.aborted)
+            if base != next_offset:
+                scan.has_gaps = True
             unindexed += end - at
             next_offset = last_offset + 1
             at = end

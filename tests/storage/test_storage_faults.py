@@ -1,0 +1,268 @@
+"""The disk fails, fills up, or stops in the middle of things: what was acknowledged is there afterwards."""
+
+import errno
+from typing import Any
+
+import pytest
+from storage_bench import FOLDER, NOW_MS, Bench
+
+from moldau.model.errors import StorageFailed
+from moldau.model.units import KiB
+from moldau.records.control import build_transaction_marker
+from moldau.storage.files import SyncFailed
+from moldau.testing.disk import Crashed, IoPoint, SimulatedDisk, When
+
+ACTIVE = "00000000000000000000.log"
+SETTINGS = {"segment_bytes": 1 * KiB, "index_interval_bytes": 100, "retention_bytes": 3 * KiB, "preallocate": True}
+
+
+class Script:
+    """A run that touches everything a log does, and remembers what it was promised on the way."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimulatedDisk(seed=seed)
+        self.disk.prepare_folder(FOLDER)
+        self.appended: dict[int, bytes] = {}  # acknowledged: survives a kill
+        self.synced_offset = 0  # flushed: survives a power loss
+        self.recovery_point = 0
+        self.bench: Bench | None = None
+
+    def run(self) -> None:
+        bench = self.bench = Bench(self.disk, **SETTINGS)
+        for number in range(12):
+            self._append(b"first %d" % number * 12, epoch=number // 5)
+        self._flush()
+        for number in range(12):
+            self._append(b"second %d" % number * 12, epoch=3)
+        self._transaction()
+        self._truncate(18)
+        for number in range(20):
+            self._append(b"third %d" % number * 12, epoch=4)
+        self._flush()
+        for path in bench.log.apply_retention(NOW_MS):
+            bench.mounted.unlink(path)
+        self._append(b"last", epoch=5)
+        bench.log.close(NOW_MS)
+
+    def _append(self, value: bytes, **batch: Any) -> None:
+        assert self.bench is not None
+        appended = self.bench.append(value, **batch)
+        self.appended[appended.base_offset] = value
+
+    def _transaction(self) -> None:
+        assert self.bench is not None
+        self.bench.append(b"t", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        marker = build_transaction_marker(
+            is_commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
+        )
+        self.bench.append_batch(marker)
+
+    def _flush(self) -> None:
+        assert self.bench is not None
+        self.bench.log.flush(NOW_MS)
+        self.synced_offset = self.recovery_point = self.bench.log.recovery_point
+
+    def _truncate(self, offset: int) -> None:
+        assert self.bench is not None
+        self.recovery_point = min(self.recovery_point, offset)
+        self.synced_offset = min(self.synced_offset, offset)
+        self.appended = {key: value for key, value in self.appended.items() if key < offset}
+        self.bench.log.truncate_to(offset)
+
+    def check(self, *, lost_power: bool, start_offset_max: int) -> None:
+        """Open again as the broker would, and compare."""
+        bench = Bench(self.disk, recovery_point=self.recovery_point, **SETTINGS)
+        log = bench.log
+        records = bench.records()
+        offsets = [record.offset for record in records]
+        values = {record.offset: record.value for record in records}
+        assert offsets == sorted(set(offsets))
+        survivors = [
+            offset
+            for offset in self.appended
+            if offset >= log.start_offset and (offset < self.synced_offset or not lost_power)
+        ]
+        assert {offset: values.get(offset) for offset in survivors} == {each: self.appended[each] for each in survivors}
+        assert log.start_offset <= start_offset_max
+        assert log.end_offset >= (self.synced_offset if lost_power else max([*self.appended, -1]) + 1)
+        self._check_derived(bench, records)
+
+    def _check_derived(self, bench: Bench, records: list[Any]) -> None:
+        """Whatever the indexes went through, every offset is found, and appending goes on."""
+        for record in records[:: max(1, len(records) // 10)]:
+            assert bench.records(record.offset)[0].offset == record.offset
+        log = bench.log
+        assert log.epochs.start_offsets == sorted(log.epochs.start_offsets)
+        assert all(start < log.end_offset for start in log.epochs.start_offsets)
+        end = log.end_offset
+        assert bench.append(b"goes on", epoch=9).base_offset == end
+        log.close(NOW_MS)
+        assert bench.open(is_clean=True).end_offset == end + 1
+
+
+@pytest.mark.proves("S8")
+@pytest.mark.proves("S6")
+@pytest.mark.parametrize("loses_power", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("when", list(When))
+def test_a_crash_at_every_io_point_loses_nothing_that_was_acknowledged(when: When, loses_power: bool) -> None:
+    whole = Script(seed=0)
+    before = whole.disk.points
+    whole.run()
+    assert whole.bench is not None
+    assert whole.disk.points - before > 150
+    assert whole.bench.log.start_offset > 0
+    for point in range(before + 1, whole.disk.points + 1):
+        script = Script(seed=point)
+        script.disk.crash_at(point, when, loses_power=loses_power)
+        with pytest.raises(Crashed):
+            script.run()
+        script.check(lost_power=loses_power, start_offset_max=whole.bench.log.start_offset)
+
+
+@pytest.mark.proves("S8")
+def test_after_a_power_loss_anything_above_the_recovery_point_may_be_missing_but_never_a_hole() -> None:
+    for seed in range(60):
+        disk = SimulatedDisk(seed=seed)
+        disk.prepare_folder(FOLDER)
+        bench = Bench(disk, segment_bytes=1 * KiB)
+        for number in range(40):
+            bench.append(b"%d" % number * 40)
+            if number == seed % 30:
+                bench.log.flush(NOW_MS)
+        recovery_point = bench.log.recovery_point
+        disk.power_loss()
+        bench.open(recovery_point=recovery_point)
+        assert bench.log.end_offset >= recovery_point > 0
+        assert [record.offset for record in bench.records()] == list(range(bench.log.end_offset))
+
+
+@pytest.mark.proves("S6")
+def test_a_short_write_is_continued() -> None:
+    bench = Bench()
+    bench.disk.shorten_write(10, path=".log", times=3)
+    bench.append(b"x" * 500)
+    bench.append(b"y" * 500)
+    assert bench.disk.fired["short write"] == 3
+    assert bench.values() == [b"x" * 500, b"y" * 500]
+    assert bench.kill().cut_bytes == 0
+
+
+@pytest.mark.proves("S6")
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_failed_write_leaves_the_log_as_it_was(error: int) -> None:
+    bench = Bench()
+    bench.append(b"a")
+    size = len(bench.file(ACTIVE))
+    bench.disk.shorten_write(20, path=".log")
+    bench.disk.fail("pwrite", error, path=".log", skip=1)
+    with pytest.raises(OSError, match=r".*") as raised:
+        bench.append(b"b" * 300)
+    assert raised.value.errno == error
+    assert len(bench.file(ACTIVE)) == size
+    assert bench.log.end_offset == 1
+    assert bench.append(b"c").base_offset == 1
+    assert bench.values() == [b"a", b"c"]
+
+
+def append_many(bench: Bench, count: int) -> None:
+    for number in range(count):
+        bench.append(b"%04d" % number * 30)
+
+
+@pytest.mark.proves("S6")
+def test_a_full_disk_stops_appends_and_keeps_reads_until_there_is_room() -> None:
+    disk = SimulatedDisk(seed=3, capacity_bytes=20 * KiB)
+    disk.prepare_folder(FOLDER)
+    bench = Bench(disk, segment_bytes=2 * KiB, index_interval_bytes=100)
+    with pytest.raises(OSError, match=r".*") as raised:
+        append_many(bench, 1000)
+    assert raised.value.errno == errno.ENOSPC
+    acknowledged = bench.log.end_offset
+    assert acknowledged > 20
+    for _ in range(20):
+        with pytest.raises(OSError, match=r".*"):
+            bench.append(b"more" * 30)
+        assert [record.offset for record in bench.records()] == list(range(acknowledged))
+    disk.capacity_bytes *= 2
+    assert bench.append(b"room").base_offset == acknowledged
+    bench.kill()
+    assert [record.offset for record in bench.records()] == list(range(acknowledged + 1))
+
+
+@pytest.mark.proves("S6")
+def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
+    for skip in range(12):
+        bench = Bench(segment_bytes=1 * KiB)
+        for number in range(4):
+            bench.append(b"%d" % number * 200)
+        full_at = bench.disk.points + 1 + skip
+
+        def refuse(point: IoPoint, full_at: int = full_at) -> None:
+            if point.number == full_at and point.operation != "unlink":
+                raise OSError(errno.ENOSPC, "full", point.path)
+
+        bench.disk.on_io = refuse
+        refused = 0
+        for number in range(4, 10):
+            try:
+                bench.append(b"%d" % number * 200)
+            except OSError:
+                refused += 1
+        end = bench.log.end_offset
+        assert end + refused == 10
+        assert [record.offset for record in bench.records()] == list(range(end))
+        bench.kill()
+        assert [record.offset for record in bench.records()] == list(range(end))
+
+
+@pytest.mark.proves("S6")
+def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
+    bench = Bench()
+    bench.append(b"a")
+    bench.disk.fail("fsync", path=".log")
+    with pytest.raises(SyncFailed):
+        bench.log.flush(NOW_MS)
+    assert bench.log.recovery_point == 0
+    with pytest.raises(StorageFailed):
+        bench.append(b"b")
+    with pytest.raises(StorageFailed):
+        bench.log.flush(NOW_MS)
+    assert bench.values() == [b"a"]
+    bench.log.close(NOW_MS)  # lets go of the files, promises nothing
+
+
+def test_a_flush_that_finds_no_room_for_the_epochs_is_done_later() -> None:
+    bench = Bench()
+    bench.append(b"a", epoch=4)
+    bench.disk.fail("pwrite", errno.ENOSPC, path="leader-epoch")
+    with pytest.raises(OSError, match=r".*"):
+        bench.log.flush(NOW_MS)
+    assert bench.log.recovery_point == 0
+    bench.append(b"b", epoch=4)
+    bench.log.flush(NOW_MS)
+    assert bench.log.recovery_point == 2
+    assert bench.file("leader-epoch-checkpoint") == b"0\n1\n4 0\n"
+
+
+def test_an_index_that_cannot_be_written_does_not_fail_the_append() -> None:
+    bench = Bench(index_interval_bytes=0)
+    bench.disk.fail("pwrite", errno.ENOSPC, path=".index")
+    for number in range(600):
+        bench.append(b"%d" % number)
+    assert bench.log.end_offset == 600
+    bench.restart()
+    assert [record.offset for record in bench.records(offset=550)] == list(range(550, 600))
+
+
+@pytest.mark.proves("S6")
+def test_a_truncation_during_a_flush_keeps_the_recovery_point_where_it_is_true() -> None:
+    bench = Bench()
+    for number in range(10):
+        bench.append(b"%d" % number)
+    flush = bench.log.begin_flush(NOW_MS)
+    bench.log.truncate_to(3)
+    for number in range(10):
+        bench.append(b"new %d" % number)
+    flush.run()
+    bench.log.finish_flush(flush)
+    assert bench.log.recovery_point == 0
