@@ -26,6 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+# Several brokers run side by side in tests, and nobody knows which ports are free.
+TEST_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0"}
+
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
 ANNOUNCEMENT_BYTES_MAX: Final = 65_536
@@ -55,7 +58,7 @@ class Broker:
         stop_s_max: float = STOP_S_MAX,
         **named_settings: object,
     ) -> None:
-        self.settings = {**(settings or {}), **setting_names(named_settings)}
+        self.settings = {**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)}
         self.ready_s_max, self.stop_s_max = ready_s_max, stop_s_max
         self.metrics: str | None = None
         self._listen = listen

@@ -1,0 +1,79 @@
+"""The public fixture with the real broker: what somebody who tests against Kafka would do with it."""
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.client.words import EARLIEST, LATEST, Resource, ResourceKind
+from moldau.records.record import iterate_batches, iterate_records
+from moldau.testing import Broker, BrokerFailed
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(log_retention_ms=12_345_678) as broker:
+        yield broker
+
+
+def test_a_client_library_produces_and_consumes(moldau_broker: Broker, moldau_topic: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
+    producer.produce(moldau_topic, value=b"hello", key=b"k")
+    assert producer.flush(30) == 0
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": moldau_broker.bootstrap_servers, "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(moldau_topic, 0, 0)])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None
+    assert (message.error(), message.key(), message.value()) == (None, b"k", b"hello")
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_has_a_topic_of_its_own(moldau_broker: Broker, moldau_topic: str, turn: int) -> None:  # noqa: ARG001
+    with moldau_broker.client() as client:
+        assert client.list_offset(moldau_topic, 0, LATEST).offset == 0
+        client.produce(moldau_topic, 0, [(0, None, b"mine", ())])
+
+
+def test_topics_are_created_with_partitions_and_settings(broker: Broker) -> None:
+    assert broker.create_topic("made", partitions=3, cleanup_policy="compact") == "made"
+    with broker.client() as client:
+        assert len(client.describe_topic("made").partitions) == 3
+        entries = {each.name: each.value for each in client.describe_configs(Resource(ResourceKind.TOPIC, "made"))}
+    assert (entries["cleanup.policy"], entries["retention.ms"]) == ("compact", "12345678")
+
+
+def test_acknowledged_records_survive_a_kill_and_a_clean_restart(broker: Broker) -> None:
+    broker.create_topic("kept")
+    where = broker.bootstrap_servers
+    with broker.client() as client:
+        client.produce("kept", 0, [(0, None, b"first", ())])
+    broker.kill()
+    broker.start()
+    with broker.client() as client:
+        client.produce("kept", 0, [(0, None, b"second", ())])
+    broker.restart()
+    with broker.client() as client:
+        assert client.list_offset("kept", 0, EARLIEST).offset == 0
+        fetched = client.fetch("kept", 0, 0)
+        values = [record.value for _, batch in iterate_batches(fetched.records) for record in iterate_records(batch)]
+    assert values == [b"first", b"second"]
+    assert broker.bootstrap_servers == where
+
+
+def test_metrics_have_a_port_of_their_own(broker: Broker) -> None:
+    assert broker.metrics is not None
+    with urllib.request.urlopen(broker.metrics, timeout=30) as page:
+        assert b"kafka_" in page.read()
+
+
+def test_a_folder_in_use_and_a_wrong_setting_are_told_in_the_brokers_words(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=r"before it was ready. It said:\n.*data"), Broker(data=broker.data):
+        pass
+    with pytest.raises(BrokerFailed, match=r"no\.such\.setting"), Broker(data=tmp_path, no_such_setting=1):
+        pass
