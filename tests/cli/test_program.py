@@ -169,8 +169,8 @@ def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
     assert told.exit_code == 2
     told = explain(FileNotFoundError(2, "No such file or directory", "a.toml"))
     assert str(told) == "a.toml: no such file or directory"
-    told = explain(OSError(98, "Address in use: 9092"))
-    assert "choose another with --listen" in str(told)
+    told = explain(OSError(98, "error while attempting to bind on address ('127.0.0.1', 9092): address already in use"))
+    assert str(told).startswith("127.0.0.1:9092 is in use; does a broker run already? choose another with --listen")
     complaint = Complaint("as it is")
     assert explain(complaint) is complaint
 

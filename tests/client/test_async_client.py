@@ -14,6 +14,7 @@ from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
 from moldau.client.settings import ClientSettings
 from moldau.client.words import EARLIEST, NewTopic, Resource, ResourceKind
 from moldau.model.errors import (
+    BrokerNotAvailable,
     ErrorCode,
     InvalidConfig,
     KafkaError,
@@ -337,11 +338,13 @@ def test_requests_under_way_fail_when_the_client_is_closed() -> None:
     script.on(1, "Produce", lambda _: None)
 
     async def act(client: AsyncClient) -> None:
-        waiting = asyncio.get_running_loop().create_task(client.produce("t", 0, batch()))
+        waiting = asyncio.get_running_loop().create_task(client.produce("t", 0, batch(producer_id=4)))
         await asyncio.sleep(1)
         await client.close()
         with pytest.raises(ConnectionLost, match="we closed it"):
             await waiting
+        with pytest.raises(ConnectionLost, match="this client is closed"):
+            await client.describe_topics()
 
     World(script).run(act)
 
@@ -356,6 +359,36 @@ def test_a_leader_epoch_that_is_older_than_the_known_one_is_not_believed() -> No
         return client.metadata.leader("t", 0).leader
 
     assert World(script).run(act) == 1
+
+
+def test_a_cluster_that_names_no_brokers_is_not_believed() -> None:
+    script = Script()
+
+    async def act(client: AsyncClient) -> int:
+        await client.refresh(["t"])
+        script.brokers = 0
+        await client.refresh(["t"])
+        return len(client.metadata.brokers)
+
+    assert World(script).run(act) == 2
+
+
+def test_a_broker_nobody_knows_is_given_up_soon() -> None:
+    world = World(Script())
+    with pytest.raises(BrokerNotAvailable, match="the cluster has no broker 9"):
+        world.run(lambda client: client.describe_configs(Resource(ResourceKind.BROKER, "9")))
+    assert world.loop.time() < 1004
+
+
+def test_a_host_that_is_silent_is_given_up_after_the_connect_timeout() -> None:
+    world = World(Script(brokers=1), bootstrap="b1:9092", connect_timeout_ms=3000)
+
+    async def act(client: AsyncClient) -> None:
+        world.network.crash("b1", silently=True)
+        await client.describe_topics()
+
+    with pytest.raises(Unreachable, match="cannot reach b1:9092: no connection within 3 s"):
+        world.run(act)
 
 
 def test_topics_are_created_at_the_controller_each_with_its_outcome() -> None:

@@ -1,13 +1,14 @@
 """`moldau consume`: records of a topic as lines."""
 
 import asyncio
-import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from moldau.cli.errors import wrong_usage
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
+from moldau.cli.pipes import reader_watched, write_out
 
 if TYPE_CHECKING:
     from moldau.cli.consuming import Reading
@@ -97,17 +98,12 @@ def _places(topic: str, there: list[int], wanted: list[int] | None) -> list[Any]
 
 
 async def _print(reading: "Reading", count: int | None, formatter: "Formatter") -> None:
-    out = sys.stdout.buffer
     left = count
-    chunks = reading.chunks()
-    try:
+    async with aclosing(reading.chunks()) as chunks, reader_watched():
         async for place, records in chunks:
             shown = records if left is None else records[:left]
-            out.write(b"".join([formatter(place.topic, place.partition, record) for record in shown]))
-            out.flush()
+            write_out(b"".join([formatter(place.topic, place.partition, record) for record in shown]))
             if left is not None:
                 left -= len(shown)
                 if left <= 0:
                     return
-    finally:
-        await chunks.aclose()  # type: ignore[attr-defined]  # an async generator, by its type an iterator

@@ -1,7 +1,7 @@
 """Reading partitions until told to stop: one fetch under way per leader, records in the order of each partition."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,7 @@ class Reading:
     _under_way: dict[_Fetch, NodeId] = field(default_factory=dict)
     _has_complained: bool = False
 
-    async def chunks(self) -> AsyncIterator[Chunk]:
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Records as they come, a partition's fetch at a time."""
         self._drop_finished()
         try:

@@ -1,6 +1,7 @@
 """Failures that a user can act on, each as one line and an exit code."""
 
 import errno
+import re
 
 from moldau.model.errors import InvalidConfig, KafkaError
 
@@ -34,7 +35,9 @@ def explain(error: Exception) -> Complaint | None:
 
 def _words_of(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"{error.strerror or error}; does another broker run already? choose another with --listen HOST:PORT"
+        where = re.search(r"\('?([^',]+)'?, (\d+)", str(error))
+        address = f"{where[1]}:{where[2]}" if where else "the address"
+        return f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT"
     if error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
     return str(error) or type(error).__name__

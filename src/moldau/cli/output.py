@@ -1,6 +1,7 @@
 """How answers look: tables for people, JSON for programs."""
 
 import base64
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -29,8 +30,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numb
         table.add_column(Text(column.upper()), justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(each)) for each in row))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-    console.print(table)
+    if sys.stdout.isatty():
+        Console(file=sys.stdout, highlight=False).print(table)
+        return
+    console = Console(file=io.StringIO(), width=PIPE_WIDTH, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
 
 
 def note(text: str) -> None:

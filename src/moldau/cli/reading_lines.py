@@ -13,6 +13,7 @@ from moldau.model.units import KiB, MiB
 
 CHUNK_BYTES: Final = 256 * KiB
 LINE_BYTES_MAX: Final = 100 * MiB
+STANDARD_INPUT: Final = Path("-")
 
 
 class Arrived(NamedTuple):
@@ -24,14 +25,30 @@ class Arrived(NamedTuple):
 
 async def lines_of(paths: list[Path], separator: bytes = b"\n") -> AsyncIterator[Arrived]:
     """The lines as they arrive, in order. `-`, or no path, is standard input."""
-    for path in paths or [Path("-")]:
-        descriptor = sys.stdin.fileno() if str(path) == "-" else os.open(path, os.O_RDONLY)
+    for path in paths or [STANDARD_INPUT]:
+        if path == STANDARD_INPUT and not _has_descriptor():
+            yield Arrived(_split(sys.stdin.buffer.read(), separator), True)
+            continue
+        descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
         try:
             async for arrived in _lines(descriptor, separator):
                 yield arrived
         finally:
-            if str(path) != "-":
+            if path != STANDARD_INPUT:
                 os.close(descriptor)
+
+
+def _has_descriptor() -> bool:
+    """Not when the program runs inside another, which gives it a stream of its own making."""
+    try:
+        return sys.stdin.fileno() >= 0
+    except OSError:
+        return False
+
+
+def _split(text: bytes, separator: bytes) -> list[bytes]:
+    *lines, rest = text.split(separator)
+    return [*lines, rest] if rest else lines
 
 
 async def _lines(descriptor: int, separator: bytes) -> AsyncIterator[Arrived]:

@@ -30,7 +30,7 @@ from moldau.wire.messages import Message
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-UNKNOWN_TOPIC_PATIENCE_MS: Final = 2 * SECOND_MS  # news of a topic just created may still be on its way
+UNKNOWN_PATIENCE_MS: Final = 2 * SECOND_MS  # news of a topic or broker just added may still be on its way
 # After these the broker may have done what we asked, or may still.
 _UNCERTAIN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 _FAILURES: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
@@ -59,6 +59,7 @@ class Cluster:
         self._links: dict[Address, Link] = {}
         self._opening: dict[Address, asyncio.Task[Link]] = {}
         self._lookups: dict[str, asyncio.Task[TopicView]] = {}
+        self._is_closed = False
 
     # Asking
 
@@ -191,12 +192,14 @@ class Cluster:
             self.metadata.controller = NO_NODE
 
     def _may_pass(self, error: BaseException, tried_ms: float, is_repeatable: bool) -> bool:
+        if self._is_closed:
+            return False
         if isinstance(error, Unreachable):
             return bool(self.metadata.brokers)  # a cluster that never answered is a wrong address: say so at once
         if isinstance(error, ConnectionLost | NoAnswer):
             return (is_repeatable or not error.was_sent) and bool(self.metadata.brokers)
-        if isinstance(error, UnknownTopicOrPartition):
-            return tried_ms < UNKNOWN_TOPIC_PATIENCE_MS
+        if isinstance(error, UnknownTopicOrPartition | BrokerNotAvailable):
+            return tried_ms < UNKNOWN_PATIENCE_MS
         if isinstance(error, KafkaError):
             return error.code in PASSING and (is_repeatable or error.code not in _UNCERTAIN)
         return False
@@ -211,6 +214,8 @@ class Cluster:
             raise BrokerNotAvailable(f"the cluster has no broker {node} at the moment")
         try:
             return await self._link_at(broker.address)
+        except ConnectionLost:
+            raise
         except OSError as error:
             raise cannot_reach([(broker.address, error)]) from error
 
@@ -223,6 +228,8 @@ class Cluster:
         for address in self._candidates():
             try:
                 return await self._link_at(address)
+            except ConnectionLost:
+                raise
             except OSError as error:
                 failures.append((address, error))
         raise cannot_reach(failures)
@@ -238,6 +245,8 @@ class Cluster:
         return mixed
 
     async def _link_at(self, address: Address) -> Link:
+        if self._is_closed:
+            raise ConnectionLost("this client is closed", was_sent=False)
         link = self._links.get(address)
         if link is not None and not link.is_closed:
             return link
@@ -260,7 +269,8 @@ class Cluster:
         return link
 
     async def close(self) -> None:
-        """Close every connection; what still waits for an answer fails."""
+        """Close every connection, for good; what still waits for an answer fails."""
+        self._is_closed = True
         tasks = [*self._opening.values(), *self._lookups.values()]
         for task in tasks:
             task.cancel()

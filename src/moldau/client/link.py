@@ -79,6 +79,9 @@ class Link:
     # What the connection tells us
 
     def connected(self, connection: Connection) -> None:
+        if self.is_closed:  # we gave up waiting a moment ago
+            connection.abort()
+            return
         self._connection = connection
         self._act(self._conversation.opened(self._now_ms()))
 

@@ -65,10 +65,11 @@ class Metadata:
         """Take in a MetadataResponse; the topics it told of, errors included."""
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller = NodeId(response.controller_id)
-        self.brokers = {
+        brokers = {
             NodeId(each.node_id): BrokerView(NodeId(each.node_id), Address(each.host, each.port), each.rack)
             for each in response.brokers
         }
+        self.brokers = brokers or self.brokers  # a broker that just starts may not know of anybody yet
         told = [_topic_from(each, now_ms) for each in response.topics or ()]
         for topic in told:
             self._learn(topic)

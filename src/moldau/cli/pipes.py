@@ -1,0 +1,54 @@
+"""Output into pipes: nothing is cut short, and a reader that leaves is noticed."""
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+def write_out(data: bytes) -> None:
+    """All of it, at once: an unbuffered stream takes as much as it likes of a large write."""
+    out = sys.stdout.buffer
+    left = memoryview(data)
+    while left:
+        left = left[out.write(left) or 0 :]
+    out.flush()
+
+
+@asynccontextmanager
+async def reader_watched() -> AsyncIterator[None]:
+    """Raise `BrokenPipeError` as soon as whoever reads our output leaves, even while there is nothing to write."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    descriptor = _output_pipe()
+    has_left = False
+
+    def leave() -> None:
+        nonlocal has_left
+        has_left = True
+        loop.remove_reader(descriptor)
+        task.cancel()
+
+    if descriptor >= 0:
+        loop.add_reader(descriptor, leave)  # nobody can read this end: only its closing wakes us
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not has_left:
+            raise
+        task.uncancel()
+        raise BrokenPipeError from None
+    finally:
+        if descriptor >= 0:
+            loop.remove_reader(descriptor)
+
+
+def _output_pipe() -> int:
+    """The descriptor of standard output if it is a pipe, else -1."""
+    try:
+        descriptor = sys.stdout.fileno()
+        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else -1
+    except (OSError, ValueError):
+        return -1

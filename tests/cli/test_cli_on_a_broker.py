@@ -1,0 +1,317 @@
+"""The commands against a broker of ours, as a person would type them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.testing.broker import Broker
+
+MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
+Moldau = Callable[..., str]
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(numbers)}"
+
+
+@pytest.fixture
+def environment(broker: Broker) -> dict[str, str]:
+    return {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+
+
+@pytest.fixture
+def moldau(environment: dict[str, str]) -> Moldau:
+    """Runs a command and returns what it printed; an exit code other than `code` fails the test."""
+
+    def run(*arguments: str, text: str = "", code: int = 0) -> str:
+        result = CliRunner().invoke(app, arguments, input=text, env=environment)
+        assert result.exit_code == code, f"{result.output}{result.exception!r}"
+        return result.stdout if code == 0 else result.stderr
+
+    return run
+
+
+def listed(text: str) -> list[Any]:
+    told = json.loads(text)
+    assert isinstance(told, list)
+    return told
+
+
+# Topics
+
+
+@pytest.mark.proves("A4", "T1", part="topics")
+def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> None:
+    assert moldau("topic", "create", topic, "-p", "3", "-c", "retention.ms=60000") == f"topic {topic} created\n"
+    assert topic in moldau("topic", "list")
+    (described,) = listed(moldau("topic", "describe", topic, "--json"))
+    assert described["configs"] == {"retention.ms": "60000"}
+    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
+    assert {each["leader"] for each in described["partitions"]} == {1}
+    moldau("topic", "alter", topic, "-p", "5", "-c", "cleanup.policy=compact", "--unset", "retention.ms")
+    (described,) = listed(moldau("topic", "describe", topic, "--json"))
+    assert described["configs"] == {"cleanup.policy": "compact"}
+    assert len(described["partitions"]) == 5
+    moldau("topic", "delete", topic)
+    assert topic not in moldau("topic", "list")
+
+
+@pytest.mark.proves("A4", part="topics")
+def test_what_cannot_be_done_with_a_topic_is_said_in_a_line(moldau: Moldau, topic: str) -> None:
+    assert "does not exist" in moldau("topic", "describe", topic, code=1)
+    assert topic in moldau("topic", "delete", topic, code=1)
+    moldau("topic", "delete", topic, "--if-exists")
+    moldau("topic", "create", topic)
+    assert "already exists" in moldau("topic", "create", topic, code=1)
+    moldau("topic", "create", topic, "--if-not-exists")
+    assert "error:" in moldau("topic", "alter", topic, "-p", "1", code=1)
+    assert "no.such.thing" in moldau("topic", "create", f"{topic}x", "-c", "no.such.thing=1", code=1)
+    assert "error:" in moldau("topic", "create", "not a name", code=1)
+    (refused,) = listed(moldau("topic", "create", topic, "--if-not-exists", "--json"))
+    assert refused["error"]["code"] == "TOPIC_ALREADY_EXISTS"
+
+
+@pytest.mark.proves("A4", part="topics")
+def test_a_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
+    assert "could be created" in moldau("topic", "create", topic, "--dry-run")
+    assert "does not exist" in moldau("topic", "describe", topic, code=1)
+
+
+# Settings
+
+
+@pytest.mark.proves("A4", part="configs")
+def test_settings_of_a_topic_are_set_and_read(moldau: Moldau, topic: str) -> None:
+    moldau("topic", "create", topic)
+    assert listed(moldau("config", "get", "topic", topic, "--json")) == []
+    moldau("config", "set", "topic", topic, "retention.ms=5000", "max.message.bytes=2000")
+    got = {each["name"]: each["value"] for each in listed(moldau("config", "get", "topic", topic, "--json"))}
+    assert got == {"retention.ms": "5000", "max.message.bytes": "2000"}
+    moldau("config", "set", "topic", topic, "--unset", "retention.ms")
+    (entry,) = listed(moldau("config", "get", "topic", topic, "retention.ms", "--json"))
+    assert (entry["value"], entry["is_default"]) == ("604800000", True)
+    assert "segment.bytes" in moldau("config", "get", "topic", topic, "--all")
+    moldau("config", "set", "topic", topic, "--append", "cleanup.policy=compact")
+    (entry,) = listed(moldau("config", "get", "topic", topic, "cleanup.policy", "--json"))
+    assert entry["value"] == "delete,compact"
+
+
+@pytest.mark.proves("A4", part="configs")
+def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
+    assert "listeners" in moldau("config", "get", "broker", "1")
+    moldau("config", "set", "broker", "default", "log.retention.ms=700000")
+    (entry,) = listed(moldau("config", "get", "broker", "1", "log.retention.ms", "--json"))
+    assert (entry["value"], entry["source"]) == ("700000", "dynamic_default_broker")
+    moldau("config", "set", "broker", "default", "--unset", "log.retention.ms")
+    assert "error:" in moldau("config", "set", "topic", "no-such-topic", "retention.ms=1", code=1)
+    assert "error:" in moldau("config", "get", "broker", "99", code=1)
+
+
+# Producing and consuming
+
+
+@pytest.mark.proves("P1", "A4", part="produce")
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) -> None:
+    lines = "".join(f"line {n} äöü\n" for n in range(1000))
+    told = json.loads(moldau("produce", topic, "-z", codec, "--json", text=lines))
+    assert told["records"] == 1000
+    assert moldau("consume", topic, "--until", "end") == lines
+
+
+@pytest.mark.proves("P1", part="acks")
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acknowledgement_delivers(moldau: Moldau, topic: str, acks: str) -> None:
+    moldau("topic", "create", topic)
+    moldau("produce", topic, "--acks", acks, text="one\ntwo\n")
+    assert moldau("consume", topic, "-n", "2") == "one\ntwo\n"
+
+
+@pytest.mark.proves("T2", part="keyed")
+def test_records_of_one_key_stay_in_order_in_one_partition(moldau: Moldau, topic: str) -> None:
+    moldau("topic", "create", topic, "-p", "4")
+    moldau("produce", topic, "-K", "|", text="".join(f"user{n % 7}|{n}\n" for n in range(70)))
+    lines = [line.split() for line in moldau("consume", topic, "--until", "end", "--format", "%k %p %v").splitlines()]
+    assert len(lines) == 70
+    for key in {line[0] for line in lines}:
+        own = [(partition, int(value)) for name, partition, value in lines if name == key]
+        assert len({partition for partition, _ in own}) == 1
+        assert [value for _, value in own] == sorted(value for _, value in own)
+
+
+def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp_path: Path) -> None:
+    moldau("topic", "create", topic, "-p", "2")
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a=1\nb=\nplain")
+    two.write_text("c=3\n")
+    moldau("produce", topic, str(one), str(two), "-K", "=", "-H", "app=cli", "-p", "1", "--null")
+    lines = [json.loads(line) for line in moldau("consume", topic, "-p", "1", "--until", "end", "--json").splitlines()]
+    assert [(each["key"], each["value"]) for each in lines] == [("a", "1"), ("b", None), (None, "plain"), ("c", "3")]
+    assert lines[0]["headers"] == [{"name": "app", "value": "cli"}]
+    assert [each["offset"] for each in lines] == [0, 1, 2, 3]
+    assert "there is no 2" in moldau("produce", topic, "-p", "2", text="x\n", code=2)
+    assert "there is no 9" in moldau("consume", topic, "-p", "9", code=2)
+    assert "no such file" in moldau("produce", topic, str(tmp_path / "none"), code=1)
+
+
+def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
+    moldau("produce", topic, "-K", ":", "-H", "x=y", text="k:v\n\n")
+    copied = moldau("consume", topic, "--until", "end", "--json")
+    moldau("produce", f"{topic}-copy", "--format", "json", text=copied)
+    again = moldau("consume", f"{topic}-copy", "--until", "end", "--json")
+    assert again == copied.replace(f'"{topic}"', f'"{topic}-copy"')
+    assert "not a record in JSON" in moldau("produce", topic, "--format", "json", text="{\n", code=1)
+
+
+def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:
+    moldau("produce", topic, "--rate", "100", text="".join(f"{n}\n" for n in range(50)))
+    times = [int(line) for line in moldau("consume", topic, "--until", "end", "--format", "%T").splitlines()]
+    assert 400 <= times[-1] - times[0] <= 2000
+
+
+@pytest.mark.proves("C4", part="places")
+def test_reading_begins_and_ends_where_it_is_told(moldau: Moldau, topic: str) -> None:
+    start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    records = "".join(json.dumps({"value": str(n), "timestamp": start + n * 60_000}) + "\n" for n in range(10))
+    moldau("produce", topic, "--format", "json", text=records)
+
+    def values(*arguments: str) -> list[int]:
+        return [int(line) for line in moldau("consume", topic, *arguments).splitlines()]
+
+    assert values("--until", "end") == list(range(10))
+    assert values("--from", "start", "-n", "3") == [0, 1, 2]
+    assert values("--from", "-2", "--until", "end") == [8, 9]
+    assert values("--from", "4", "--until", "6") == [4, 5]
+    assert values("--from", "@2026-01-01T00:07:00Z", "--until", "end") == [7, 8, 9]
+    assert values("--from", "2", "--until", "@2026-01-01T00:04:00Z") == [2, 3]
+    assert values("--from", "end", "--until", "end") == []
+    assert values("--from", "1000", "--until", "end") == []
+    assert values("--from", "@2030-01-01", "--until", "end") == []
+
+
+@pytest.mark.proves("C1", part="follow")
+def test_following_shows_records_as_they_come(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+    moldau("produce", topic, text="old\n")
+    command = [*MOLDAU, "consume", topic, "--from", "start"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"old\n"
+        moldau("produce", topic, text="new\n")
+        assert process.stdout.readline() == b"new\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_lines_are_sent_as_they_are_typed(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+    moldau("topic", "create", topic)
+    with (
+        subprocess.Popen([*MOLDAU, "produce", topic], stdin=subprocess.PIPE, env=environment) as typed,
+        subprocess.Popen([*MOLDAU, "consume", topic, "-n", "2"], stdout=subprocess.PIPE, env=environment) as shown,
+    ):
+        assert typed.stdin is not None
+        assert shown.stdout is not None
+        for line in (b"first\n", b"second\n"):
+            typed.stdin.write(line)
+            typed.stdin.flush()
+            assert shown.stdout.readline() == line
+        typed.stdin.close()
+        assert typed.wait(30) == 0
+        assert shown.wait(30) == 0
+
+
+def test_a_reader_that_leaves_ends_consume_quietly(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+    moldau("produce", topic, text="".join(f"{n}\n" for n in range(50_000)))
+    command = f"{sys.executable} -m moldau.cli.main consume {topic} | head -n 1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, check=False, env=environment
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"0\n", b"")
+
+
+def test_a_reader_that_leaves_ends_following_too(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+    moldau("produce", topic, text="only\n")
+    with subprocess.Popen([*MOLDAU, "consume", topic], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"only\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+
+
+# Starting and looking at folders
+
+
+@pytest.mark.proves("A4", part="start")
+def test_a_broker_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:
+    command = [*MOLDAU, "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert "serves on 127.0.0.1:" in said
+        while "stop" not in said:
+            said += process.stdout.readline()
+        assert "moldau produce" in said
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0, errors
+    told = json.loads(
+        subprocess.run(
+            [*MOLDAU, "storage", "info", "--data", str(tmp_path / "data"), "--json"],
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+    )
+    assert told["is_clean"]
+    assert told["identity"]["node_id"] == 1
+
+
+@pytest.mark.proves("A4", part="start")
+def test_a_second_broker_on_folder_or_port_is_refused_in_a_line(broker: Broker, moldau: Moldau, tmp_path: Path) -> None:
+    same_folder = moldau("start", "--data", str(broker.data), "--listen", "127.0.0.1:0", code=1)
+    assert "another node runs on" in same_folder
+    same_port = moldau("start", "--data", str(tmp_path), "--listen", broker.bootstrap_servers, code=1)
+    assert f"{broker.bootstrap_servers} is in use" in same_port
+
+
+@pytest.mark.proves("A4", part="storage")
+def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
+    folder = str(tmp_path / "new")
+    told = json.loads(moldau("storage", "format", "-d", folder, "--node-id", "7", "--json"))
+    assert told["node_id"] == 7
+    assert "formatted already" in moldau("storage", "format", "-d", folder, "--node-id", "7", code=1)
+    moldau("storage", "format", "-d", folder, "--node-id", "7", "--ignore-formatted")
+    assert "belongs to node 7" in moldau("storage", "format", "-d", folder, "--ignore-formatted", code=1)
+    assert told["cluster_id"] in moldau("storage", "info", "-d", folder)
+    assert "no such folder" in moldau("storage", "info", "-d", str(tmp_path / "none"), code=1)
+
+
+@pytest.mark.proves("A4", part="log dump")
+def test_the_files_of_a_running_broker_are_sound(broker: Broker, moldau: Moldau, topic: str) -> None:
+    moldau("produce", topic, "-z", "zstd", text="".join(f"{n}\n" for n in range(3000)))
+    lines = moldau("log", "dump", str(broker.data / f"{topic}-0"), "--records", "--json").splitlines()
+    values = [each["value"] for each in map(json.loads, lines) if each["type"] == "record"]
+    assert values == [str(n) for n in range(3000)]
+    metadata = moldau("log", "dump", str(broker.data / "__cluster_metadata-0"), "--records", "--json").splitlines()
+    names = [each["data"]["name"] for each in map(json.loads, metadata) if each.get("record") == "TopicRecord"]
+    assert topic in names
