@@ -1,4 +1,4 @@
-"""The records that nodes keep in their own logs, against bytes that Apache Kafka reads and writes."""
+"""The records that nodes keep in their own logs, against bytes that others have published."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ from moldau.wire.data_records import (
 TOPIC_ID = bytes.fromhex("00000000000040008000000000000091")
 DIRECTORY_ID = bytes.fromhex("10000000000040008000000000000001")
 
-# From published dumps of __cluster_metadata logs that Apache Kafka runs on.
-KNOWN_TO_KAFKA: list[tuple[str, int, Any]] = [
+# From a published dump of a metadata log, and from the tests of a program that writes such logs for Apache Kafka's format.
+PUBLISHED: list[tuple[str, int, Any]] = [
     (
         "010c00116d657461646174612e76657273696f6e001400",
         0,
@@ -57,9 +57,9 @@ KNOWN_TO_KAFKA: list[tuple[str, int, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("written", "version", "message"), KNOWN_TO_KAFKA, ids=[type(each[2]).__name__ for each in KNOWN_TO_KAFKA]
+    ("written", "version", "message"), PUBLISHED, ids=[type(each[2]).__name__ for each in PUBLISHED]
 )
-def test_a_metadata_record_has_the_bytes_that_kafka_gives_it(written: str, version: int, message: Any) -> None:
+def test_a_metadata_record_has_its_published_bytes(written: str, version: int, message: Any) -> None:
     assert encode_metadata_record(message, version).hex() == written
     assert decode_metadata_record_and_version(bytes.fromhex(written)) == (message, version)
 

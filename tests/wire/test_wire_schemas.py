@@ -132,8 +132,8 @@ def test_kio_reads_and_writes_the_same_bytes_where_kafka_python_has_no_schema() 
     serial = pytest.importorskip("kio.serial")
     samples = KioSamples(21)
     for name, version in every_api_message():
-        if name.startswith(("Produce", "Fetch")):  # kio leaves out a tagged struct of defaults, we write what is given
-            continue
+        if name in ("ProduceResponse", "FetchRequest", "FetchResponse"):
+            continue  # kio leaves out a tagged struct of defaults, we write what is given; kafka-python checks these
         key = getattr(messages, name).API_KEY
         is_request = name.endswith("Request")
         kio_class = (index.load_request_schema if is_request else index.load_response_schema)(key, version)
