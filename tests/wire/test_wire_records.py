@@ -23,7 +23,7 @@ from moldau.wire.data_records import (
 TOPIC_ID = bytes.fromhex("00000000000040008000000000000091")
 DIRECTORY_ID = bytes.fromhex("10000000000040008000000000000001")
 
-# From a published dump of a metadata log, and from the tests of a program that writes such logs for Apache Kafka's format.
+# From a published dump of a metadata log, and from the tests of a program that writes logs in Kafka's format.
 PUBLISHED: list[tuple[str, int, Any]] = [
     (
         "010c00116d657461646174612e76657273696f6e001400",
