@@ -39,6 +39,7 @@ check: $(DEV_STAMP) ## format, lint, types, layers, house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@for each in $(wildcard tests/*/conftest.py); do $(BIN)/mypy $$each; done
 	$(BIN)/lint-imports
 	$(PYTEST) tests/house
 
