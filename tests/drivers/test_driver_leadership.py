@@ -10,8 +10,10 @@ from tally import Tally
 from moldau.broker.drivers.replicated import SLICE_RECORDS, Refusals
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
+    KafkaError,
     NotController,
     NotCoordinator,
+    NotEnoughReplicas,
     NotLeaderOrFollower,
     StorageFailed,
 )
@@ -140,13 +142,22 @@ def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
     scene.run(act)
 
 
-def test_a_log_that_cannot_be_written_costs_the_decision_and_not_the_machine() -> None:
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), StorageFailed),
+        (NotEnoughReplicas("one replica is in sync, two are needed"), NotEnoughReplicas),
+    ],
+)
+def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leadership(
+    refusal: Exception, told: type[KafkaError]
+) -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
-        scene.log.refuses = OSError(errno.ENOSPC, "No space left on device")
+        scene.log.refuses = refusal
         answer = add(driver, 1)
-        with pytest.raises(StorageFailed, match="No space left"):
+        with pytest.raises(told, match=r"No space left|two are needed"):
             await answer
         with pytest.raises(CoordinatorLoadInProgress):
             await add(driver, 1)
@@ -229,6 +240,8 @@ def test_a_replay_that_fails_is_told_to_whoever_leads() -> None:
         with pytest.raises(RuntimeError):
             await driver.lead()
         assert not driver.is_leading
+        with pytest.raises(NotCoordinator):
+            await add(driver, 1)
 
     scene.run(act, leads=False)
 

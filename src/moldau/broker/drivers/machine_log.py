@@ -22,7 +22,8 @@ class MachineLog(Protocol[Record]):
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
         """Write the records of several decisions in order. After a crash all of a decision is there, or none of it.
 
-        A `KafkaError` says that this node may not write (it no longer leads), an `OSError` that it cannot.
+        `NotLeaderOrFollower` and its like say that this node may not write any more; any other `KafkaError`, and an
+        `OSError`, that it cannot write now.
         """
         ...
 

@@ -192,7 +192,7 @@ class MetadataLog:
         try:
             while self.high_watermark < open_log.end_offset:
                 await self._sync_once(open_log)
-        except SyncFailed as error:
+        except Exception as error:  # a sync that failed, or a bug in somebody who was told of a commit
             self._failed(error)
         finally:
             self._syncing = None

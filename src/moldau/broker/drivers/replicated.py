@@ -24,7 +24,15 @@ from moldau.machines.decision import (
     Ticket,
     answered,
 )
-from moldau.model.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator, StorageFailed
+from moldau.model.errors import (
+    CoordinatorLoadInProgress,
+    FencedLeaderEpoch,
+    KafkaError,
+    NotController,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    StorageFailed,
+)
 from moldau.model.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -38,6 +46,13 @@ SLICE_MS: Final = 1.0
 SLICE_RECORDS: Final = 1024
 SLICE_LOOK: Final = 16  # records between two looks at the clock
 PENDING_MAX: Final = 100_000
+NO_LONGER_LEADING: Final = (NotLeaderOrFollower, FencedLeaderEpoch, NotController, NotCoordinator)
+
+
+def _unwritten(error: KafkaError | OSError) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return type(error)(*error.args)
+    return StorageFailed(f"The change could not be written: {error.strerror}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,7 @@ class Refusals:
     lost: Callable[[], KafkaError] = NotCoordinator
     loading: Callable[[], KafkaError] = CoordinatorLoadInProgress
     busy: Callable[[], KafkaError] = CoordinatorLoadInProgress
+    unwritten: Callable[[KafkaError | OSError], KafkaError] = _unwritten
 
 
 class Observer(Protocol[AnyMachine]):
@@ -130,12 +146,20 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._discard(self._refusals.lost)
         self._is_loading = True
         term = self._term
-        machine = self._new_machine()
-        if await self._replay(machine, term):
-            self._is_loading = False
-            self._machine = machine
-            self._observe_applied()
-            self._accept(machine.decide_elected(self._clock.monotonic_ms()), None)
+        try:
+            machine = self._new_machine()
+            if await self._replay(machine, term):
+                self._take_over(machine)
+        except BaseException:
+            if term == self._term:
+                self._discard(self._refusals.lost)
+            raise
+
+    def _take_over(self, machine: Machine) -> None:
+        self._is_loading = False
+        self._machine = machine
+        self._observe_applied()
+        self._accept(machine.decide_elected(self._clock.monotonic_ms()), None)
 
     def resign(self) -> None:
         """This node no longer leads the log: whoever waits is told so, and the machine is thrown away."""
@@ -277,16 +301,18 @@ class ReplicatedDriver(Generic[Machine, Record]):
             return
         try:
             self._log.append(decisions)
-        except KafkaError as refusal:
+        except NO_LONGER_LEADING as refusal:
             log.info("no longer leading a machine's log: %s", refusal)
             self.resign()
-        except OSError as error:
-            # What is in the log now is not what was applied: start again from what is there.
-            log.exception("a machine's log cannot be written")
-            complaint = f"The change could not be written: {error.strerror}"
-            self._discard(lambda: StorageFailed(complaint))
-            self._is_loading = True
-            self._reload = asyncio.get_running_loop().create_task(self._lead_again())
+        except (KafkaError, OSError) as error:
+            log.error("a machine's log cannot be written: %s", error)
+            self._start_again(error)
+
+    def _start_again(self, error: KafkaError | OSError) -> None:
+        """What is in the log is not what was applied: begin anew from what is there."""
+        self._discard(lambda: self._refusals.unwritten(error))
+        self._is_loading = True
+        self._reload = asyncio.get_running_loop().create_task(self._lead_again())
 
     async def _lead_again(self) -> None:
         try:
