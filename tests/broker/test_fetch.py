@@ -320,7 +320,7 @@ def test_a_small_session_that_had_its_time_makes_room_for_a_larger_one() -> None
     ],
 )
 def test_sessions_refuse_what_does_not_fit(
-    fields: dict[str, int], uses_topic_ids: bool, error: type[KafkaError]
+    fields: dict[str, Any], uses_topic_ids: bool, error: type[KafkaError]
 ) -> None:
     sessions = FetchSessions(_Dice(), 10)
     sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=0)

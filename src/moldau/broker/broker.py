@@ -7,6 +7,7 @@ from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.compacting import Compacting
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
@@ -78,7 +79,15 @@ class Broker:
         self.partitions = Partitions(
             self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed
         )
-        self.upkeep = Upkeep(self.partitions, self.syncing, ports.clock, ports.disk, ports.executor, on_failure)
+        self.upkeep = Upkeep(
+            self.partitions,
+            self.syncing,
+            ports.clock,
+            ports.disk,
+            ports.executor,
+            lambda: self.settings,
+            Compacting(self.partitions, store, ports.clock, ports.executor),
+        )
         self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
         self.stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -153,7 +162,7 @@ class Broker:
         """Bring every log up to the metadata that is committed, then begin the chores."""
         await self.caught_up()
         self._store.sweep(self.image, (METADATA_TOPIC,))
-        self.upkeep.start(self.settings)
+        self.upkeep.start()
         self.stalls.start()
 
     async def close(self) -> None:

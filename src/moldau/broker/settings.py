@@ -144,13 +144,6 @@ class NetworkSettings:
         at_least=1,
         doc="A request larger than this closes its connection.",
     )
-    preauthentication_frame_bytes_max: int = setting(
-        "moldau.frame.preauthentication.bytes",
-        64 * KiB,
-        kind=Kind.INT,
-        at_least=KiB,
-        doc="A request larger than this closes its connection while the client has not authenticated.",
-    )
     queued_max_request_bytes: int = setting(
         "queued.max.request.bytes",
         256 * MiB,
@@ -254,13 +247,6 @@ class FetchSettings:
 class UpkeepSettings:
     """How often logs are checked, checkpointed, and compacted."""
 
-    log_initial_task_delay_ms: int = setting(
-        "log.initial.task.delay.ms",
-        30 * SECOND_MS,
-        at_least=0,
-        is_internal=True,
-        doc="How long after the start the first upkeep of the logs runs.",
-    )
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
         5 * MINUTE_MS,
@@ -328,20 +314,6 @@ class ProducerSettings:
         is_internal=True,
         doc="How often partitions look for producers to forget.",
     )
-    producer_ids_per_partition_max: int = setting(
-        "moldau.producer.ids.per.partition",
-        100_000,
-        kind=Kind.INT,
-        at_least=1,
-        doc="The most producers a partition remembers; the one that was silent longest makes room.",
-    )
-    transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms",
-        15 * MINUTE_MS,
-        kind=Kind.INT,
-        at_least=1,
-        doc="The longest transaction timeout a producer may ask for.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,18 +344,6 @@ class MetadataLogSettings:
         HOUR_MS,
         at_least=0,
         doc="A snapshot of the metadata is written when records wait for one this long; 0 goes by size alone.",
-    )
-    metadata_log_max_retention_bytes: int = setting(
-        "metadata.max.retention.bytes",
-        100 * MiB,
-        at_least=-1,
-        doc="Old snapshots and metadata segments are deleted while they hold more than this; -1 sets no limit.",
-    )
-    metadata_log_max_retention_ms: int = setting(
-        "metadata.max.retention.ms",
-        7 * DAY_MS,
-        at_least=-1,
-        doc="Old snapshots and metadata segments are deleted at this age; -1 sets no limit.",
     )
 
 

@@ -19,25 +19,27 @@ TopicAnswer = DeleteRecordsResponse.DeleteRecordsTopicResult
 async def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
     """Each partition is answered for itself, with its new first offset."""
     topics = [
-        TopicAnswer(name=topic.name, partitions=[_delete(topic.name, asked, context) for asked in topic.partitions])
+        TopicAnswer(
+            name=topic.name, partitions=[await _delete(topic.name, asked, context) for asked in topic.partitions]
+        )
         for topic in request.topics
     ]
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(topic: str, asked: Asked, context: RequestContext) -> Answer:
+async def _delete(topic: str, asked: Asked, context: RequestContext) -> Answer:
     try:
         if not context.may(Operation.DELETE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to delete from topic {topic}.")
         if is_internal(topic):
             raise InvalidTopic(f"Records of the internal topic {topic} are not deleted by clients.")
-        low_watermark = _advance(topic, asked, context)
+        low_watermark = await _advance(topic, asked, context)
     except KafkaError as error:
         return Answer(partition_index=asked.partition_index, low_watermark=NO_OFFSET, error_code=int(error.code))
     return Answer(partition_index=asked.partition_index, low_watermark=low_watermark)
 
 
-def _advance(topic: str, asked: Asked, context: RequestContext) -> int:
+async def _advance(topic: str, asked: Asked, context: RequestContext) -> int:
     partition = context.broker.partitions.get(topic, asked.partition_index)
     if "delete" not in partition.log.settings.cleanup_policy and partition.log.settings.cleanup_policy:
         raise PolicyViolation(f"Topic {topic} is compacted only; its cleanup.policy has no delete.")
@@ -45,7 +47,7 @@ def _advance(topic: str, asked: Asked, context: RequestContext) -> int:
     offset = high_watermark if asked.offset == UP_TO_HIGH_WATERMARK else asked.offset
     if not 0 <= offset <= high_watermark:
         raise OffsetOutOfRange(f"{partition.name} ends at {high_watermark}.")
-    context.broker.partitions.delete_records(partition, offset)
+    await context.broker.partitions.delete_records(partition, offset)
     return partition.log.start_offset
 
 

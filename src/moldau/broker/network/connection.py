@@ -107,7 +107,7 @@ class ServedConnection:
             self._answer_unserved(header, api)
             return
         try:
-            # Bytes after the request are passed over, as Kafka does: librdkafka asks for all topics with three too many.
+            # Bytes after the request are passed over, as Kafka does: librdkafka asks for all topics with three more.
             request, _ = api.decoder(header.api_version)(frame, position)
         except Malformed as error:
             self.give_up(f"a {api.name} request (version {header.api_version}) that cannot be read: {error}")

@@ -8,10 +8,11 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.ports import Clock, Disk, Executor, Random
-from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from moldau.storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from moldau.storage.files import replace_file
 from moldau.storage.folder import DataFolder
 from moldau.storage.log import Log
-from moldau.storage.segment import OpenSegments
+from moldau.storage.open_segments import OpenSegments
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class LogStore:
         self._start_offsets = folder.read_checkpoint(LOG_STARTS)
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
         self._open_segments = OpenSegments()
+        self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
     def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
@@ -83,14 +85,14 @@ class LogStore:
             path = self._folder.mark_stray(found.partition, self._unique())
             logger.warning("%s belongs to no topic; it was renamed to %s", found.partition, path)
 
-    def write_start_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._folder.write_checkpoint(LOG_STARTS, offsets)
+    async def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Off the loop, because it syncs; one at a time, because they share a temporary file."""
+        data = encode_offsets(offsets)
+        async with self._checkpointing:
+            await self._executor.run(replace_file, self._disk, f"{self._folder.path}/{name}", data)
 
-    def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._folder.write_checkpoint(RECOVERY_POINTS, offsets)
-
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._folder.write_checkpoint(HIGH_WATERMARKS, offsets)
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        return self._folder.read_checkpoint(name)
 
     async def close(self) -> None:
         """Removals that have not begun are left to the next start."""

@@ -14,6 +14,7 @@ from moldau.machines.metadata.image import MetadataImage, PartitionImage, Resour
 from moldau.model.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Clock
+from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
@@ -123,21 +124,26 @@ class Partitions:
                     resolved[topic] = self._settings_of(image, topic)
                 partition.log.settings = resolved[topic]
 
-    def delete_records(self, partition: Partition, offset: int) -> None:
+    async def delete_records(self, partition: Partition, offset: int) -> None:
         """Readers see nothing below `offset` from now on, after a crash neither."""
         if offset > partition.log.start_offset:
             partition.log.advance_start(offset)
-            self._store.write_start_offsets(self._start_offsets())
+            await self.checkpoint_starts()
 
-    def _start_offsets(self) -> dict[TopicPartition, int]:
-        return {each.name: each.log.start_offset for each in self._partitions.values()}
+    async def checkpoint_starts(self) -> None:
+        """Write down where each log begins."""
+        await self._write(LOG_STARTS, lambda each: each.log.start_offset)
 
-    def checkpoint(self) -> None:
-        """Write down where each log begins, is flushed to, and is committed to."""
-        partitions = self._partitions.values()
-        self._store.write_start_offsets(self._start_offsets())
-        self._store.write_recovery_points({each.name: each.log.recovery_point for each in partitions})
-        self._store.write_high_watermarks({each.name: each.high_watermark for each in partitions})
+    async def checkpoint_recovery_points(self) -> None:
+        """Write down up to where each log is surely on disk."""
+        await self._write(RECOVERY_POINTS, lambda each: each.log.recovery_point)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write down how far each partition is committed."""
+        await self._write(HIGH_WATERMARKS, lambda each: each.high_watermark)
+
+    async def _write(self, name: str, offset_of: Callable[[Partition], int]) -> None:
+        await self._store.write_checkpoint(name, {each.name: offset_of(each) for each in self._partitions.values()})
 
     async def close(self) -> None:
         """Flush and close every log; after this the folder may be marked as cleanly stopped."""
@@ -148,7 +154,9 @@ class Partitions:
             await self._syncing.finish(partition)
             partition.log.close(self._clock.wall_ms())
             await pause.if_due()
-        self.checkpoint()
+        await self.checkpoint_starts()
+        await self.checkpoint_recovery_points()
+        await self.checkpoint_high_watermarks()
 
 
 class _Pause:

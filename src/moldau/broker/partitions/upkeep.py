@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from moldau.broker.partitions.compacting import Compacting
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.syncing import Syncing
 from moldau.broker.partitions.table import Partitions
@@ -14,6 +15,7 @@ from moldau.model.ports import Clock, Disk, Executor
 logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS: Final = 1000.0
+INTERVAL_MS_MIN: Final = 10.0
 SLICE_PARTITIONS: Final = 64
 
 
@@ -27,42 +29,55 @@ class Upkeep:
         clock: Clock,
         disk: Disk,
         executor: Executor,
-        on_failure: Callable[[str, OSError], None],
+        settings: Callable[[], BrokerSettings],
+        compacting: Compacting,
     ) -> None:
         self._partitions = partitions
         self._syncing = syncing
         self._clock = clock
         self._disk = disk
         self._executor = executor
-        self._on_failure = on_failure
+        self._settings = settings
+        self._compacting = compacting
         self._tasks: list[asyncio.Task[None]] = []
         self._deleting: set[asyncio.Task[None]] = set()
 
-    def start(self, settings: BrokerSettings) -> None:
-        self._every(settings.log_retention_check_interval_ms, self.apply_retention)
-        self._every(FLUSH_CHECK_MS, self._flush_due)
-        self._every(settings.recovery_point_checkpoint_interval_ms, self._checkpoint)
-        self._every(settings.producer_id_expiration_check_interval_ms, self._forget_producers)
+    def start(self) -> None:
+        self._every(lambda each: each.log_retention_check_interval_ms, self.apply_retention)
+        self._every(lambda _: FLUSH_CHECK_MS, self._flush_due)
+        self._every(
+            lambda each: each.recovery_point_checkpoint_interval_ms, self._partitions.checkpoint_recovery_points
+        )
+        self._every(lambda each: each.start_offset_checkpoint_interval_ms, self._partitions.checkpoint_starts)
+        self._every(
+            lambda each: each.high_watermark_checkpoint_interval_ms, self._partitions.checkpoint_high_watermarks
+        )
+        self._every(lambda each: each.producer_id_expiration_check_interval_ms, self._forget_producers)
+        self._every(lambda each: each.log_cleaner_backoff_ms, self._compact)
 
     async def stop(self) -> None:
         for task in [*self._tasks, *self._deleting]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._deleting, return_exceptions=True)
 
-    def _every(self, interval_ms: float, chore: Callable[[], Awaitable[None]]) -> None:
+    def _every(self, interval_ms: Callable[[BrokerSettings], float], chore: Callable[[], Awaitable[None]]) -> None:
+        """The interval is asked for each time, because it may change while the node runs."""
+
         async def run() -> None:
             while True:
-                await asyncio.sleep(max(interval_ms, 1) / 1000)
+                await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
                 try:
                     await chore()
-                except OSError as error:
-                    self._on_failure("upkeep of the logs failed", error)
+                except OSError as error:  # a full disk, say: the next round may fare better
+                    logger.warning("Upkeep of the logs failed and will be tried again: %s", error)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
 
     async def apply_retention(self) -> None:
         """Segments that are too old or too many go: out of sight at once, from disk after `file.delete.delay.ms`."""
         async for partition in self._in_slices():
+            if self._compacting.is_busy_with(partition):
+                continue  # its segments are being replaced; the next round will do
             removed = partition.log.apply_retention(self._clock.wall_ms(), committed_offset=partition.high_watermark)
             if removed:
                 logger.info("%s: %d files of old segments are deleted", partition.name, len(removed))
@@ -90,8 +105,13 @@ class Upkeep:
             if partition.log.flush_target(now_ms) is not None:
                 self._syncing.request(partition)
 
-    async def _checkpoint(self) -> None:
-        self._partitions.checkpoint()
+    async def _compact(self) -> None:
+        """Clean the dirtiest log, then the next, until all are clean enough."""
+        while self._settings().log_cleaner_enable:
+            removed = await self._compacting.clean_dirtiest(self._settings().log_cleaner_dedupe_buffer_bytes)
+            if removed is None:
+                return
+            self.delete_later(removed.paths, removed.delay_ms)
 
     async def _forget_producers(self) -> None:
         now_ms = self._clock.wall_ms()

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, STRING, non_empty, row
 from moldau.model.settings import LONG_MAX
-from moldau.model.units import MINUTE_MS, SECOND_MS, KiB, MiB
+from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
 ROWS: Final = (
     # Replication
@@ -99,6 +99,8 @@ ROWS: Final = (
     row("controller.quorum.retry.backoff.ms", INT, 20, "The pause before a voter asks again.", at_least=0),
     # The metadata log
     row("metadata.log.dir", STRING, None, "Another folder for the metadata log."),
+    row("metadata.max.retention.bytes", LONG, 100 * MiB, "How much old metadata is kept; here: one snapshot."),
+    row("metadata.max.retention.ms", LONG, 7 * DAY_MS, "How long old metadata is kept; here: one snapshot."),
     row(
         "metadata.log.segment.min.bytes",
         INT,

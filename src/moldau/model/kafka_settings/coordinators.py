@@ -115,6 +115,9 @@ TRANSACTIONS: Final = (
         "Check that a transaction was begun before records join it.",
         scope=CLUSTER,
     ),
+    row(
+        "transaction.max.timeout.ms", INT, 15 * MINUTE_MS, "The longest transaction timeout of a producer.", at_least=1
+    ),
     row("transaction.state.log.load.buffer.size", INT, 5 * MiB, "Read size when transactions are loaded.", at_least=1),
     row("transaction.state.log.min.isr", INT, 2, "In-sync replicas the transaction topic needs.", at_least=1),
     row("transaction.state.log.num.partitions", INT, 50, "Partitions of the transaction topic.", at_least=1),

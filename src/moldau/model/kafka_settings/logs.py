@@ -11,6 +11,14 @@ _DOUBLE_MAX: Final = 1.7976931348623157e308
 ROWS: Final = (
     row("alter.config.policy.class.name", CLASS, None, "A class that judges changes of settings."),
     row("create.topic.policy.class.name", CLASS, None, "A class that judges new topics."),
+    row(
+        "log.initial.task.delay.ms",
+        LONG,
+        30 * SECOND_MS,
+        "How long after the start logs are first looked after.",
+        at_least=0,
+        is_internal=True,
+    ),
     row("log.cleaner.threads", INT, 1, "Threads that compact.", at_least=0, scope=CLUSTER),
     row("log.cleaner.io.buffer.size", INT, 512 * KiB, "Memory for the compactor's I/O.", at_least=0, scope=CLUSTER),
     row("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, "How full the key map may get.", scope=CLUSTER),
