@@ -27,7 +27,7 @@ async def fill(scene: Scene, talker: Talker, topic: str, count: int, size: int =
 
 async def read_all(talker: Talker, topic: str, offset: int) -> list[Any]:
     """Every record from an offset on."""
-    found = []
+    found: list[Any] = []
     while True:
         answer = await fetch(talker, topic, offset)
         assert answer.error_code == 0
