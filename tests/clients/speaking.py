@@ -76,7 +76,7 @@ class KafkaClient(Protocol):
         offsets: Mapping[int, int] | None = None,
         isolation: Isolation = "read_uncommitted",
     ) -> list[Got]:
-        """`count` records of the partitions in `offsets`, which says where to begin; of partition 0 from 0 if none are."""
+        """`count` records. `offsets` says where to begin in which partitions; without it, at 0 of partition 0."""
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         """The first offset at or after a time."""

@@ -10,9 +10,11 @@ from speaking import WAIT_S, Acks, Cluster, Got, Isolation, Refused, Sent
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka as library
+    import kafka
     from kafka import admin
-    from kafka import errors as library_errors
+    from kafka import errors as kafka_errors
+
+__all__ = ["KafkaPython", "kafka", "kafka_errors"]
 
 WAIT_MS = int(WAIT_S * 1000)
 
@@ -41,7 +43,7 @@ class KafkaPython:
         is_idempotent: bool = False,
         request_bytes_max: int = 1_048_576,
     ) -> list[int]:
-        producer: Any = library.KafkaProducer(
+        producer: Any = kafka.KafkaProducer(
             bootstrap_servers=self._servers,
             compression_type=None if compression == "none" else compression,
             acks=acks,
@@ -56,7 +58,7 @@ class KafkaPython:
             waiting = [_send(producer, topic, record) for record in records]
             producer.flush(WAIT_S)
             return [future.get(WAIT_S).offset for future in waiting]
-        except library_errors.KafkaError as error:
+        except kafka_errors.KafkaError as error:
             raise _refused(error) from error
         finally:
             producer.close(WAIT_S)
@@ -73,7 +75,7 @@ class KafkaPython:
     ) -> list[Got]:
         consumer = self._consumer(isolation)
         try:
-            wanted = {library.TopicPartition(topic, index): at for index, at in (offsets or {0: 0}).items()}
+            wanted = {kafka.TopicPartition(topic, index): at for index, at in (offsets or {0: 0}).items()}
             consumer.assign(list(wanted))
             for partition, at in wanted.items():
                 consumer.seek(partition, at)
@@ -89,7 +91,7 @@ class KafkaPython:
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         consumer = self._consumer()
         try:
-            asked = library.TopicPartition(topic, partition)
+            asked = kafka.TopicPartition(topic, partition)
             found = consumer.offsets_for_times({asked: timestamp_ms})[asked]
             return None if found is None else int(found.offset)
         finally:
@@ -98,13 +100,13 @@ class KafkaPython:
     def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
         consumer = self._consumer()
         try:
-            asked = library.TopicPartition(topic, partition)
+            asked = kafka.TopicPartition(topic, partition)
             return consumer.beginning_offsets([asked])[asked], consumer.end_offsets([asked])[asked]
         finally:
             consumer.close()
 
     def _consumer(self, isolation: Isolation = "read_uncommitted") -> Any:
-        return library.KafkaConsumer(
+        return kafka.KafkaConsumer(
             bootstrap_servers=self._servers,
             group_id=None,
             auto_offset_reset="none",
@@ -144,7 +146,7 @@ class KafkaPython:
             raise Refused(int(code[1]) if code else -1, told)
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
-        asked = library.TopicPartition(topic, partition)
+        asked = kafka.TopicPartition(topic, partition)
         return int(self._ask(self._admin.delete_records, {asked: before_offset})[asked]["low_watermark"])
 
     def log_folders(self) -> Any:
@@ -159,7 +161,7 @@ class KafkaPython:
     def _ask(self, question: Any, asked: Any) -> Any:
         try:
             return question(asked)
-        except library_errors.KafkaError as error:
+        except kafka_errors.KafkaError as error:
             raise _refused(error) from error
 
 

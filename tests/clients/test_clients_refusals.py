@@ -99,7 +99,8 @@ def test_a_compacted_topic_wants_keys(client: KafkaClient, topic_name: str) -> N
     client.create_topic(topic_name, config={"cleanup.policy": "compact"})
     with pytest.raises(Refused) as refused:
         client.produce(topic_name, [Sent(b"keyless")])
-    assert code_of(refused) is ErrorCode.INVALID_RECORD
+    is_known = client.name != "aiokafka"  # it does not know this code
+    assert code_of(refused) is (ErrorCode.INVALID_RECORD if is_known else ErrorCode.UNKNOWN_SERVER_ERROR)
     assert client.produce(topic_name, [Sent(b"keyed", key=b"k")]) == [0]
 
 
