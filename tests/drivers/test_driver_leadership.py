@@ -47,16 +47,24 @@ def test_a_new_term_begins_with_a_new_machine_made_from_the_log_alone() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        lost = add(driver, 7)
+        lost = [add(driver, 7)]
         await turn()
+        lost.append(add(driver, 8))
+        await asyncio.sleep(0)  # decided, not written
         driver.resign()
-        with pytest.raises(NotCoordinator):
-            await lost
+        for each in lost:
+            with pytest.raises(NotCoordinator):
+                await each
         scene.log.records = [100, 200]  # the other leader's log has cut ours and gone on
         scene.log.high_watermark = 2
         await driver.lead()
         assert await driver.read(lambda machine: machine.numbers) == [100, 200]
         assert len(scene.machines) == 2
+        answer = add(driver, 3)
+        await turn()
+        assert scene.log.records == [100, 200, 3]
+        scene.log.commit()
+        assert await answer == 303
 
     scene.run(act)
 
