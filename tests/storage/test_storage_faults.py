@@ -228,7 +228,8 @@ def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
     with pytest.raises(StorageFailed):
         bench.log.flush(NOW_MS)
     assert bench.values() == [b"a"]
-    bench.log.close(NOW_MS)  # lets go of the files, promises nothing
+    with pytest.raises(StorageFailed):
+        bench.log.close(NOW_MS)  # it lets go of the files, and does not pass for a clean stop
 
 
 def test_a_flush_that_finds_no_room_for_the_epochs_is_done_later() -> None:

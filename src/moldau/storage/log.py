@@ -185,8 +185,7 @@ class Log:
 
     def append_followed(self, batches: Buffer, now_ms: int) -> int:
         """Append batches that carry their offsets already, as a follower or a restore does. The new end offset."""
-        if self._failure is not None:
-            raise StorageFailed(self._failure)
+        self._check_works()
         run: list[tuple[BatchHeader, memoryview]] = []
         run_bytes = 0
         next_offset = self.end_offset
@@ -258,7 +257,7 @@ class Log:
 
     def _note_producer(self, header: BatchHeader, batch: memoryview, base_offset: int, max_timestamp: int) -> None:
         if not header.attributes & CONTROL:
-            self.producers.appended(header, base_offset, max_timestamp)
+            self.producers.appended_batch(header, base_offset, max_timestamp)
             return
         marker = read_marker(batch)
         aborted = self.producers.ended(header, base_offset, marker) if marker is not None else None
@@ -469,8 +468,7 @@ class Log:
 
     def begin_flush(self, now_ms: int, target: int | None = None) -> Flush:
         """Gather what must be synced so that everything below the target (or the end) is on disk."""
-        if self._failure is not None:
-            raise StorageFailed(self._failure)
+        self._check_works()
         target = self.end_offset if target is None else min(target, self.end_offset)
         self._flushing.last_flush_ms = now_ms
         return self._flushing.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)
@@ -491,6 +489,10 @@ class Log:
         """Take no more writes."""
         self._failure = f"{self.folder}: {reason}"
 
+    def _check_works(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+
     def flush(self, now_ms: int) -> None:
         """Sync everything, waiting for it. `SyncFailed` must stop the node."""
         flush = self.begin_flush(now_ms)
@@ -502,12 +504,12 @@ class Log:
         self.finish_flush(flush)
 
     def close(self, now_ms: int) -> None:
-        """Sync everything, so that the next `open` may be told `is_clean`, and let go of the files."""
+        """Sync everything and let go of the files. The next `open` may be told `is_clean`, unless this raises."""
         try:
-            if self._failure is None:
-                self._segments.active.rest()
-                self._take_snapshot()
-                self.flush(now_ms)
+            self._check_works()
+            self._segments.active.rest()
+            self._take_snapshot()
+            self.flush(now_ms)
         finally:
             self.abandon()
 

@@ -18,6 +18,7 @@ from moldau.storage.transaction_index import AbortedTransaction
 BATCHES_KEPT: Final = 5  # as many as an idempotent producer may have in flight
 PRODUCERS_MAX: Final = 100_000  # per partition; beyond it the longest silent ones are forgotten
 _FORGOTTEN_AT_ONCE: Final = PRODUCERS_MAX // 16
+_new_tuple = tuple.__new__
 
 
 class AppendedBatch(NamedTuple):
@@ -104,9 +105,17 @@ class Producers:
             )
         return None
 
-    def appended(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
+    def appended(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        attributes: int,
+    ) -> None:
         """A data batch of a producer is in the log; without checks, for replicas and recovery too."""
-        producer_id, epoch, sequence = header[9], header[10], header[11]
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = self._add(producer_id)
@@ -114,16 +123,23 @@ class Producers:
             producer.epoch = epoch
             producer.batches.clear()
             producer.next_sequence = 0
-        delta = header[6]
-        last_offset = base_offset + delta
-        last_sequence = (sequence + delta) % SEQUENCE_MODULUS if sequence >= 0 else NO_SEQUENCE
-        producer.batches.append(AppendedBatch(sequence, last_sequence, base_offset, last_offset, max_timestamp))
         if sequence >= 0:
+            last_sequence = (sequence + last_offset - base_offset) % SEQUENCE_MODULUS
             producer.next_sequence = (last_sequence + 1) % SEQUENCE_MODULUS
+        else:
+            last_sequence = NO_SEQUENCE
+        producer.batches.append(
+            _new_tuple(AppendedBatch, (sequence, last_sequence, base_offset, last_offset, max_timestamp))
+        )
         producer.last_timestamp = max_timestamp
-        if header[5] & TRANSACTIONAL and producer.transaction_start < 0:
+        if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = base_offset
             self._open[producer_id] = base_offset
+
+    def appended_batch(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
+        """The same, from a header."""
+        last_offset = base_offset + header[6]
+        self.appended(header[9], header[10], header[11], base_offset, last_offset, max_timestamp, header[5])
 
     def _add(self, producer_id: int) -> Producer:
         if len(self.by_id) >= PRODUCERS_MAX:

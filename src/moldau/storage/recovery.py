@@ -37,6 +37,9 @@ _CHUNK_BYTES: Final = 4 * MiB
 _SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
 _SHORT_HEADER: Final = Struct(">qiibIhi8xqq")  # all but base timestamp, producer epoch, sequence and count
 
+_PRODUCER: Final = Struct(">hi")  # producer epoch and base sequence
+_PRODUCER_EPOCH_POSITION: Final = 51
+
 
 class CorruptLog(StorageFailed):
     """The log is damaged where it must not be; it is left untouched for whoever can repair it."""
@@ -69,7 +72,8 @@ def scan_segment(
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base_offset
     latest_epoch = epochs.latest
-    unpack, length_min = _SHORT_HEADER.unpack_from, HEADER_BYTES - LOG_OVERHEAD
+    unpack, unpack_producer = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from
+    length_min = HEADER_BYTES - LOG_OVERHEAD
     position = unindexed = 0
     wanted = _CHUNK_BYTES
     while position < size_bytes:
@@ -101,7 +105,11 @@ def scan_segment(
                 epochs.assign(epoch, base)
                 latest_epoch = epoch
             if producer_id >= 0:
-                _note_producer(view[at:end], attributes, producers, scan.aborted)
+                if attributes & CONTROL:
+                    _note_marker(view[at:end], producers, scan.aborted)
+                else:
+                    producer_epoch, sequence = unpack_producer(chunk, at + _PRODUCER_EPOCH_POSITION)
+                    producers.appended(producer_id, producer_epoch, sequence, base, last_offset, timestamp, attributes)
             if base != next_offset:
                 scan.has_gaps = True
             unindexed += end - at
@@ -118,11 +126,8 @@ def scan_segment(
     return scan
 
 
-def _note_producer(batch: memoryview, attributes: int, producers: Producers, aborted: list[AbortedTransaction]) -> None:
+def _note_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:
     header = read_header(batch)
-    if not attributes & CONTROL:
-        producers.appended(header, header.base_offset, header.max_timestamp)
-        return
     marker = read_marker(batch)
     transaction = producers.ended(header, header.base_offset, marker) if marker is not None else None
     if transaction is not None:
@@ -141,8 +146,10 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
             break
         if header.producer_id < 0 or header.base_offset < producers.end_offset:
             continue
-        batch = file.pread(header.size_bytes if header.is_control else HEADER_BYTES, position)
-        _note_producer(memoryview(batch), header.attributes, producers, aborted)
+        if header.is_control:
+            _note_marker(memoryview(file.pread(header.size_bytes, position)), producers, aborted)
+        else:
+            producers.appended_batch(header, header.base_offset, header.max_timestamp)
     return aborted
 
 
