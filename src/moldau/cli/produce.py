@@ -66,6 +66,8 @@ def produce(
     Records with a key go to hash(key) % partitions, as with Kafka's own producers; those without fill one batch after
     the other. A batch leaves when it is full or when the input pauses.
     """
+    if not files and sys.stdin.isatty():
+        note("type records, one a line; Ctrl-D ends")
     options = _Options(topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null)
     asyncio.run(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
 

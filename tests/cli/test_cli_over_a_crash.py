@@ -1,0 +1,54 @@
+"""A broker that is killed and comes back: the commands that were running go on, nothing is lost and nothing twice."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.testing.broker import Broker
+
+MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.mark.proves("P2", part="command line")
+def test_produce_and_consume_go_on_after_kill_and_restart(broker: Broker) -> None:
+    broker.create_topic("t")
+    environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+    with (
+        subprocess.Popen([*MOLDAU, "produce", "t"], stdin=subprocess.PIPE, env=environment) as produce,
+        subprocess.Popen(
+            [*MOLDAU, "consume", "t"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as consume,
+    ):
+        assert produce.stdin is not None
+        assert consume.stdout is not None
+        produce.stdin.write(b"0\n")
+        produce.stdin.flush()
+        assert consume.stdout.readline() == b"0\n"  # both have found the broker
+        sent = 1
+        for _ in range(3):
+            for _ in range(100):
+                produce.stdin.write(b"%d\n" % sent)
+                produce.stdin.flush()
+                sent += 1
+            broker.kill()
+            produce.stdin.write(b"%d\n" % sent)
+            produce.stdin.flush()
+            sent += 1
+            broker.start()
+        produce.stdin.close()
+        assert produce.wait(60) == 0
+        assert [consume.stdout.readline() for _ in range(1, sent)] == [b"%d\n" % n for n in range(1, sent)]
+        consume.send_signal(signal.SIGINT)
+        consume.wait(30)
+    with broker.client() as client:
+        assert client.list_offset("t", 0, -1).offset == sent
