@@ -332,6 +332,15 @@ def test_a_snapshot_is_taken_when_records_have_waited_for_one_long_enough() -> N
     host.run(act)
 
 
+def test_what_a_start_had_to_read_counts_towards_the_next_snapshot() -> None:
+    host = MetadataHost(NEVER)
+    host.run(lambda driver: fill(driver, *names(30)))
+    assert not host.names(".checkpoint")
+    host.settings = OFTEN
+    host.run(look)
+    assert len(host.names(".checkpoint")) == 1
+
+
 def test_a_snapshot_is_in_kafkas_format() -> None:
     host = MetadataHost(NEVER)
 

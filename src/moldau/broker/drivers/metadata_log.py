@@ -69,6 +69,7 @@ class MetadataLog:
         self.high_watermark = 0
         self.bytes_since_snapshot = 0
         self.voter = voter
+        self._last_timestamp_ms = 0
         self._data_folder = data_folder
         self._disk = disk
         self._executor = executor
@@ -167,8 +168,10 @@ class MetadataLog:
             yield chunk
 
     async def _read_from(self, offset: int) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
+        self.bytes_since_snapshot = 0
         while (found := self._open_log.read(offset, READ_BYTES)) is not None:
             batches = await self._executor.run(found.read)
+            self.bytes_since_snapshot += len(batches)
             yield read_records(batches)
             for header, _ in iterate_batches(batches):
                 offset = header.next_offset
@@ -180,8 +183,10 @@ class MetadataLog:
         return self._log
 
     def _write(self, batch: bytearray) -> None:
-        self._open_log.append(memoryview(batch), read_header(batch), self.epoch, self._clock.wall_ms())
+        header = read_header(batch)
+        self._open_log.append(memoryview(batch), header, self.epoch, self._clock.wall_ms())
         self.bytes_since_snapshot += len(batch)
+        self._last_timestamp_ms = header.max_timestamp
 
     def _begin_sync(self) -> None:
         if self._syncing is None and self._log is not None:
@@ -224,7 +229,7 @@ class MetadataLog:
         self.bytes_since_snapshot = 0
         open_log.roll(self._clock.wall_ms())  # whole segments can go, so one ends here
         await write_snapshot(
-            self._disk, self._executor, self.folder, snapshot, image, [self.voter], self._clock.wall_ms()
+            self._disk, self._executor, self.folder, snapshot, image, [self.voter], self._last_timestamp_ms
         )
         self._snapshots.append(snapshot)
         await self.drop_superfluous()
