@@ -34,6 +34,21 @@ run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
 test: check ## check, then run every test
 	$(PYTEST) tests --ignore=tests/house
 
+.PHONY: test-kcat
+test-kcat: $(DEV_STAMP) ## the tests with kcat, which must be installed
+	@command -v kcat >/dev/null || { echo "kcat is not installed. On Debian or Ubuntu: apt install kcat" >&2; exit 1; }
+	$(PYTEST) extra/kcat
+
+.PHONY: test-java
+test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; needs java 17 and mvn
+	@command -v mvn >/dev/null || { echo "mvn is not installed. On Debian or Ubuntu: apt install maven" >&2; exit 1; }
+	mvn --quiet --batch-mode --file extra/java/pom.xml package
+	$(PYTEST) extra/java
+
+.PHONY: soak-kill
+soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
+	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load
+
 .PHONY: check
 check: $(DEV_STAMP) ## format, lint, types, layers, house rules
 	$(BIN)/ruff format --check .
