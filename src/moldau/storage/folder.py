@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
 from moldau.model.ports import Disk, FolderLock
 from moldau.storage.checkpoints import BrokenCheckpoint, read_offsets, write_offsets
-from moldau.storage.files import replace_file, sync_folder
+from moldau.storage.files import replace_cache, replace_file, sync_folder
 
 LOCK: Final = ".lock"
 META_PROPERTIES: Final = "meta.properties"
@@ -167,18 +167,25 @@ class DataFolder:
             return None
 
     def create_partition(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Make the folder of a partition, with its topic's id; the folder's path."""
+        """Make the folder of a partition, with its topic's id; the folder's path. It lasts once `sync` has run."""
         folder = self.folder_of(partition)
         self._disk.make_folder(folder)
         self.write_topic_id(folder, topic_id)
-        sync_folder(self._disk, self.path)
         return folder
 
     def write_topic_id(self, folder: str, topic_id: TopicId) -> None:
-        replace_file(self._disk, f"{folder}/{PARTITION_METADATA}", _encode_partition_metadata(topic_id))
+        """Not synced: a folder that has lost it is taken for what its name says."""
+        replace_cache(self._disk, f"{folder}/{PARTITION_METADATA}", _encode_partition_metadata(topic_id))
+
+    def sync(self) -> None:
+        """Make what was created and renamed here survive a power loss."""
+        sync_folder(self._disk, self.path)
 
     def mark_deleted(self, partition: TopicPartition, unique: str) -> str:
-        """Rename a partition's folder out of the way; the path to remove later. `unique` tells reincarnations apart."""
+        """Rename a partition's folder out of the way; the path to remove later. `unique` tells reincarnations apart.
+
+        It lasts once `sync` has run.
+        """
         return self._set_aside(partition, unique, DELETE_SUFFIX)
 
     def mark_stray(self, partition: TopicPartition, unique: str) -> str:
@@ -189,7 +196,6 @@ class DataFolder:
         ending = f"-{partition.partition}.{unique}{suffix}"
         name = partition.topic[: _FOLDER_NAME_MAX - len(ending)] + ending
         self._disk.rename(self.folder_of(partition), f"{self.path}/{name}")
-        sync_folder(self._disk, self.path)
         return f"{self.path}/{name}"
 
     def deleted_folders(self) -> list[str]:
@@ -202,7 +208,7 @@ class DataFolder:
             found
             for found in self.partitions()
             if found.partition.topic not in kept
-            and (found.topic_id is None or topic_ids.get(found.partition.topic) != found.topic_id)
+            and (found.partition.topic not in topic_ids or found.topic_id not in (None, topic_ids[found.partition.topic]))
         ]
 
 

@@ -56,7 +56,7 @@ class LogStore:
             path = self._folder.mark_stray(name, self._unique())
             logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
             is_known = False
-        if not is_known:
+        if not is_known or found is None:
             self._folder.create_partition(name, topic_id)
         return Log.open(
             self._disk,
@@ -84,6 +84,10 @@ class LogStore:
         for found in self._folder.strays(topic_ids, set(kept)):
             path = self._folder.mark_stray(found.partition, self._unique())
             logger.warning("%s belongs to no topic; it was renamed to %s", found.partition, path)
+
+    async def sync(self) -> None:
+        """Let what was opened anew and deleted survive a power loss."""
+        await self._executor.run(self._folder.sync)
 
     async def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Off the loop, because it syncs; one at a time, because they share a temporary file."""

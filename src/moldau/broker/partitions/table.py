@@ -83,6 +83,8 @@ class Partitions:
             for index in sorted(indexes):
                 self._place(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
+        if delta.removed or delta.changed:
+            await self._store.sync()
         if delta.configs:
             self._adjust(image, delta)
 
