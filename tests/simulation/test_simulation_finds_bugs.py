@@ -5,18 +5,18 @@ import pytest
 from moldau.storage.producers import Producers
 from moldau.testing import one_broker as one_broker_module
 from moldau.testing.mounted_disk import SimulatedFile
-from moldau.testing.one_broker import one_broker
+from moldau.testing.one_broker import Trouble, one_broker
 from moldau.testing.simulation import Simulation
 from moldau.testing.workload import Violation
 
 SEEDS = range(5)
 
 
-def finding(*, loses_power: bool) -> Exception | None:
+def finding(trouble: Trouble) -> Exception | None:
     """What the first seed that fails fails with."""
     for seed in SEEDS:
         try:
-            Simulation(seed).run(one_broker(loses_power=loses_power))
+            Simulation(seed).run(one_broker(trouble))
         except Exception as error:
             return error
     return None
@@ -25,14 +25,14 @@ def finding(*, loses_power: bool) -> Exception | None:
 def test_answers_that_do_not_wait_for_the_disk_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = one_broker_module._topic_settings
     monkeypatch.setattr(one_broker_module, "_topic_settings", lambda chance, syncs: settings(chance, syncs=False))  # noqa: ARG005
-    assert isinstance(finding(loses_power=True), Violation)
+    assert isinstance(finding(Trouble.POWER), Violation)
 
 
 def test_a_sync_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedFile, "fsync", lambda _: None)
-    assert finding(loses_power=True) is not None
+    assert finding(Trouble.POWER) is not None
 
 
 def test_a_retry_that_is_appended_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Producers, "check", lambda *_: None)
-    assert isinstance(finding(loses_power=False), Violation)
+    assert isinstance(finding(Trouble.PROCESS), Violation)

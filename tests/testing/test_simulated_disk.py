@@ -106,6 +106,21 @@ def test_a_power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     assert any(content.endswith(b"\0") for content in survivors), "no length ever outlived its bytes"
 
 
+def test_a_power_loss_may_scatter_what_was_not_synced() -> None:
+    survivors = set()
+    for seed in range(100):
+        disk = prepared(seed)
+        disk.faults.scatters = True
+        mounted = disk.mount()
+        write(mounted, "/data/a", b"A", synced=True)
+        mounted.sync_folder("/data")
+        for letter in (b"b", b"c"):
+            write(mounted, "/data/a", letter)
+        disk.power_loss()
+        survivors.add(disk.mount().read("/data/a"))
+    assert survivors == {b"A", b"Ab", b"A\0c", b"Abc"}
+
+
 def test_a_file_whose_folder_was_not_synced_may_vanish_though_its_bytes_were() -> None:
     there = set()
     for seed in range(50):
@@ -262,22 +277,44 @@ def test_room_of_a_removed_file_is_free_once_nobody_holds_it_open() -> None:
     assert disk.used_bytes == 0
 
 
-def test_after_a_failed_fsync_a_second_one_proves_nothing() -> None:
+@pytest.mark.parametrize("scatters", [False, True])
+def test_after_a_failed_fsync_a_second_one_proves_nothing(scatters: bool) -> None:
     contents = set()
-    for seed in range(50):
+    for seed in range(100):
         disk = prepared(seed)
+        disk.faults.scatters = scatters
         mounted = disk.mount()
         file = mounted.open("/data/a", create=True)
         mounted.sync_folder("/data")
-        file.pwrite(b"A", 0)
+        for letter in (b"A", b"B", b"C"):
+            file.pwrite(letter, file.size())
         disk.fail("fsync")
         with pytest.raises(OSError, match="Input/output error"):
             file.fsync()
-        assert file.pread(1, 0) == b"A"
+        assert file.pread(3, 0) == b"ABC"
         file.fsync()
         disk.power_loss()
         contents.add(disk.mount().read("/data/a"))
-    assert contents == {b"", b"A"}
+    assert contents >= {b"", b"A", b"AB", b"ABC"}
+    assert (b"\0\0C" in contents) == scatters
+
+
+@pytest.mark.parametrize(("scatters", "expected"), [(False, {b""}), (True, {b"", b"ABC"})])
+def test_the_next_process_may_be_shown_what_a_failed_fsync_lost(scatters: bool, expected: set[bytes]) -> None:
+    contents = set()
+    for seed in range(100):
+        disk = prepared(seed)
+        disk.faults.scatters = scatters
+        mounted = disk.mount()
+        write(mounted, "/data/a", b"ABC")
+        disk.fail("fsync")
+        with pytest.raises(OSError, match="Input/output error"):
+            mounted.open("/data/a").fsync()
+        lost = disk.inode("/data/a").durable == b""
+        disk.crash()
+        if lost:
+            contents.add(disk.mount().read("/data/a"))
+    assert contents == expected
 
 
 def test_a_flipped_bit_is_on_the_platter_too() -> None:

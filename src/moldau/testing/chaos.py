@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.testing.disk import Crashed, DiskFaults, When
+from moldau.testing.disk import CAPACITY_BYTES, Crashed, DiskFaults, When
 from moldau.testing.network import NetworkFaults
 from moldau.testing.simulation import Host, Simulation
 
 IO_POINTS_AHEAD_MAX: Final = 40
+ROOM_BYTES_MAX: Final = 5_000
 START_ATTEMPTS_MAX: Final = 50
 
 
@@ -32,10 +33,13 @@ class Fault(Enum):
     SHORT_WRITES = "short writes"
     COLD_READS = "cold reads"
     CLOCK_JUMP = "clock jump"
+    FAILED_SYNC = "failed fsync"
+    DISK_FULL = "disk full"
 
 
-ALL_FAULTS: Final = tuple(Fault)
-PROCESS_FAULTS: Final = tuple(fault for fault in Fault if "power" not in fault.value)
+DISK_FAULTS: Final = (Fault.FAILED_SYNC, Fault.DISK_FULL)
+MACHINE_FAULTS: Final = tuple(fault for fault in Fault if fault not in DISK_FAULTS)
+PROCESS_FAULTS: Final = tuple(fault for fault in MACHINE_FAULTS if "power" not in fault.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Mix:
     def draw(cls, chance: random.Random, allowed: Sequence[Fault], always: Sequence[Fault]) -> "Mix":
         kinds = chance.sample(list(allowed), chance.randint(1, len(allowed)))
         faults = tuple(dict.fromkeys((*always, *kinds)))
-        return cls(faults, chance.uniform(0.2, 5.0), chance.choice((0.05, 1.0, 10.0)))
+        return cls(faults, chance.uniform(0.2, 5.0), chance.choice((0.2, 1.0, 10.0)))
 
 
 class Chaos:
@@ -60,7 +64,7 @@ class Chaos:
         self,
         simulation: Simulation,
         servers: Sequence[Host],
-        allowed: Sequence[Fault] = ALL_FAULTS,
+        allowed: Sequence[Fault] = MACHINE_FAULTS,
         *,
         always: Sequence[Fault] = (),
     ) -> None:
@@ -99,6 +103,10 @@ class Chaos:
             case Fault.CLOCK_JUMP:
                 self._count(fault, server)
                 server.clock.skew_ms += self._chance.randint(-60_000, 60_000)
+            case Fault.FAILED_SYNC:
+                server.disk.fail("fsync")
+            case Fault.DISK_FULL:
+                server.disk.capacity_bytes = server.disk.used_bytes + self._chance.randint(0, ROOM_BYTES_MAX)
             case Fault.SHORT_WRITES:
                 server.disk.faults.short_write = 0.2
             case Fault.COLD_READS:
@@ -142,6 +150,7 @@ class Chaos:
         self._simulation.network.faults = NetworkFaults()
         for server in self._servers:
             server.disk.faults = DiskFaults()
+            server.disk.capacity_bytes = CAPACITY_BYTES
 
     async def _revive(self, server: Host) -> None:
         """Start it again; a planned death may strike while it starts."""
@@ -152,6 +161,11 @@ class Chaos:
                 await server.restart()
             except Crashed:
                 await asyncio.sleep(self._chance.uniform(0.0, 1.0))
+            except Exception as error:
+                if not self._simulation.is_expected(error):
+                    raise
+                server.exit()  # it said that its disk fails, as it should
+                self._calm()
         raise AssertionError(f"{server.name} does not come up")
 
     def _count(self, fault: Fault, server: Host) -> None:

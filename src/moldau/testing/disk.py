@@ -92,7 +92,7 @@ class SimulatedDisk:
         """The process dies: what it wrote stays, its open files and locks are gone."""
         self._end_process("crash")
         for _, inode in self.root.inodes():
-            inode.lose_cache_if_doubtful(self.chance)
+            inode.lose_cache_if_doubtful(self.chance, scatters=self.faults.scatters)
         self._recount()
 
     def power_loss(self) -> None:
@@ -105,7 +105,7 @@ class SimulatedDisk:
             folder.entries = dict(folder.durable)
             folder.pending.clear()
         for path, inode in self.root.inodes():
-            inode.lose_power(self.chance)
+            inode.lose_power(self.chance, scatters=self.faults.scatters)
             self.trace.record(f"{self.name} kept", f"{path} {len(inode.content)} {zlib.crc32(inode.content):08x}")
         self._recount()
 

@@ -35,6 +35,9 @@ class DiskFaults:
     fsync_error: float = 0.0
     short_write: float = 0.0
     cold_read: float = 0.0  # `is_cached` says no
+    # What reaches the platter without an fsync, or in spite of a failed one, is any part of the writes, not a prefix;
+    # and a process that starts after a failed one may still see in the cache what the platter has lost.
+    scatters: bool = False
 
 
 @dataclass(slots=True)

@@ -207,7 +207,7 @@ class SimulatedFile:
         try:
             self._disk.perform("fsync", self.path, self._sync)
         except OSError:
-            self._inode.lose_part_of_sync(self._disk.chance)
+            self._inode.lose_part_of_sync(self._disk.chance, scatters=self._disk.faults.scatters)
             raise
 
     def fileno(self) -> int:

@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+from contextvars import Context
+from enum import Enum
 from typing import Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau.testing.chaos import ALL_FAULTS, PROCESS_FAULTS, Chaos, Fault
+from moldau.testing.chaos import DISK_FAULTS, MACHINE_FAULTS, PROCESS_FAULTS, Chaos, Fault
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import TOPIC, Ledger, NumberProducer, NumberReader, Violation, client
 
@@ -18,11 +20,27 @@ CHAOS_S: Final = 60.0
 HEALED_S_MAX: Final = 60.0
 
 
-def one_broker(*, loses_power: bool = False, chaos_s: float = CHAOS_S) -> Script:
-    """Crashes of the process; with `loses_power` of the machine too, on a topic that is synced before each answer."""
+class Trouble(Enum):
+    """What befalls the broker. Where more than its process fails, the topic is synced before each answer."""
+
+    PROCESS = "process"
+    POWER = "power"
+    DISK = "disk"
+
+
+FAULTS: Final = {
+    Trouble.PROCESS: (PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)),
+    Trouble.POWER: (MACHINE_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)),
+    Trouble.DISK: ((*MACHINE_FAULTS, *DISK_FAULTS), DISK_FAULTS),
+}
+
+
+def one_broker(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
+    """A broker in trouble, and clients that hold it to its promises."""
 
     async def script(simulation: Simulation) -> None:
-        world = _World(simulation, loses_power=loses_power)
+        simulation.disks_fail = trouble is Trouble.DISK
+        world = _World(simulation, trouble)
         try:
             await world.live_through(chaos_s)
         except BaseExceptionGroup as group:
@@ -32,12 +50,14 @@ def one_broker(*, loses_power: bool = False, chaos_s: float = CHAOS_S) -> Script
 
 
 def node_program(simulation: Simulation, host: Host, settings: dict[str, str]) -> Program:
-    """A node as it runs for real, but for its ports. That it gives up fails the run: no fault here is a reason to."""
+    """A node as it runs for real, but for its ports. That it gives up fails the run, unless its disk gave it reason."""
     configuration = load_configuration(overrides=[f"{name}={text}" for name, text in settings.items()])
 
     def give_up(what: str, error: BaseException) -> None:
-        simulation.fail(f"{host.name} gave up: {what}", error)
-        host.crash()
+        if not simulation.is_expected(error):
+            simulation.fail(f"{host.name} gave up: {what}", error)
+        simulation.count("gave up", f"{host.name} {what}")
+        simulation.loop.call_soon(host.exit, context=Context())
 
     async def program(ports: Ports) -> Node:
         node = Node(configuration, ports, on_failure=give_up)
@@ -48,17 +68,14 @@ def node_program(simulation: Simulation, host: Host, settings: dict[str, str]) -
 
 
 class _World:
-    def __init__(self, simulation: Simulation, *, loses_power: bool) -> None:
+    def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
         chance = simulation.chance("workload")
         self._simulation = simulation
         self._broker = simulation.host(ADDRESS.host)
         self._broker.disk.prepare_folder(FOLDER)
-        self._ledger = Ledger(chance.randint(1, 3))
-        self._topic_settings = _topic_settings(chance, syncs=loses_power)
-        if loses_power:
-            faults, always = ALL_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)
-        else:
-            faults, always = PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)
+        self._ledger = Ledger(chance.randint(1, 3), disks_fail=simulation.disks_fail)
+        self._topic_settings = _topic_settings(chance, syncs=trouble is not Trouble.PROCESS)
+        faults, always = FAULTS[trouble]
         self._chaos = Chaos(simulation, [self._broker], faults, always=always)
 
     async def live_through(self, chaos_s: float) -> None:

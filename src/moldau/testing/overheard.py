@@ -16,8 +16,14 @@ LINES_MAX: Final = 50
 class Overheard(logging.Handler):
     """Listens to all of Moldau's loggers while `listening`."""
 
-    def __init__(self, now_s: Callable[[], float], fail: Callable[[str, BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        now_s: Callable[[], float],
+        fail: Callable[[str, BaseException | None], None],
+        is_expected: Callable[[BaseException | None], bool],
+    ) -> None:
         super().__init__(logging.INFO)
+        self._is_expected = is_expected
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         self._now_s, self._fail = now_s, fail
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
@@ -29,7 +35,7 @@ class Overheard(logging.Handler):
             return  # the last words of a dead process, which nobody hears
         line = self.format(record)
         self.lines.append(f"{self._now_s():.6f} {life.name if life else '-'} {line}")
-        if record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR and not self._is_expected(error):
             self._fail(f"{life.name if life else 'the test'} logged: {record.getMessage()}", error)
 
     @contextmanager

@@ -42,25 +42,22 @@ class Inode:
         while self.pending:
             self._write_back()
 
-    def lose_part_of_sync(self, chance: random.Random) -> None:
+    def lose_part_of_sync(self, chance: random.Random, *, scatters: bool) -> None:
         """A failed fsync, as Linux has it: pages are marked clean whether or not they reached the platter."""
-        for change in self.pending:
-            if chance.random() < 0.5:
-                _apply(self.durable, change)
+        self._keep_some(chance, scatters=scatters)
         self.pending.clear()
         self.is_doubtful = True
 
-    def lose_cache_if_doubtful(self, chance: random.Random) -> None:
-        """Clean pages may be evicted at any time; what a failed fsync left behind then vanishes."""
-        if self.is_doubtful and chance.random() < 0.5:
+    def lose_cache_if_doubtful(self, chance: random.Random, *, scatters: bool) -> None:
+        """Clean pages are evicted sooner or later; what a failed fsync left behind then vanishes."""
+        if self.is_doubtful and (not scatters or chance.random() < 0.5):
             self.forget_pending()
         self.is_doubtful = False
 
-    def lose_power(self, chance: random.Random) -> None:
-        """Keep a prefix of the pending changes; the first lost one may be torn."""
-        for _ in range(chance.randrange(0, len(self.pending) + 1)):
-            self._write_back()
-        if self.pending:
+    def lose_power(self, chance: random.Random, *, scatters: bool) -> None:
+        """Some of the pending changes stay, in order or scattered; the first lost one may be torn."""
+        self._keep_some(chance, scatters=scatters)
+        if self.pending and not scatters:
             self._tear(chance)
         self.forget_pending()
 
@@ -69,6 +66,15 @@ class Inode:
         self.content = bytearray(self.durable)
         self.allocated = 0
         self.is_doubtful = False
+
+    def _keep_some(self, chance: random.Random, *, scatters: bool) -> None:
+        if scatters:
+            kept = [change for change in self.pending if chance.random() < 0.5]
+            self.pending = deque(kept)
+            self.sync()
+            return
+        for _ in range(chance.randrange(0, len(self.pending) + 1)):
+            self._write_back()
 
     def _change(self, change: tuple[int, bytes | None]) -> None:
         _apply(self.content, change)

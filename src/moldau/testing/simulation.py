@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from moldau.model.ports import Ports
+from moldau.storage.files import SyncFailed
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
@@ -139,6 +140,7 @@ class Simulation:
         self.network = SimulatedNetwork(self.loop, self.chance("network"), self.trace)
         self.hosts: dict[str, Host] = {}
         self.acknowledged = 0  # the script counts its acknowledged writes here
+        self.disks_fail = False  # a script that breaks disks says so: then nodes may complain and give up
         self._fired: Counter[str] = Counter()
 
     def chance(self, purpose: str) -> random.Random:
@@ -173,9 +175,13 @@ class Simulation:
         """End the run as a failure, as soon as what runs now has returned."""
         self.loop.call_exception_handler({"message": what, "exception": error})
 
+    def is_expected(self, error: BaseException | None) -> bool:
+        """Whether a node may log this as an error: where disks fail it should; a bug is never expected."""
+        return self.disks_fail and (error is None or isinstance(error, OSError | SyncFailed))
+
     def run(self, script: Script, *, virtual_s_max: float = 86_400.0) -> "Outcome":
         """Run the script to its end. What fails says the seed and the last events."""
-        overheard = Overheard(lambda: self.now_s, self.fail)
+        overheard = Overheard(lambda: self.now_s, self.fail, self.is_expected)
         try:
             with overheard.listening():
                 self.loop.run(script(self), virtual_s_max=virtual_s_max)

@@ -1,4 +1,4 @@
-"""Many seeds in a row, from the command line: `python -m moldau.testing.sweep --seeds 0-99 [--power-loss]`.
+"""Many seeds in a row, from the command line: `python -m moldau.testing.sweep --seeds 0-99 [--trouble power]`.
 
 A failing seed prints what broke and the command that replays it alone.
 """
@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 
-from moldau.testing.one_broker import one_broker
+from moldau.testing.one_broker import Trouble, one_broker
 from moldau.testing.simulation import Outcome, Simulation, Unknown, replay
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         except AssertionError:
             failed += 1
             traceback.print_exc()
-            _say(f"replay: python -m moldau.testing.sweep --seeds {seed}{' --power-loss' * options.power_loss}")
+            _say(f"replay: python -m moldau.testing.sweep --seeds {seed} --trouble {options.trouble}")
         else:
             _say(f"seed {seed}: {outcome.trace_hash} {outcome.events} events, {outcome.acknowledged} acknowledged")
     _print_sum(outcomes, failed, unknown, time.monotonic() - started)
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(seed: int, options: argparse.Namespace) -> Outcome:
-    script = one_broker(loses_power=options.power_loss)
+    script = one_broker(Trouble(options.trouble))
     if options.twice:
         return replay(script, seed)
     return Simulation(seed, listener=_say if options.trace else None).run(script)
@@ -59,7 +59,8 @@ def _print_sum(outcomes: list[Outcome], failed: int, unknown: int, seconds: floa
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m moldau.testing.sweep", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=range(10), help="one, or the first and the last: 0-99")
-    parser.add_argument("--power-loss", action="store_true", help="the machine fails too, and the topic is synced")
+    troubles = [trouble.value for trouble in Trouble]
+    parser.add_argument("--trouble", choices=troubles, default="process", help="what befalls the broker")
     parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the traces")
     parser.add_argument("--trace", action="store_true", help="print every event")
     return parser

@@ -28,9 +28,6 @@ RETRY_S: Final = 0.1
 RECORDS_MAX: Final = 20
 PADDING_BYTES_MAX: Final = 300
 
-# What a client may hear while brokers come and go. A failed disk passes too, but here no disk fails.
-BEARABLE: Final = PASSING - {ErrorCode.KAFKA_STORAGE_ERROR}
-
 
 class Violation(AssertionError):
     """A promise to clients was broken."""
@@ -41,6 +38,7 @@ class Ledger:
     """What was acknowledged and read so far, by partition."""
 
     partitions: int
+    disks_fail: bool = False  # then clients may hear of it
     acknowledged: list[int] = field(init=False)  # how many numbers, from 0 on
     read: list[int] = field(init=False)  # likewise
     batches_acknowledged: int = 0
@@ -48,6 +46,15 @@ class Ledger:
     def __post_init__(self) -> None:
         self.acknowledged = [0] * self.partitions
         self.read = [0] * self.partitions
+
+    async def bear(self, error: OSError | KafkaError) -> None:
+        """Brokers come and go, so a client tries again after what passes by itself; anything else it must not hear."""
+        is_of_disk = isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR
+        is_bearable = self.disks_fail if is_of_disk else not isinstance(error, KafkaError) or error.code in PASSING
+        if not is_bearable:
+            raise Violation(f"A client was told: {error!r}") from error
+        logger.info("tries again after %r", error)
+        await asyncio.sleep(RETRY_S)
 
     def acknowledge(self, partition: int, base_offset: int, first: int, count: int) -> None:
         if base_offset != first:
@@ -96,7 +103,7 @@ class NumberProducer:
             try:
                 return await self._client.init_producer_id()
             except (OSError, KafkaError) as error:
-                await _bear(error)
+                await self._ledger.bear(error)
 
     async def _produce(self, partition: int, identity: ProducerIdentity) -> None:
         number = 0
@@ -113,7 +120,7 @@ class NumberProducer:
             try:
                 return (await self._client.produce(TOPIC, partition, batch)).base_offset
             except (OSError, KafkaError) as error:
-                await _bear(error)
+                await self._ledger.bear(error)
 
     def _batch(self, first: int, count: int, identity: ProducerIdentity) -> bytes:
         padding = bytes(self._chance.randint(0, PADDING_BYTES_MAX))
@@ -149,7 +156,7 @@ class NumberReader:
             try:
                 offset = await self._read_some(partition, offset)
             except (OSError, KafkaError) as error:
-                await _bear(error)
+                await self._ledger.bear(error)
             if self._chance.random() < 0.02:
                 offset = self._chance.randint(0, offset)
 
@@ -166,11 +173,3 @@ class NumberReader:
                     self._ledger.see(partition, offset, record.offset, int((record.key or b"-1").decode()))
                     offset = record.offset + 1
         return offset
-
-
-async def _bear(error: OSError | KafkaError) -> None:
-    """Faults are to be expected; some errors are not."""
-    if isinstance(error, KafkaError) and error.code not in BEARABLE:
-        raise Violation(f"A client was told: {error.code.name}, {error}") from error
-    logger.info("tries again after %r", error)
-    await asyncio.sleep(RETRY_S)
