@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-pytestmark = pytest.mark.proves("A4", part="any cluster")
+pytestmark = pytest.mark.proves("A4", part="produce and consume")
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,8 @@ def listed(text: str) -> list[Any]:
 # Topics
 
 
-@pytest.mark.proves("A4", "T1", part="topics")
+@pytest.mark.proves("T1")
+@pytest.mark.proves("A4", part="topics and settings")
 def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> None:
     assert moldau("topic", "create", topic, "-p", "3", "-c", "retention.ms=60000") == f"topic {topic} created\n"
     assert topic in moldau("topic", "list")
@@ -75,7 +76,7 @@ def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> 
     assert topic not in moldau("topic", "list")
 
 
-@pytest.mark.proves("A4", part="topics")
+@pytest.mark.proves("A4", part="topics and settings")
 def test_what_cannot_be_done_with_a_topic_is_said_in_a_line(moldau: Moldau, topic: str) -> None:
     assert "does not exist" in moldau("topic", "describe", topic, code=1)
     assert topic in moldau("topic", "delete", topic, code=1)
@@ -90,7 +91,7 @@ def test_what_cannot_be_done_with_a_topic_is_said_in_a_line(moldau: Moldau, topi
     assert refused["error"]["code"] == "TOPIC_ALREADY_EXISTS"
 
 
-@pytest.mark.proves("A4", part="topics")
+@pytest.mark.proves("A4", part="topics and settings")
 def test_a_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
     assert "could be created" in moldau("topic", "create", topic, "--dry-run")
     assert "does not exist" in moldau("topic", "describe", topic, code=1)
@@ -99,7 +100,7 @@ def test_a_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
 # Settings
 
 
-@pytest.mark.proves("A4", part="configs")
+@pytest.mark.proves("A4", part="topics and settings")
 def test_settings_of_a_topic_are_set_and_read(moldau: Moldau, topic: str) -> None:
     moldau("topic", "create", topic)
     assert listed(moldau("config", "get", "topic", topic, "--json")) == []
@@ -115,7 +116,7 @@ def test_settings_of_a_topic_are_set_and_read(moldau: Moldau, topic: str) -> Non
     assert entry["value"] == "delete,compact"
 
 
-@pytest.mark.proves("A4", part="configs")
+@pytest.mark.proves("A4", part="topics and settings")
 def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
     assert "listeners" in moldau("config", "get", "broker", "1")
     moldau("config", "set", "broker", "default", "log.retention.ms=700000")
@@ -129,7 +130,8 @@ def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
 # Producing and consuming
 
 
-@pytest.mark.proves("P1", "A4", part="produce")
+@pytest.mark.proves("P1", part="compression")
+@pytest.mark.proves("A4", part="produce and consume")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) -> None:
     lines = "".join(f"line {n} äöü\n" for n in range(1000))
@@ -138,7 +140,7 @@ def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) ->
     assert moldau("consume", topic, "--until", "end") == lines
 
 
-@pytest.mark.proves("P1", part="acks")
+@pytest.mark.proves("P1")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_kind_of_acknowledgement_delivers(moldau: Moldau, topic: str, acks: str) -> None:
     moldau("topic", "create", topic)
@@ -188,7 +190,7 @@ def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:
     assert 400 <= times[-1] - times[0] <= 2000
 
 
-@pytest.mark.proves("C4", part="places")
+@pytest.mark.proves("C4", part="by listing offsets")
 def test_reading_begins_and_ends_where_it_is_told(moldau: Moldau, topic: str) -> None:
     start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     records = "".join(json.dumps({"value": str(n), "timestamp": start + n * 60_000}) + "\n" for n in range(10))
@@ -208,7 +210,7 @@ def test_reading_begins_and_ends_where_it_is_told(moldau: Moldau, topic: str) ->
     assert values("--from", "@2030-01-01", "--until", "end") == []
 
 
-@pytest.mark.proves("C1", part="follow")
+@pytest.mark.proves("C1", part="minimum bytes and maximum wait")
 def test_following_shows_records_as_they_come(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
     moldau("produce", topic, text="old\n")
     command = [*MOLDAU, "consume", topic, "--from", "start"]
@@ -261,7 +263,6 @@ def test_a_reader_that_leaves_ends_following_too(moldau: Moldau, topic: str, env
 # Starting and looking at folders
 
 
-@pytest.mark.proves("A4", part="start")
 def test_a_broker_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:
     command = [*MOLDAU, "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -286,7 +287,6 @@ def test_a_broker_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:
     assert told["identity"]["node_id"] == 1
 
 
-@pytest.mark.proves("A4", part="start")
 def test_a_second_broker_on_folder_or_port_is_refused_in_a_line(broker: Broker, moldau: Moldau, tmp_path: Path) -> None:
     same_folder = moldau("start", "--data", str(broker.data), "--listen", "127.0.0.1:0", code=1)
     assert "another node runs on" in same_folder
@@ -294,7 +294,7 @@ def test_a_second_broker_on_folder_or_port_is_refused_in_a_line(broker: Broker, 
     assert f"{broker.bootstrap_servers} is in use" in same_port
 
 
-@pytest.mark.proves("A4", part="storage")
+@pytest.mark.proves("A4", part="storage and log dump")
 def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
     folder = str(tmp_path / "new")
     told = json.loads(moldau("storage", "format", "-d", folder, "--node-id", "7", "--json"))
@@ -306,7 +306,7 @@ def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
     assert "no such folder" in moldau("storage", "info", "-d", str(tmp_path / "none"), code=1)
 
 
-@pytest.mark.proves("A4", part="log dump")
+@pytest.mark.proves("A4", part="storage and log dump")
 def test_the_files_of_a_running_broker_are_sound(broker: Broker, moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "-z", "zstd", text="".join(f"{n}\n" for n in range(3000)))
     lines = moldau("log", "dump", str(broker.data / f"{topic}-0"), "--records", "--json").splitlines()

@@ -17,7 +17,7 @@ from moldau.storage.producers import AppendedBatch, Producer, Producers
 from moldau.wire import messages
 from moldau.wire.data_records import encode_data, encode_metadata_record
 
-pytestmark = pytest.mark.proves("A4", part="log dump")
+pytestmark = pytest.mark.proves("A4", part="storage and log dump")
 
 SEGMENT = "00000000000000000100.log"
 

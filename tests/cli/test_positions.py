@@ -7,7 +7,7 @@ import pytest
 from moldau.cli.errors import Complaint
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position, parse_position
 
-pytestmark = pytest.mark.proves("C4", part="places")
+pytestmark = pytest.mark.proves("C4", part="by listing offsets")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from moldau.cli.options import pairs
 from moldau.cli.output import human_bytes, topic_id_text
 from moldau.model.errors import InvalidConfig, UnknownTopicOrPartition
 
-pytestmark = pytest.mark.proves("A4", part="program")
 MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
 
 
