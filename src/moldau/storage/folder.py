@@ -208,7 +208,9 @@ class DataFolder:
             found
             for found in self.partitions()
             if found.partition.topic not in kept
-            and (found.partition.topic not in topic_ids or found.topic_id not in (None, topic_ids[found.partition.topic]))
+            and (
+                found.partition.topic not in topic_ids or found.topic_id not in (None, topic_ids[found.partition.topic])
+            )
         ]
 
 

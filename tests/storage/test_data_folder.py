@@ -1,0 +1,157 @@
+"""A node's data folder: one owner, known contents, an honest end."""
+
+import pytest
+
+from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
+from moldau.storage.checkpoints import RECOVERY_POINTS
+from moldau.storage.folder import BrokenFolder, DataFolder, FolderIdentity, FolderInUse, parse_partition
+from moldau.testing.disk import Crashed, SimulatedDisk, When
+
+ID = TopicId(bytes(range(16)))
+OTHER_ID = TopicId(bytes(16 * [7]))
+IDENTITY = FolderIdentity("MkU3OEVBNTcwNTJENDM2Qg", NodeId(3), DirectoryId(bytes(range(1, 17))))
+
+
+def test_a_folder_belongs_to_one_node_at_a_time() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    with pytest.raises(FolderInUse, match="another node"):
+        DataFolder.open(disk, "/data")
+    folder.close()
+    DataFolder.open(disk, "/data").close()
+
+
+def test_identity_is_written_as_kafka_does_and_read_back() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    assert folder.identity() is None
+    folder.format(IDENTITY)
+    assert folder.identity() == IDENTITY
+    lines = disk.read("/data/meta.properties").decode().splitlines()
+    assert lines == [
+        "#",
+        "cluster.id=MkU3OEVBNTcwNTJENDM2Qg",
+        "directory.id=AQIDBAUGBwgJCgsMDQ4PEA",
+        "node.id=3",
+        "version=1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"version=0\nbroker.id=1\n", b"version=1\n", b"version=1\ncluster.id=a\nnode.id=x\n"]
+)
+def test_an_identity_that_cannot_be_trusted_is_refused(damage: bytes) -> None:
+    with pytest.raises(BrokenFolder):
+        FolderIdentity.decode(damage)
+
+
+def test_a_kafka_written_identity_is_understood() -> None:
+    text = (
+        b"#\n#Mon Jan 05 10:00:00 UTC 2026\ncluster.id=abc\ndirectory.id=AQIDBAUGBwgJCgsMDQ4PEA\nnode.id=1\nversion=1\n"
+    )
+    assert FolderIdentity.decode(text).cluster_id == "abc"
+
+
+def test_a_clean_stop_is_seen_once() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    assert folder.take_clean_shutdown() is None
+    folder.mark_clean_shutdown(broker_epoch=17)
+    assert disk.read("/data/.kafka_cleanshutdown") == b'{"version":"0","broker_epoch":"17"}'
+    assert folder.take_clean_shutdown() == 17
+    assert folder.take_clean_shutdown() is None
+
+
+def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    disk.open("/data/.kafka_cleanshutdown", create=True)
+    assert folder.take_clean_shutdown() == -1
+
+
+def test_partitions_are_found_with_their_topic_ids() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    folder.create_partition(TopicPartition("a-b.c", 3), ID)
+    folder.create_partition(TopicPartition("other", 0), OTHER_ID)
+    disk.make_folder("/data/no-id-7")
+    disk.make_folder("/data/something")
+    assert disk.read("/data/a-b.c-3/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    assert [(str(found.partition), found.topic_id) for found in folder.partitions()] == [
+        ("a-b.c-3", ID),
+        ("no-id-7", None),
+        ("other-0", OTHER_ID),
+    ]
+
+
+def test_strays_are_partitions_of_topics_that_are_gone_or_were_made_anew() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    for topic in ("kept", "gone", "anew", "__cluster_metadata"):
+        folder.create_partition(TopicPartition(topic, 0), ID)
+    strays = folder.strays({"kept": ID, "anew": OTHER_ID}, kept=("__cluster_metadata",))
+    assert [found.partition.topic for found in strays] == ["anew", "gone"]
+    folder.mark_stray(strays[0].partition, "u1")
+    assert disk.exists("/data/anew-0.u1-stray")
+
+
+def test_a_deleted_partition_is_renamed_and_found_again() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    long = TopicPartition("x" * 249, 10)
+    for partition in (TopicPartition("t", 0), long):
+        folder.create_partition(partition, ID)
+        folder.mark_deleted(partition, "5ba1d8b2" * 4)
+    names = [name for name in disk.list("/data") if name.endswith("-delete")]
+    assert names[0] == f"t-0.{'5ba1d8b2' * 4}-delete"
+    assert len(names[1]) == 255
+    assert folder.partitions() == []
+    assert folder.deleted_folders() == [f"/data/{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-0", TopicPartition("a", 0)),
+        ("a-b-12", TopicPartition("a-b", 12)),
+        ("a", None),
+        ("-1", None),
+        ("a-", None),
+        ("a-x", None),
+        ("a-0.77-delete", None),
+        ("a-0.77-stray", None),
+        ("a-0.77-future", None),
+        ("a-²", None),
+    ],
+)
+def test_folder_names(name: str, expected: TopicPartition | None) -> None:
+    assert parse_partition(name) == expected
+
+
+@pytest.mark.proves("S8")
+@pytest.mark.parametrize("loses_power", [False, True])
+@pytest.mark.parametrize("when", list(When))
+def test_a_checkpoint_is_the_old_one_or_the_new_one_whatever_happens(when: When, loses_power: bool) -> None:
+    partition = TopicPartition("t", 0)
+    for point in range(1, 20):
+        disk = SimulatedDisk(seed=point)
+        disk.prepare_folder("/data")
+        folder = DataFolder.open(disk.mount(), "/data")
+        folder.write_checkpoint(RECOVERY_POINTS, {partition: 100})
+        disk.crash_at(disk.points + point, when, loses_power=loses_power)
+        try:
+            folder.write_checkpoint(RECOVERY_POINTS, {partition: 200})
+        except Crashed:
+            pass
+        else:
+            assert point > 4
+            return
+        again = DataFolder.open(disk.mount(), "/data")
+        assert again.read_checkpoint(RECOVERY_POINTS)[partition] in (100, 200)
+
+
+def test_a_broken_checkpoint_counts_as_empty() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    disk.open(f"/data/{RECOVERY_POINTS}", create=True).pwrite(b"rubbish", 0)
+    assert folder.read_checkpoint(RECOVERY_POINTS) == {}

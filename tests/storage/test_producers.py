@@ -1,0 +1,159 @@
+"""Idempotent producers: repeated batches are answered, gaps and old epochs refused."""
+
+from typing import Any
+
+import pytest
+from storage_bench import NOW_MS, Bench
+
+from moldau.model.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from moldau.model.units import DAY_MS
+from moldau.records.control import build_transaction_marker
+from moldau.storage import producers as producers_module
+from moldau.storage.log import Appended
+
+LAST = (1 << 31) - 1
+
+
+def send(bench: Bench, sequence: int, *values: bytes, epoch: int = 0, producer_id: int = 5, **batch: Any) -> Appended:
+    return bench.append(
+        *(values or (b"x",)), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **batch
+    )
+
+
+def mark(bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = 5) -> Appended:
+    return bench.append_batch(
+        build_transaction_marker(
+            is_commit=is_commit,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+            timestamp_ms=bench.now_ms,
+        )
+    )
+
+
+def test_any_of_the_last_five_batches_may_be_repeated_and_is_not_written_again() -> None:
+    bench = Bench()
+    for sequence in range(0, 14, 2):
+        send(bench, sequence, b"a", b"b")
+    size = bench.log.size_bytes
+    for sequence in (4, 6, 8, 10, 12):
+        assert send(bench, sequence, b"a", b"b") == (sequence, sequence + 1, True, -1)
+    assert bench.log.size_bytes == size
+    with pytest.raises(OutOfOrderSequence):
+        send(bench, 2, b"a", b"b")
+    with pytest.raises(OutOfOrderSequence):
+        send(bench, 12, b"a")  # not the same batch
+
+
+def test_a_gap_in_the_sequence_is_refused() -> None:
+    bench = Bench()
+    send(bench, 0)
+    with pytest.raises(OutOfOrderSequence):
+        send(bench, 2)
+    assert send(bench, 1).base_offset == 1
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    bench = Bench()
+    assert send(bench, 77).base_offset == 0
+    assert send(bench, 78).base_offset == 1
+
+
+def test_sequences_wrap_around() -> None:
+    bench = Bench()
+    send(bench, LAST - 1, b"a", b"b", b"c")
+    assert send(bench, LAST - 1, b"a", b"b", b"c").is_duplicate
+    assert send(bench, 1).base_offset == 3
+    bench.restart()
+    assert send(bench, 2).base_offset == 4
+
+
+def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
+    bench = Bench()
+    send(bench, 0)
+    with pytest.raises(OutOfOrderSequence):
+        send(bench, 1, epoch=1)
+    send(bench, 0, epoch=1)
+    with pytest.raises(InvalidProducerEpoch):
+        send(bench, 1, epoch=0)
+    with pytest.raises(InvalidProducerEpoch):
+        send(bench, 0, epoch=0)
+    assert send(bench, 1, epoch=1).base_offset == 2
+
+
+def test_a_refused_batch_changes_nothing() -> None:
+    bench = Bench()
+    send(bench, 0)
+    bench.disk.fail("pwrite", path=".log")
+    with pytest.raises(OSError, match=r".*"):
+        send(bench, 1)
+    assert send(bench, 1).base_offset == 1
+
+
+def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
+    bench = Bench()
+    send(bench, 0, producer_id=1)
+    send(bench, 0, producer_id=2, is_transactional=True)
+    send(bench, 0, producer_id=3, timestamp=NOW_MS + DAY_MS)
+    bench.log.producers.expire(NOW_MS + DAY_MS)
+    assert set(bench.log.producers.by_id) == {2, 3}
+
+
+def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers_module, "PRODUCERS_MAX", 32)
+    monkeypatch.setattr(producers_module, "_FORGOTTEN_AT_ONCE", 4)
+    bench = Bench()
+    send(bench, 0, producer_id=1000, timestamp=1, is_transactional=True)
+    for producer_id in range(100):
+        send(bench, 0, producer_id=producer_id, timestamp=NOW_MS + producer_id)
+        assert len(bench.log.producers.by_id) <= 32
+    assert 1000 in bench.log.producers.by_id
+    assert 99 in bench.log.producers.by_id
+    assert 0 not in bench.log.producers.by_id
+
+
+def test_an_open_transaction_holds_the_last_stable_offset() -> None:
+    bench = Bench()
+    bench.append(b"before")
+    send(bench, 0, is_transactional=True)
+    bench.append(b"after")
+    assert bench.log.first_unstable_offset == 1
+    assert bench.log.last_stable_offset(3) == 1
+    assert bench.log.last_stable_offset(0) == 0
+    marker = mark(bench, is_commit=True)
+    # The end of the transaction counts only once its marker is committed.
+    assert bench.log.last_stable_offset(marker.base_offset) == 1
+    assert bench.log.last_stable_offset(marker.base_offset + 1) == 4
+    assert bench.log.first_unstable_offset is None
+
+
+def test_transactions_that_overlap_end_one_by_one() -> None:
+    bench = Bench()
+    send(bench, 0, producer_id=1, is_transactional=True)
+    send(bench, 0, producer_id=2, is_transactional=True)
+    mark(bench, is_commit=True, producer_id=1)
+    assert bench.log.last_stable_offset(3) == 1
+    mark(bench, is_commit=False, producer_id=2)
+    assert bench.log.last_stable_offset(4) == 4
+    (aborted,) = bench.log.aborted_transactions(0, 4)
+    assert aborted == (2, 1, 3, 4)
+    assert bench.log.aborted_transactions(0, 1) == []
+
+
+def test_a_plain_batch_inside_of_a_transaction_is_refused() -> None:
+    bench = Bench()
+    send(bench, 0, is_transactional=True)
+    with pytest.raises(InvalidTxnState):
+        send(bench, 1)
+
+
+def test_a_marker_of_an_old_epoch_is_refused_and_one_of_a_new_epoch_begins_it() -> None:
+    bench = Bench()
+    send(bench, 0, epoch=3, is_transactional=True)
+    with pytest.raises(InvalidProducerEpoch):
+        mark(bench, is_commit=False, epoch=2)
+    mark(bench, is_commit=False, epoch=4)
+    with pytest.raises(InvalidProducerEpoch):
+        send(bench, 1, epoch=3, is_transactional=True)
+    send(bench, 0, epoch=4, is_transactional=True)

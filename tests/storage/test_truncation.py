@@ -1,0 +1,102 @@
+"""Cutting a log back, as a follower does that has what its leader has not."""
+
+from typing import Any
+
+import pytest
+from storage_bench import FOLDER, NOW_MS, Bench
+
+from moldau.model.units import KiB
+from moldau.records.control import build_transaction_marker
+
+
+def filled(**settings: Any) -> Bench:
+    bench = Bench(**{"segment_bytes": 2 * KiB, "index_interval_bytes": 200, **settings})
+    for number in range(60):
+        bench.append(
+            b"%02d" % number * 50,
+            epoch=number // 20,
+            timestamp=NOW_MS + number,
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=number,
+        )
+    return bench
+
+
+@pytest.mark.parametrize("offset", [1, 7, 20, 33, 45, 59])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_everything_from_the_offset_on_is_gone_and_the_rest_is_whole(offset: int, is_killed: bool) -> None:
+    bench = filled()
+    bench.log.truncate_to(offset)
+    if is_killed:
+        bench.kill()
+    log = bench.log
+    assert log.end_offset == offset
+    assert [record.offset for record in bench.records()] == list(range(offset))
+    assert all(start < offset for start in log.epochs.start_offsets)
+    assert log.epochs.latest == (offset - 1) // 20
+    assert log.producers.by_id[5].next_sequence == offset
+    assert log.max_timestamp() == (NOW_MS + offset - 1, offset - 1)
+    for wanted in range(offset):
+        assert log.offset_for_timestamp(NOW_MS + wanted) == (NOW_MS + wanted, wanted)
+    assert log.offset_for_timestamp(NOW_MS + offset) is None
+    again = bench.append(b"new", producer_id=5, producer_epoch=0, base_sequence=offset, epoch=9)
+    assert again.base_offset == offset
+    bench.restart()
+    assert [record.offset for record in bench.records()] == list(range(offset + 1))
+
+
+def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:
+    bench = filled()
+    before = bench.disk.contents()
+    bench.log.truncate_to(60)
+    bench.log.truncate_to(100)
+    assert bench.disk.contents() == before
+
+
+def test_truncating_inside_of_a_batch_drops_the_whole_batch() -> None:
+    bench = Bench()
+    bench.append(b"a", b"b", b"c")
+    bench.append(b"d", b"e", b"f")
+    bench.log.truncate_to(4)
+    assert bench.log.end_offset == 3
+
+
+def test_truncating_below_the_first_segment_empties_the_log() -> None:
+    bench = filled()
+    bench.log.truncate_to(0)
+    assert (bench.log.start_offset, bench.log.end_offset, bench.log.size_bytes) == (0, 0, 0)
+    assert bench.append(b"x").base_offset == 0
+
+
+def test_a_log_may_begin_anew_at_any_offset() -> None:
+    bench = filled()
+    bench.log.truncate_and_start_at(1000)
+    assert (bench.log.start_offset, bench.log.end_offset, bench.log.recovery_point) == (1000, 1000, 1000)
+    assert bench.log.epochs.epochs == []
+    assert bench.log.producers.by_id == {}
+    assert bench.append(b"x").base_offset == 1000
+    bench.kill(recovery_point=1000)
+    assert [record.offset for record in bench.records()] == [1000]
+
+
+def test_the_recovery_point_goes_back_with_the_log() -> None:
+    bench = filled()
+    bench.log.flush(NOW_MS)
+    assert bench.log.recovery_point == 60
+    bench.log.truncate_to(30)
+    assert bench.log.recovery_point == 30
+
+
+def test_an_aborted_transaction_above_the_cut_is_forgotten() -> None:
+    bench = Bench()
+    bench.append(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    marker = build_transaction_marker(
+        is_commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
+    )
+    bench.append_batch(marker)
+    assert len(bench.log.aborted_transactions(0, 10)) == 1
+    bench.log.truncate_to(1)
+    assert bench.log.aborted_transactions(0, 10) == []
+    assert bench.log.last_stable_offset(1) == 0
+    assert bench.mounted.size(f"{FOLDER}/00000000000000000000.txnindex") == 0
