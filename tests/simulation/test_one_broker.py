@@ -10,6 +10,7 @@ from moldau.testing.one_broker import Trouble, one_broker
 from moldau.testing.simulation import replay
 
 
+@pytest.mark.proves("S8", "P2")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> None:
     outcome = replay(one_broker(), seed)
@@ -17,6 +18,7 @@ def test_a_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> Non
     assert outcome.faults["crash"] >= 1
 
 
+@pytest.mark.proves("S6", part="flush.messages")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_machine_without_power_loses_nothing_of_a_topic_that_is_synced(seed: int) -> None:
     outcome = replay(one_broker(Trouble.POWER), seed)

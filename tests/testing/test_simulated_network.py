@@ -138,6 +138,21 @@ def test_file_slices_are_read_when_they_are_sent() -> None:
     simulate(script)
 
 
+def test_a_file_that_was_closed_before_its_slice_was_sent_costs_the_connection() -> None:
+    async def script(world: World) -> None:
+        await world.serve()
+        file = SimulatedDisk().mount().open("/a", create=True)
+        file.pwrite(b"gone", 0)
+        connection, recorder = await world.connect()
+        file.close()
+        connection.send([b"\0\0\0\4", FileSlice(file, 0, 4)])
+        await recorder.until(lambda each: each.ends)
+        assert "Bad file descriptor" in recorder.ends[0]
+        await world.accepted[0].until(lambda each: each.ends)
+
+    simulate(script)
+
+
 def test_a_peer_that_does_not_read_fills_the_queue() -> None:
     async def script(world: World) -> None:
         await world.serve()

@@ -125,7 +125,7 @@ class SimulatedConnection:
             self._is_closing = True
             self._drop_queue()
             self._line.put(lambda: self.other._soon(self.other.be_reset))
-            self._soon(lambda: self.lose(""))
+            self._soon(lambda: self.lose(self._reason))
 
     # For the network
 
@@ -193,12 +193,11 @@ class SimulatedConnection:
 
     def _next_part(self) -> bytes | None:
         piece = self._queue.popleft()
-        part = piece.read() if isinstance(piece, FileSlice) else bytes(piece)
-        if len(part) < len(piece):
-            self._is_closing = True
-            self._reason = "lost while sending: a file ended before the slice of it that was promised"
-            self._drop_queue()
-            self._finish()
+        try:
+            part = _read(piece)
+        except OSError as error:
+            self._reason = f"lost while sending: {error}"
+            self.abort()
             return None
         self._queued_bytes -= len(part)
         self._unread_bytes += len(part)
@@ -310,3 +309,12 @@ class SimulatedConnection:
 
     def _soon(self, act: Callable[[], None]) -> None:
         self._network.loop.call_soon(act, context=self._context)
+
+
+def _read(piece: Piece) -> bytes:
+    if not isinstance(piece, FileSlice):
+        return bytes(piece)
+    part = piece.read()
+    if len(part) < piece.length:
+        raise OSError(f"a file ended {piece.length - len(part)} bytes before the slice of it that was promised")
+    return part
