@@ -1,7 +1,7 @@
 """A node: settings and ports go in, a running broker and controller come out."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
@@ -35,12 +35,17 @@ class Node:
         *,
         on_failure: Callable[[str, BaseException], None],
         authorizer: Authorizer | None = None,
+        process_lines: Callable[[], Iterator[str]] = lambda: iter(()),
     ) -> None:
-        """`on_failure` is told of anything after which the node must not go on; it is to end the process."""
+        """`on_failure` is told of anything after which the node must not go on; it is to end the process.
+
+        `process_lines` are what the metrics page says of the process.
+        """
         self._configuration = configuration
         self._ports = ports
         self._on_failure = on_failure
         self._authorizer = authorizer
+        self._process_lines = process_lines
         self._metrics: Listener | None = None
 
     async def start(self) -> None:
@@ -178,7 +183,7 @@ class Node:
             return None
         try:
             return await self._ports.network.serve_pages(
-                parse_address(where), MetricsPages(self.broker, self._front.gate).page
+                parse_address(where), MetricsPages(self.broker, self._front.gate, self._process_lines).page
             )
         except OSError as error:
             logger.warning("No metrics: %s cannot be listened on: %s", where, error)

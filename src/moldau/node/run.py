@@ -17,6 +17,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.executor import SystemExecutor
 from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.process import process_lines
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 
@@ -63,7 +64,7 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
         loop.add_signal_handler(number, end)
     if lifeline is not None:
         _watch(lifeline, end)
-    node = Node(configuration, system_ports(configuration), on_failure=fail)
+    node = Node(configuration, system_ports(configuration), on_failure=fail, process_lines=process_lines)
     await node.start()
     # What is loaded now stays: the collector need not look at it again.
     gc.collect()

@@ -21,7 +21,7 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 
 READ_COMMITTED: Final = 1
 TOPIC_IDS_FROM: Final = 13
-CERTAINLY_CACHED_BYTES: Final = 64 * KiB  # a short read at the end of a log was written a moment ago
+PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead, so a short slice is there as a whole or not
 WAIT_MS_MAX: Final = 300_000
 
 PartitionAnswer = FetchResponse.PartitionData
@@ -52,16 +52,15 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
         await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
         reading = _read(request, fetching, context)
     for answer in reading.answers.values():
-        if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records, answer):
+        if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
             await context.broker.executor.run(answer.records.read)
     return _response(fetching, reading)
 
 
-def _is_at_hand(records: FileSlice, answer: Any) -> bool:
+def _is_at_hand(records: FileSlice) -> bool:
     """Whether sending the slice will find it in the page cache; a send must not wait for the disk."""
-    if records.length < CERTAINLY_CACHED_BYTES and answer.high_watermark - NO_OFFSET > 0:
-        return records.file.is_cached(1, records.position)
-    return records.file.is_cached(records.length, records.position)
+    probed_bytes = 1 if records.length < PROBED_AT_ONE_PLACE_BYTES else records.length
+    return records.file.is_cached(probed_bytes, records.position)
 
 
 def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _Reading:

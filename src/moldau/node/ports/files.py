@@ -45,8 +45,9 @@ class SystemFile:
         if not self._can_probe or length <= 0:
             return True
         probe = bytearray(1)
+        places = (position,) if length == 1 else (position, position + length // 2, position + length - 1)
         try:
-            for where in (position, position + length // 2, position + length - 1):
+            for where in places:
                 os.preadv(self._descriptor, [probe], where, os.RWF_NOWAIT)
         except BlockingIOError:
             return False

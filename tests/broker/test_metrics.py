@@ -1,0 +1,98 @@
+"""What Prometheus reads: the names that dashboards use, and numbers that are true."""
+
+import re
+
+import pytest
+from broker_scene import Scene, batch, fetch, on_broker, produce
+
+from moldau.broker.meters import LatencyMeter
+from moldau.broker.metrics.catalogue import CATALOGUE
+from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.network.gate import Gate
+from moldau.node.ports.process import process_lines
+
+pytestmark = pytest.mark.proves("O1")
+
+SAMPLE = re.compile(r'^[a-z_]+(\{([a-z]+="[^"]*",?)*\})? -?[0-9.e+-]+$')
+
+
+def samples(page: str) -> dict[str, float]:
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert all(SAMPLE.match(line) for line in lines), [line for line in lines if not SAMPLE.match(line)]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+async def page_of(scene: Scene) -> str:
+    gate = Gate(scene.node.broker.clock, connections_max=1, per_address_max=lambda _: 1, idle_ms=0)
+    status, content_type, body = await MetricsPages(scene.node.broker, gate, process_lines).page("/metrics")
+    assert status == 200
+    assert content_type.startswith("text/plain; version=0.0.4")
+    return body.decode()
+
+
+def test_traffic_logs_and_requests_are_counted() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("clicks", 2)
+        talker = await scene.connect()
+        records = batch(b"a", b"b", b"c")
+        await produce(talker, "clicks", records)
+        await fetch(talker, "clicks", 0)
+        await produce(talker, "nowhere", batch(b"x"))
+        found = samples(await page_of(scene))
+        assert found['kafka_server_brokertopicmetrics_messagesin_total{topic="clicks"}'] == 3
+        assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 3
+        assert found['kafka_server_brokertopicmetrics_bytesin_total{topic="clicks"}'] == len(records)
+        assert found['kafka_server_brokertopicmetrics_bytesout_total{topic="clicks"}'] == len(records)
+        assert found["kafka_server_brokertopicmetrics_failedproducerequests_total"] == 1
+        assert found['kafka_network_requestmetrics_requests_total{request="Produce"}'] == 2
+        assert found['kafka_network_requestmetrics_totaltimems_count{request="Produce"}'] == 2
+        assert found['kafka_log_log_logendoffset{topic="clicks",partition="0"}'] == 3
+        assert found['kafka_log_log_size{topic="clicks",partition="0"}'] == len(records)
+        assert found['kafka_log_log_numlogsegments{topic="clicks",partition="1"}'] == 1
+        assert found["kafka_server_replicamanager_partitioncount"] == 2
+        assert found["moldau_bugs_total"] == 0
+        assert found["process_resident_memory_bytes"] > 1_000_000
+
+    on_broker(script)
+
+
+def test_every_metric_of_the_catalogue_is_on_the_page_with_its_kind() -> None:
+    async def script(scene: Scene) -> None:
+        page = await page_of(scene)
+        for metric in CATALOGUE:
+            assert f"# TYPE {metric.name} {metric.kind}\n" in page
+
+    on_broker(script)
+
+
+def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
+    async def script(scene: Scene) -> None:
+        from moldau.wire.messages import DeleteTopicsRequest
+
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+        found = samples(await page_of(scene))
+        assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 1
+
+    on_broker(script)
+
+
+def test_other_paths_are_not_found_and_health_is() -> None:
+    async def script(scene: Scene) -> None:
+        pages = MetricsPages(scene.node.broker, scene.node._front.gate)
+        assert (await pages.page("/health"))[0] == 200
+        assert (await pages.page("/else"))[0] == 404
+
+    on_broker(script)
+
+
+def test_quantiles_are_upper_bounds_within_a_factor_of_two() -> None:
+    meter = LatencyMeter()
+    for number in range(1, 1001):
+        meter.finished(number / 10)
+    assert 50 <= meter.quantile_ms(0.5) <= 100
+    assert 99 <= meter.quantile_ms(0.99) <= 200
+    assert meter.quantile_ms(1.0) == meter.longest_ms == 100
+    assert LatencyMeter().quantile_ms(0.99) == 0
