@@ -135,7 +135,7 @@ def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) -> None:
     lines = "".join(f"line {n} äöü\n" for n in range(1000))
-    told = json.loads(moldau("produce", topic, "-z", codec, "--json", text=lines))
+    told = json.loads(moldau("produce", topic, "-z", codec, "--batch-bytes", "4000", "--json", text=lines))
     assert told["records"] == 1000
     assert moldau("consume", topic, "--until", "end") == lines
 
