@@ -20,6 +20,21 @@ from moldau.machines.metadata.snapshot import records_of
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
+CONTROLLER = messages.RegisterControllerRecord(
+    controller_id=3000,
+    incarnation_id=b"c" * 16,
+    end_points=[
+        messages.RegisterControllerRecord.ControllerEndpoint(
+            name="CONTROLLER", host="localhost", port=9093, security_protocol=0
+        )
+    ],
+    features=[
+        messages.RegisterControllerRecord.ControllerFeature(
+            name="metadata.version", min_supported_version=7, max_supported_version=27
+        )
+    ],
+)
+
 
 def test_an_image_does_not_change_when_more_records_come() -> None:
     scene = Scene()
@@ -97,11 +112,13 @@ def test_a_snapshot_holds_all_of_the_image() -> None:
     scene = Scene(brokers=3)
     scene.create(NewTopic("a", 3, 2, configs=[("retention.ms", "1"), ("segment.bytes", "2")]), NewTopic("b"))
     scene.register(3, b"n" * 16)
+    scene.machine.apply(CONTROLLER, 70)
     scene.run(scene.machine.decide_allocate_producer_ids(1, scene.machine.image.brokers[1].epoch))
     image = scene.machine.image
     copy = replayed(list(records_of(image))).image
     assert (copy.topics, copy.topics_by_id, copy.configs) == (image.topics, image.topics_by_id, image.configs)
     assert (copy.brokers, copy.features) == (image.brokers, image.features)
+    assert copy.controllers == image.controllers != {}
     assert copy.next_producer_id == image.next_producer_id
     assert not list(records_of(MetadataImage()))
 
@@ -168,6 +185,29 @@ def test_old_kinds_of_fencing_records_are_understood() -> None:
     scene.machine.apply(leaving, 52)
     broker = scene.machine.image.brokers[1]
     assert (broker.is_active, broker.is_shutting_down, broker.directories) == (False, True, (b"d" * 16,))
+
+
+def test_records_of_a_transaction_count_when_it_ends_and_not_when_it_is_aborted() -> None:
+    scene = Scene()
+    machine = scene.machine
+    machine.apply(messages.BeginTransactionRecord(name="bootstrap"), 50)
+    machine.apply(messages.TopicRecord(name="a", topic_id=b"a" * 16), 51)
+    machine.apply(EpochBegan(9), 52)
+    assert (machine.image.epoch, machine.image.offset) == (9, 52)
+    assert not machine.image.topics
+    machine.apply(messages.EndTransactionRecord(), 53)
+    assert list(machine.image.topics) == ["a"]
+    assert machine.image.offset == 53
+    machine.apply(messages.BeginTransactionRecord(), 54)
+    machine.apply(messages.RemoveTopicRecord(topic_id=b"a" * 16), 55)
+    with pytest.raises(ImpossibleRecord):
+        machine.apply(messages.BeginTransactionRecord(), 56)
+    machine = replayed([messages.TopicRecord(name="a", topic_id=b"a" * 16), messages.BeginTransactionRecord()])
+    machine.apply(messages.RemoveTopicRecord(topic_id=b"a" * 16), 2)
+    machine.apply(messages.AbortTransactionRecord(), 3)
+    assert list(machine.image.topics) == ["a"]
+    with pytest.raises(ImpossibleRecord):
+        machine.apply(messages.EndTransactionRecord(), 4)
 
 
 def test_every_field_of_a_partition_can_change() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import (
     BrokerImage,
+    ControllerImage,
     ListenerImage,
     MetadataImage,
     PartitionImage,
@@ -35,6 +36,7 @@ class ImageBuilder:
     """
 
     def __init__(self, image: MetadataImage) -> None:
+        self._transaction: list[tuple[Record, int]] | None = None  # held back until it ends
         self._start_from(image)
 
     def _start_from(self, image: MetadataImage) -> None:
@@ -47,6 +49,7 @@ class ImageBuilder:
         self._drafts: dict[TopicId, dict[int, PartitionImage]] = {}
         self._configs: dict[Resource, dict[str, str]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
+        self._controllers: dict[int, ControllerImage] | None = None
         self._features: dict[str, int] | None = None
         self._next_producer_id = image.next_producer_id
         self._created: set[TopicId] = set()
@@ -64,7 +67,10 @@ class ImageBuilder:
         handle = _APPLY.get(type(record))
         if handle is None:
             raise ImpossibleRecord(f"a {type(record).__name__} at offset {offset} is of a kind that is not known here")
-        handle(self, record)
+        if self._transaction is not None and not isinstance(record, _PASSES):
+            self._transaction.append((record, offset))
+        else:
+            handle(self, record)
         self._offset = offset
         self._is_touched = True
 
@@ -79,6 +85,7 @@ class ImageBuilder:
             topics_by_id=old.topics_by_id if self._topics is None else self._topics_by_id,
             configs=self._finish_configs(),
             brokers=old.brokers if self._brokers is None else self._brokers,
+            controllers=old.controllers if self._controllers is None else self._controllers,
             features=old.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
         )
@@ -212,20 +219,21 @@ class ImageBuilder:
             broker_id=record.broker_id,
             epoch=record.broker_epoch,
             incarnation_id=record.incarnation_id,
-            listeners=tuple(
-                ListenerImage(each.name, Address(each.host, each.port), each.security_protocol)
-                for each in record.end_points
-            ),
-            features={
-                each.name: VersionRange(each.min_supported_version, each.max_supported_version)
-                for each in record.features
-            },
+            listeners=_listeners(record),
+            features=_features(record),
             rack=record.rack,
             is_fenced=record.fenced,
             is_shutting_down=record.in_controlled_shutdown,
             directories=tuple(record.log_dirs or ()),
         )
         self._changed_brokers.add(record.broker_id)
+
+    def _apply_register_controller(self, record: messages.RegisterControllerRecord) -> None:
+        if self._controllers is None:
+            self._controllers = dict(self._image.controllers)
+        self._controllers[record.controller_id] = ControllerImage(
+            record.controller_id, record.incarnation_id, _listeners(record), _features(record)
+        )
 
     def _apply_unregister_broker(self, record: messages.UnregisterBrokerRecord) -> None:
         self._broker(record.broker_id, record.broker_epoch)
@@ -270,6 +278,19 @@ class ImageBuilder:
             raise ImpossibleRecord(f"producer ids go back from {self._next_producer_id} to {record.next_producer_id}")
         self._next_producer_id = record.next_producer_id
 
+    def _begin_transaction(self, record: messages.BeginTransactionRecord) -> None:
+        if self._transaction is not None:
+            raise ImpossibleRecord(f"transaction {record.name} begins inside of another")
+        self._transaction = []
+
+    def _end_transaction(self, record: messages.EndTransactionRecord | messages.AbortTransactionRecord) -> None:
+        if self._transaction is None:
+            raise ImpossibleRecord("a transaction ends that did not begin")
+        held, self._transaction = self._transaction, None
+        if isinstance(record, messages.EndTransactionRecord):
+            for each, offset in held:
+                self.apply(each, offset)
+
     def _apply_epoch(self, record: EpochBegan) -> None:
         self._epoch = record.epoch
 
@@ -299,13 +320,38 @@ def changed_partition(partition: PartitionImage, record: messages.PartitionChang
     )
 
 
+def _listeners(
+    record: messages.RegisterBrokerRecord | messages.RegisterControllerRecord,
+) -> tuple[ListenerImage, ...]:
+    return tuple(
+        ListenerImage(each.name, Address(each.host, each.port), each.security_protocol) for each in record.end_points
+    )
+
+
+def _features(
+    record: messages.RegisterBrokerRecord | messages.RegisterControllerRecord,
+) -> dict[str, VersionRange]:
+    return {each.name: VersionRange(each.min_supported_version, each.max_supported_version) for each in record.features}
+
+
 def _or_else(new: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:
     return old if new is None else tuple(new)
 
 
+# What speaks of a transaction itself, or comes from the quorum and not from a decision.
+_PASSES: Final = (
+    messages.BeginTransactionRecord,
+    messages.EndTransactionRecord,
+    messages.AbortTransactionRecord,
+    EpochBegan,
+)
+
 _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
+    messages.AbortTransactionRecord: ImageBuilder._end_transaction,
+    messages.BeginTransactionRecord: ImageBuilder._begin_transaction,
     messages.BrokerRegistrationChangeRecord: ImageBuilder._apply_registration_change,
     messages.ConfigRecord: ImageBuilder._apply_config,
+    messages.EndTransactionRecord: ImageBuilder._end_transaction,
     messages.FeatureLevelRecord: ImageBuilder._apply_feature_level,
     messages.FenceBrokerRecord: ImageBuilder._apply_fence_broker,
     messages.NoOpRecord: ImageBuilder._apply_nothing,
@@ -313,6 +359,7 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.PartitionRecord: ImageBuilder._apply_partition,
     messages.ProducerIdsRecord: ImageBuilder._apply_producer_ids,
     messages.RegisterBrokerRecord: ImageBuilder._apply_register_broker,
+    messages.RegisterControllerRecord: ImageBuilder._apply_register_controller,
     messages.RemoveTopicRecord: ImageBuilder._apply_remove_topic,
     messages.TopicRecord: ImageBuilder._apply_topic,
     messages.UnfenceBrokerRecord: ImageBuilder._apply_unfence_broker,

@@ -104,6 +104,16 @@ class BrokerImage:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerImage:
+    """A controller's registration."""
+
+    controller_id: int
+    incarnation_id: bytes
+    listeners: tuple[ListenerImage, ...]
+    features: Mapping[str, VersionRange]
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """Everything the metadata log says up to and including `offset`. The mappings are never changed in place."""
 
@@ -113,6 +123,7 @@ class MetadataImage:
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
 

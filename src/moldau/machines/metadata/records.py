@@ -20,8 +20,11 @@ class EpochBegan:
 
 
 Record = (
-    messages.BrokerRegistrationChangeRecord
+    messages.AbortTransactionRecord
+    | messages.BeginTransactionRecord
+    | messages.BrokerRegistrationChangeRecord
     | messages.ConfigRecord
+    | messages.EndTransactionRecord
     | messages.FeatureLevelRecord
     | messages.FenceBrokerRecord
     | messages.NoOpRecord
@@ -29,6 +32,7 @@ Record = (
     | messages.PartitionRecord
     | messages.ProducerIdsRecord
     | messages.RegisterBrokerRecord
+    | messages.RegisterControllerRecord
     | messages.RemoveTopicRecord
     | messages.TopicRecord
     | messages.UnfenceBrokerRecord
