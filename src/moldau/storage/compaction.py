@@ -9,7 +9,7 @@ Back on the loop, `Log.replace_segments` swaps them in.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,9 +45,9 @@ class CompactionJob:
     end_offset: int
     settings: LogSettings
     now_ms: int
-    last_of_producers: dict[int, tuple[int, int]]
-    aborted: tuple[AbortedTransaction, ...]
     dirty_ratio: float
+    last_of_producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # id to last data offset and epoch
+    aborted: tuple[AbortedTransaction, ...] = ()
     keys_max: int = KEYS_MAX
 
 
@@ -79,15 +79,15 @@ def plan_compaction(
     folder: str,
     segments: Sequence[Segment],
     settings: LogSettings,
-    *,
     start_offset: int,
     cleaned_offset: int,
     last_stable_offset: int,
-    last_of_producers: dict[int, tuple[int, int]],
-    aborted: Sequence[AbortedTransaction],
     now_ms: int,
 ) -> CompactionJob | None:
-    """The job that would clean this log now, or None if it is clean enough. The last segment is the active one."""
+    """The job that would clean this log now, or None if it is clean enough. The last segment is the active one.
+
+    Producers and transactions are left to the caller, who gathers them only if there is something to do.
+    """
     if not start_offset <= cleaned_offset <= segments[-1].base_offset:
         cleaned_offset = start_offset  # the checkpoint does not fit this log: begin again
     until = _first_uncleanable(segments, settings, cleaned_offset, last_stable_offset, now_ms)
@@ -110,8 +110,6 @@ def plan_compaction(
         end_offset=until,
         settings=settings,
         now_ms=now_ms,
-        last_of_producers=last_of_producers,
-        aborted=tuple(aborted),
         dirty_ratio=ratio,
     )
 

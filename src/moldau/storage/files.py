@@ -1,5 +1,7 @@
 """Writing files whole: all of the bytes, or a replacement that readers see at once."""
 
+from contextlib import suppress
+
 from moldau.model.ports import Buffer, Disk, File
 from moldau.storage.names import TEMPORARY
 
@@ -27,6 +29,12 @@ def write_all(file: File, data: Buffer, position: int, taken: int = 0) -> None:
     view = memoryview(data)
     while taken < len(view):
         taken += file.pwrite(view[taken:], position + taken)
+
+
+def take_back(file: File, size: int) -> None:
+    """Remove what a failed write may have left behind. If that fails too, the next write goes over it."""
+    with suppress(OSError):
+        file.truncate(size)
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:

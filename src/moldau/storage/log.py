@@ -8,25 +8,26 @@ All of it runs on the event loop and none of it waits. What may wait is handed o
 executor, `apply_retention` gives the paths to unlink, `compaction.py` gives a job for a worker process.
 """
 
-from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
-from moldau.model.errors import CorruptMessage, OffsetOutOfRange, RecordListTooLarge, StorageFailed
+from moldau.model.errors import OffsetOutOfRange, RecordListTooLarge, StorageFailed
 from moldau.model.ids import NO_TIMESTAMP
-from moldau.model.ports import Disk, File, FileSlice
+from moldau.model.ports import Disk, FileSlice
 from moldau.model.units import DAY_MS
-from moldau.records.header import CONTROL, BatchHeader, Buffer, checksum, stamp_log_append_time, write_offsets
+from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
 from moldau.records.record import iterate_batches
 from moldau.storage import timestamps
 from moldau.storage.aborted import AbortedHistory
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
-from moldau.storage.files import SyncFailed, write_all
+from moldau.storage.files import SyncFailed, take_back, write_all
 from moldau.storage.flushing import Flush, Flushing
 from moldau.storage.loading import Loading
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
 from moldau.storage.recovery import replay_segments
 from moldau.storage.retention import expired_segments
+from moldau.storage.scan import check_followed
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
@@ -173,7 +174,7 @@ class Log:
             if taken != size:
                 write_all(file, batch, position, taken)
         except OSError:
-            self._take_back(file, position)
+            take_back(file, position)
             raise
 
         self._note(segment, position, size, last_offset, max_timestamp)
@@ -190,7 +191,7 @@ class Log:
         run_bytes = 0
         next_offset = self.end_offset
         for header, batch in iterate_batches(batches):
-            self._check_followed(header, batch, next_offset)
+            check_followed(header, batch, next_offset)
             if self._is_full_for(run_bytes, header):
                 self._append_run(run)
                 run, run_bytes = [], 0
@@ -201,12 +202,6 @@ class Log:
             next_offset = header.next_offset
         self._append_run(run)
         return self.end_offset
-
-    def _check_followed(self, header: BatchHeader, batch: memoryview, next_offset: int) -> None:
-        if header.base_offset < next_offset or header.last_offset_delta < 0:
-            raise CorruptMessage(f"a batch at offset {header.base_offset} where {next_offset} is due")
-        if checksum(batch, 0, len(batch)) != header.crc:
-            raise CorruptMessage(f"the checksum of the batch at offset {header.base_offset} does not fit")
 
     def _is_full_for(self, run_bytes: int, header: BatchHeader) -> bool:
         segment = self._segments.active
@@ -228,7 +223,7 @@ class Log:
         try:
             write_all(file, data, position)
         except OSError:
-            self._take_back(file, position)
+            take_back(file, position)
             raise
         for header, batch in run:
             self._note(segment, segment.size_bytes, len(batch), header.last_offset, header.max_timestamp)
@@ -264,11 +259,6 @@ class Log:
         if aborted is not None:
             self._segments.active.add_aborted(aborted)
 
-    def _take_back(self, file: File, position: int) -> None:
-        """Remove what a failed write may have left. If that fails too, the next append writes over it."""
-        with suppress(OSError):
-            file.truncate(position)
-
     # ── Rolling ──
 
     def _make_room(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
@@ -284,10 +274,7 @@ class Log:
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Begin a new segment if the active one is old by the clock. Whether it was."""
-        active = self._segments.active
-        if not active.size_bytes:
-            return False
-        is_due = now_ms > active.roll_timestamp or active.has_waited_for_roll(self._settings, now_ms)
+        is_due = self._segments.active.has_waited_for_roll(self._settings, now_ms)
         if is_due:
             self._roll(self.end_offset, now_ms)
         return is_due
@@ -408,12 +395,7 @@ class Log:
         """Take expired segments out of the log. The paths to unlink, after `file.delete.delay.ms`."""
         committed = self.end_offset if committed_offset is None else committed_offset
         expired = expired_segments(
-            self._segments.all,
-            self._settings,
-            start_offset=self.start_offset,
-            committed_offset=committed,
-            end_offset=self.end_offset,
-            now_ms=now_ms,
+            self._segments, self._settings, self.start_offset, committed, self.end_offset, now_ms
         )
         if expired == len(self._segments):
             self._roll(self.end_offset, now_ms)
@@ -431,17 +413,14 @@ class Log:
         """What a worker should do now to compact this log, or None if it is clean enough."""
         if not self._settings.is_compacted:
             return None
-        return plan_compaction(
-            self.folder,
-            self._segments.all,
-            self._settings,
-            start_offset=self.start_offset,
-            cleaned_offset=cleaned_offset,
-            last_stable_offset=self.last_stable_offset(high_watermark),
-            last_of_producers=self.producers.last_offsets(),
-            aborted=self.aborted_transactions(self._segments.bases[0], self.end_offset),
-            now_ms=now_ms,
+        stable = self.last_stable_offset(high_watermark)
+        job = plan_compaction(
+            self.folder, self._segments.all, self._settings, self.start_offset, cleaned_offset, stable, now_ms
         )
+        if job is None:
+            return None
+        aborted = self.aborted_transactions(self._segments.bases[0], job.end_offset)
+        return replace(job, last_of_producers=self.producers.last_offsets(), aborted=tuple(aborted))
 
     def replace_segments(self, result: CompactionResult) -> list[str]:
         """Swap in what compaction has written; the paths to unlink, after `file.delete.delay.ms`."""

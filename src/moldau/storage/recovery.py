@@ -41,6 +41,9 @@ _PRODUCER: Final = Struct(">hi")  # producer epoch and base sequence
 _PRODUCER_EPOCH_POSITION: Final = 51
 
 
+_LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
+
+
 class CorruptLog(StorageFailed):
     """The log is damaged where it must not be; it is left untouched for whoever can repair it."""
 
@@ -72,8 +75,7 @@ def scan_segment(
     offset_max = base_offset + RELATIVE_OFFSET_MAX
     max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base_offset
     latest_epoch = epochs.latest
-    unpack, unpack_producer = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from
-    length_min = HEADER_BYTES - LOG_OVERHEAD
+    unpack, unpack_producer, length_min = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from, _LENGTH_MIN
     position = unindexed = 0
     wanted = _CHUNK_BYTES
     while position < size_bytes:
@@ -116,8 +118,7 @@ def scan_segment(
             next_offset = last_offset + 1
             at = end
         position += at
-        if available < HEADER_BYTES:
-            scan.broken = "a batch header that is cut off"
+        scan.broken = scan.broken or ("a batch header that is cut off" if available < HEADER_BYTES else "")
         if scan.broken:
             break
     scan.valid_bytes, scan.next_offset, scan.unindexed_bytes = position, next_offset, unindexed

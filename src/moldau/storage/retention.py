@@ -1,26 +1,19 @@
 """Which of the oldest segments of a log may go: by age, by size, or because the log starts after them."""
 
-from collections.abc import Sequence
-
 from moldau.storage.segment import Segment
+from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
 
 
 def expired_segments(
-    segments: Sequence[Segment],
-    settings: LogSettings,
-    *,
-    start_offset: int,
-    committed_offset: int,
-    end_offset: int,
-    now_ms: int,
+    segments: Segments, settings: LogSettings, start_offset: int, committed_offset: int, end_offset: int, now_ms: int
 ) -> int:
     """How many segments, counted from the oldest, are to be deleted. Only what is committed may go."""
     excess_bytes = _excess_bytes(segments, settings)
     expired = 0
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)
-        following = end_offset if is_last else segments[number + 1].base_offset
+        following = segments.bound_of(number, end_offset)
         if following > committed_offset or (is_last and segment.size_bytes == 0):
             break
         is_passed = following <= start_offset and not is_last
@@ -32,10 +25,10 @@ def expired_segments(
     return expired
 
 
-def _excess_bytes(segments: Sequence[Segment], settings: LogSettings) -> int:
+def _excess_bytes(segments: Segments, settings: LogSettings) -> int:
     if not settings.is_deleted or settings.retention_bytes < 0:
         return -1
-    return sum(segment.size_bytes for segment in segments) - settings.retention_bytes
+    return segments.size_bytes - settings.retention_bytes
 
 
 def _is_too_old(segment: Segment, settings: LogSettings, now_ms: int) -> bool:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from moldau.model.errors import StorageFailed
+from moldau.model.errors import CorruptMessage, StorageFailed
 from moldau.model.ports import File
 from moldau.model.units import KiB
-from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
+from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
 
 _READ_BYTES: Final = 4 * KiB
 _WALK_BYTES: Final = 64 * KiB
@@ -22,6 +22,14 @@ class BrokenLog(StorageFailed):
         super().__init__(f"{reason} at position {position}")
         self.position = position
         self.reason = reason
+
+
+def check_followed(header: BatchHeader, batch: memoryview, next_offset: int) -> None:
+    """Refuse a batch from elsewhere that cannot follow in the log."""
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        raise CorruptMessage(f"a batch at offset {header.base_offset} where {next_offset} is due")
+    if checksum(batch, 0, len(batch)) != header.crc:
+        raise CorruptMessage(f"the checksum of the batch at offset {header.base_offset} does not fit")
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, int] | None:

@@ -141,9 +141,12 @@ class Segment:
         )
 
     def has_waited_for_roll(self, settings: LogSettings, now_ms: int) -> bool:
-        """Whether a segment whose records carry no time is old enough by the clock."""
+        """Whether the segment is old enough by the clock: its first record, and the segment itself.
+
+        Records that were old when they came do not roll a segment each time somebody looks.
+        """
         first = self.first_timestamp
-        return first is not None and first < 0 and now_ms - self.created_ms > self._age_limit_ms(settings)
+        return first is not None and now_ms - max(first, self.created_ms) > self._age_limit_ms(settings)
 
     def begin_records(self, timestamp: int, settings: LogSettings) -> None:
         """The first batch is in: its time decides when the segment rolls."""
