@@ -63,6 +63,14 @@ format: $(DEV_STAMP) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: bench
+bench: $(DEV_STAMP) ## measure everything that has a target: some minutes, on an idle machine
+	$(BIN)/moldau bench all --embedded
+
+.PHONY: bench-quick
+bench-quick: $(DEV_STAMP) ## in a minute: CPU per request beside the committed figures
+	$(BIN)/moldau bench quick
+
 .PHONY: docs
 docs: $(DEV_STAMP) ## write the generated pages again
 	$(BIN)/python tools/promises.py

@@ -1,0 +1,32 @@
+"""Baseline for latency: what comes in goes back."""
+
+import socket
+
+from serving import RECEIVE_BYTES, Watch, arguments, serve
+
+
+class Echoed:
+    """A connection that hears itself."""
+
+    def __init__(self, connection: socket.socket, _: Watch) -> None:
+        self._connection = connection
+        self._view = memoryview(bytearray(RECEIVE_BYTES))
+
+    def readable(self) -> bool:
+        count = self._connection.recv_into(self._view)
+        self._connection.sendall(self._view[:count])
+        return bool(count)
+
+    def writable(self) -> None:
+        raise AssertionError("sends wait here, so nobody waits to send")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def main() -> None:
+    serve(arguments(__doc__).parse_args(), Echoed)
+
+
+if __name__ == "__main__":
+    main()

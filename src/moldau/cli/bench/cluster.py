@@ -1,0 +1,128 @@
+"""The cluster under test: a broker of our own, or any that people have; topics that come and go with each round."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from moldau.cli.bench import processes, servers, stalls
+from moldau.cli.connecting import connect
+from moldau.cli.errors import Complaint
+from moldau.client.blocking import BlockingClient
+from moldau.client.words import LATEST
+from moldau.model.ids import Address, TopicPartition
+from moldau.model.units import GiB
+
+DISK_FREE_BYTES_MIN: Final = 5 * GiB
+REMOVAL_S_MAX: Final = 30.0
+REMOVAL_CHECK_S: Final = 0.02
+LEADER_S_MAX: Final = 10.0
+
+# A benchmark that is interrupted leaves at most an hour of its data on a cluster that is not its own.
+TOPIC_CONFIGS: Final = {"retention.ms": "3600000", "file.delete.delay.ms": "0"}
+BROKER_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0", "moldau.log.level": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of one round, and where the leader of each partition listens."""
+
+    name: str
+    leaders: tuple[Address, ...]
+
+
+class Cluster:
+    """What is measured. `server` is the broker's process where it is ours."""
+
+    def __init__(self, client: BlockingClient, bootstrap_servers: str, server: servers.Server | None) -> None:
+        self._client = client
+        self._token = os.urandom(3).hex()
+        self._topics_made = 0
+        self.bootstrap_servers = bootstrap_servers
+        self.server = server
+        self.data: Path | None = None
+
+    @property
+    def client(self) -> BlockingClient:
+        return self._client
+
+    @contextlib.contextmanager
+    def topic(self, partitions: int, configs: Mapping[str, str] | None = None) -> Iterator[Topic]:
+        """A fresh topic, deleted afterwards; its bytes are gone from the disk before the next round begins."""
+        # All names have one length: so have all frames of a load.
+        name = f"moldau-bench-{self._token}-{self._topics_made:05d}"
+        self._topics_made += 1
+        self._client.create_topic(name, partitions=partitions, configs={**TOPIC_CONFIGS, **(configs or {})})
+        try:
+            yield Topic(name, self._leaders(name, partitions))
+        finally:
+            self._client.delete_topic(name)
+            self._wait_for_removal(name)
+
+    def end_offsets(self, topic: Topic) -> list[int]:
+        wanted = {TopicPartition(topic.name, index): LATEST for index in range(len(topic.leaders))}
+        found = self._client.list_offsets(wanted)
+        return [found[each].offset for each in wanted]
+
+    def cpu_s(self) -> float | None:
+        return None if self.server is None else processes.cpu_s(self.server.pid)
+
+    def stall_buckets(self) -> dict[float, int]:
+        if self.server is None or self.server.metrics is None:
+            return {}
+        return stalls.parse_buckets(stalls.scrape(self.server.metrics))
+
+    def _leaders(self, name: str, partitions: int) -> tuple[Address, ...]:
+        deadline = time.monotonic() + LEADER_S_MAX
+        while time.monotonic() < deadline:
+            view = self._client.describe_topic(name)
+            brokers = {each.node_id: Address(each.host, each.port) for each in self._client.describe_cluster().brokers}
+            if len(view.partitions) == partitions and all(each.leader in brokers for each in view.partitions):
+                return tuple(brokers[each.leader] for each in view.partitions)
+            time.sleep(REMOVAL_CHECK_S)
+        raise Complaint(f"topic {name} has no leaders after {LEADER_S_MAX:g} s")
+
+    def _wait_for_removal(self, name: str) -> None:
+        if self.data is None:
+            return
+        deadline = time.monotonic() + REMOVAL_S_MAX
+        while any(each.startswith(name) for each in os.listdir(self.data)) and time.monotonic() < deadline:
+            time.sleep(REMOVAL_CHECK_S)
+
+
+@contextlib.contextmanager
+def bench_folder(where: Path | None) -> Iterator[Path]:
+    """A folder for brokers and baselines alike, so that both write to one file system. It goes at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="moldau-bench-", dir=where))
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < DISK_FREE_BYTES_MIN:
+            raise Complaint(
+                f"{folder} has {free_bytes / GiB:.1f} GiB free and 5 are needed; name another with --folder"
+            )
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def own_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A broker that runs as long as the benchmark."""
+    with (
+        servers.broker(folder, {**BROKER_SETTINGS, **(settings or {})}) as server,
+        connect(server.bootstrap_servers) as client,
+    ):
+        cluster = Cluster(client, server.bootstrap_servers, server)
+        cluster.data = folder / "data"
+        yield cluster
+
+
+@contextlib.contextmanager
+def any_cluster(bootstrap_servers: str) -> Iterator[Cluster]:
+    with connect(bootstrap_servers) as client:
+        yield Cluster(client, bootstrap_servers, None)

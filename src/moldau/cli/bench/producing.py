@@ -1,0 +1,95 @@
+"""Produce: batches as fast as they are acknowledged, beside a loop that receives and writes and knows nothing."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from moldau.cli.bench.bench import Bench, Load
+from moldau.cli.bench.cluster import Topic
+from moldau.cli.bench.pages import touch_pages
+from moldau.cli.bench.requests import Probe, Shape, probe, produce_frame
+from moldau.cli.bench.rounds import Round, Subjects
+from moldau.cli.bench.servers import Server
+from moldau.cli.bench.streams import Flow
+from moldau.cli.errors import Complaint
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceCase:
+    """Batches of one shape."""
+
+    name: str
+    shape: Shape
+    load: Load
+    acks: int = -1
+
+    @property
+    def plain_name(self) -> str:
+        return f"{self.name}, plain loop"
+
+
+def run_produce(bench: Bench, cases: Sequence[ProduceCase], *, with_baselines: bool = True) -> dict[str, list[Round]]:
+    """All cases, round by round."""
+    with ExitStack() as stack:
+        subjects: Subjects = {}
+        for case in cases:
+            subjects = {**subjects, **_subjects(bench, case, stack, with_baselines)}
+        return bench.interleave(subjects)
+
+
+def _subjects(bench: Bench, case: ProduceCase, stack: ExitStack, with_baseline: bool) -> Subjects:
+    batch = case.shape.batch()
+    subjects: Subjects = {case.name: lambda: produce_round(bench, case, batch)}
+    if with_baseline and bench.has_baselines:
+        frame, reply_bytes = _learn(bench, case, batch)
+        server = stack.enter_context(
+            bench.baseline("receive_and_write", folder=bench.folder, frame_bytes=len(frame), reply_bytes=reply_bytes)
+        )
+        flow = Flow(server.address, [frame], reply_bytes)
+        subjects = {**subjects, case.plain_name: lambda: _plain_round(bench, case, server, flow, len(batch))}
+    return subjects
+
+
+def _learn(bench: Bench, case: ProduceCase, batch: bytes) -> tuple[bytes, int]:
+    """A frame as the broker gets it, and the size of its answer: the baseline gets and gives the same."""
+    with bench.cluster.topic(1) as topic:
+        frame = produce_frame(topic.name, 0, batch, case.acks)
+        return frame, probe(topic.leaders[0], frame).reply_bytes
+
+
+def produce_round(bench: Bench, case: ProduceCase, batch: bytes) -> Round:
+    """One connection for each partition of a fresh topic."""
+    with bench.cluster.topic(bench.connections) as topic:
+        flows = produce_flows(topic, batch, case.acks)
+        touch_pages(bench.folder, case.load.bytes_max)
+        measured = bench.pump(bench.cluster.server, flows, case.load)
+        _verify(bench, topic, (measured.requests + len(flows)) * case.shape.records)
+    return _told(measured, case, len(batch))
+
+
+def produce_flows(topic: Topic, batch: bytes, acks: int = -1) -> list[Flow]:
+    """Each partition is tried with one batch first."""
+    frames = [produce_frame(topic.name, index, batch, acks) for index in range(len(topic.leaders))]
+    probes: list[Probe] = [probe(leader, frame) for leader, frame in zip(topic.leaders, frames, strict=True)]
+    return [
+        Flow(leader, [frame], tried.reply_bytes)
+        for leader, frame, tried in zip(topic.leaders, frames, probes, strict=True)
+    ]
+
+
+def _verify(bench: Bench, topic: Topic, records: int) -> None:
+    """Answers were only counted; the offsets say whether they were acknowledgements."""
+    found = sum(bench.cluster.end_offsets(topic))
+    if found != records:
+        raise Complaint(f"{records} records were answered, and the log has {found}: some requests were refused")
+
+
+def _plain_round(bench: Bench, case: ProduceCase, server: Server, flow: Flow, batch_bytes: int) -> Round:
+    touch_pages(bench.folder, case.load.bytes_max)
+    measured = bench.pump(server, [flow] * bench.connections, case.load)
+    return _told(measured, case, batch_bytes)
+
+
+def _told(measured: Round, case: ProduceCase, batch_bytes: int) -> Round:
+    requests = measured.requests
+    return replace(measured, bytes=requests * batch_bytes, records=requests * case.shape.records)

@@ -1,0 +1,114 @@
+"""The requests a benchmark sends, prepared once: produce frames with whole batches, fetch frames for each place."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.cli.bench.streams import Address, NoAnswer, connected
+from moldau.client.errors import error_of
+from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.model.units import MiB
+from moldau.records.builder import build_batch
+from moldau.wire.codec import decode_response
+from moldau.wire.framing import RequestHeader, frame_request, parse_response_header
+from moldau.wire.messages import FetchRequest, Message, ProduceRequest
+
+# Versions that brokers old and new serve; they name topics by name.
+PRODUCE_VERSION: Final = 7
+FETCH_VERSION: Final = 11
+CLIENT_ID: Final = "moldau-bench"
+PRODUCE_TIMEOUT_MS: Final = 30_000
+ANSWER_BYTES_MAX: Final = 64 * MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A batch: how many records, and how large the value of each is."""
+
+    records: int
+    value_bytes: int
+
+    def batch(self, *, key_count: int = 0, first_key: int = 0) -> bytes:
+        """With a key count, keys go round: each comes again after so many records."""
+        now_ms = time.time_ns() // 1_000_000
+        value = bytes(number % 251 for number in range(self.value_bytes))
+        keys = [b"key-%012d" % ((first_key + each) % key_count) if key_count else None for each in range(self.records)]
+        return bytes(build_batch([(now_ms, key, value, ()) for key in keys]))
+
+
+def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> bytes:
+    topic_data = ProduceRequest.TopicProduceData(
+        name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)]
+    )
+    return _frame(PRODUCE_VERSION, ProduceRequest(acks=acks, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic_data]))
+
+
+def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int, *, wait_ms: int = 0) -> bytes:
+    """For all there is from `offset` on, up to `bytes_max`; waits for the first byte if `wait_ms` says so."""
+    wanted = FetchRequest.FetchPartition(
+        partition=partition,
+        current_leader_epoch=NO_EPOCH,
+        fetch_offset=offset,
+        log_start_offset=NO_OFFSET,
+        partition_max_bytes=bytes_max,
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,  # no session: every request says all it wants
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+        rack_id="",
+    )
+    return _frame(FETCH_VERSION, request)
+
+
+def _frame(version: int, request: Message) -> bytes:
+    header = RequestHeader(request.API_KEY, version, 0, CLIENT_ID)
+    return b"".join(frame_request(header, request))  # type: ignore[arg-type]  # no slices of files among them
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A request tried once before the load begins: the answer, its size, and that it tells of no error."""
+
+    reply_bytes: int
+    answer: Any
+
+
+def probe(address: Address, frame: bytes) -> Probe:
+    api_key, version = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
+    with connected(address) as connection:
+        connection.sendall(frame)
+        reply = _receive_frame(connection)
+    _, position = parse_response_header(api_key, version, reply)
+    answer = decode_response(api_key, version, reply[position:])
+    _refuse_errors(answer)
+    return Probe(len(reply) + 4, answer)
+
+
+def _receive_frame(connection: Any) -> memoryview:
+    size = int.from_bytes(_receive(connection, 4), "big")
+    if size > ANSWER_BYTES_MAX:
+        raise NoAnswer(f"an answer of {size} bytes; is this a Kafka port?")
+    return memoryview(_receive(connection, size))
+
+
+def _receive(connection: Any, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(min(size - len(received), MiB))
+        if not part:
+            raise NoAnswer("the server closed the connection on the first request; does its log say why?")
+        received += part
+    return bytes(received)
+
+
+def _refuse_errors(answer: Any) -> None:
+    for topic in answer.responses:
+        for partition in getattr(topic, "partition_responses", None) or topic.partitions:
+            if partition.error_code:
+                raise error_of(partition.error_code)

@@ -1,0 +1,54 @@
+"""Measuring in rounds: each subject in turn, again and again, so that what disturbs the machine disturbs them all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One measurement of one subject."""
+
+    requests: int
+    elapsed_s: float
+    bytes: int = 0
+    records: int = 0
+    server_cpu_s: float | None = None
+    samples_ms: Sequence[float] = field(default=(), repr=False)
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.requests / self.elapsed_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.elapsed_s
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.elapsed_s
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU the server spent on a request, in microseconds."""
+        assert self.server_cpu_s is not None, "the server is ours"
+        return self.server_cpu_s / self.requests * 1e6
+
+
+Subjects = Mapping[str, Callable[[], Round]]
+Tell = Callable[[str], Any]
+
+
+def interleave(subjects: Subjects, rounds: int, tell: Tell) -> dict[str, list[Round]]:
+    """Every subject once to warm up (the first touch of memory is many times dearer), then in turn."""
+    for name, measure in subjects.items():
+        tell(f"{name}: warming up")
+        measure()
+    measured: dict[str, list[Round]] = {name: [] for name in subjects}
+    for number in range(rounds):
+        for name, measure in subjects.items():
+            tell(f"{name}: round {number + 1} of {rounds}")
+            measured[name].append(measure())
+    return measured

@@ -1,0 +1,123 @@
+"""Connections that carry prepared requests out and count answers in.
+
+Nothing here knows Kafka. Requests are prepared bytes of one size; answers have one size too and are only counted: so
+the same code loads the broker and the baselines, at next to no cost of its own.
+"""
+
+import select
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.units import MiB
+
+RING_BYTES: Final = 1 * MiB  # what one send may take
+RECEIVE_BYTES: Final = 4 * MiB
+SILENCE_S_MAX: Final = 20.0
+
+Address = tuple[str, int]
+
+_scratch = memoryview(bytearray(RECEIVE_BYTES))
+
+
+class NoAnswer(OSError):
+    """Requests went out, and the answers that were expected did not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One connection's requests, sent again and again from the first, and the size of their answers."""
+
+    address: Address
+    frames: Sequence[bytes]
+    reply_bytes: int
+
+    @property
+    def frame_bytes(self) -> int:
+        (size,) = {len(frame) for frame in self.frames}
+        return size
+
+
+def connected(address: Address) -> socket.socket:
+    connection = socket.create_connection(address, timeout=SILENCE_S_MAX)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+class Stream:
+    """One flow on its connection: how many bytes have left of those that may, how many answers have come."""
+
+    __slots__ = (
+        "_frame_bytes",
+        "_is_blocked",
+        "_received_bytes",
+        "_reply_bytes",
+        "_ring",
+        "_ring_bytes",
+        "_sent_bytes",
+        "_socket",
+        "allowed",
+        "answered",
+    )
+
+    def __init__(self, flow: Flow) -> None:
+        self._socket = connected(flow.address)
+        self._socket.setblocking(False)
+        self._frame_bytes = flow.frame_bytes
+        self._reply_bytes = flow.reply_bytes
+        cycle = b"".join(flow.frames)
+        self._ring = memoryview(cycle * -(-RING_BYTES // len(cycle)))
+        self._ring_bytes = len(self._ring)
+        self._sent_bytes = 0
+        self._received_bytes = 0
+        self._is_blocked = False
+        self.allowed = 0  # requests that may be on their way or answered
+        self.answered = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def interest(self) -> int:
+        return select.POLLIN | select.POLLOUT if self._is_blocked else select.POLLIN
+
+    @property
+    def begun(self) -> int:
+        """Requests of which at least a part has left."""
+        return -(-self._sent_bytes // self._frame_bytes)
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._is_blocked
+
+    def send(self) -> None:
+        """All that may leave and finds room."""
+        limit_bytes = self.allowed * self._frame_bytes
+        try:
+            while self._sent_bytes < limit_bytes:
+                start = self._sent_bytes % self._ring_bytes
+                rest_bytes = limit_bytes - self._sent_bytes
+                self._sent_bytes += self._socket.send(self._ring[start : start + rest_bytes])
+        except BlockingIOError:
+            self._is_blocked = True
+        else:
+            self._is_blocked = False
+
+    def receive(self) -> int:
+        """Take what has come; how many answers it completed."""
+        try:
+            count = self._socket.recv_into(_scratch)
+        except BlockingIOError:
+            return 0
+        if not count:
+            raise NoAnswer(f"the server closed the connection after {self.answered} answers; does its log say why?")
+        self._received_bytes += count
+        completed = self._received_bytes // self._reply_bytes - self.answered
+        self.answered += completed
+        if self.answered > self.begun:
+            raise NoAnswer("answers came that nobody asked for, or they are of another size than the first one")
+        return completed
+
+    def close(self) -> None:
+        self._socket.close()
