@@ -23,7 +23,7 @@ def samples(page: str) -> dict[str, float]:
 
 
 async def page_of(scene: Scene) -> str:
-    gate = Gate(scene.node.broker.clock, connections_max=1, per_address_max=lambda _: 1, idle_ms=0)
+    gate = Gate(scene.node.broker.clock, lambda: scene.node.broker.settings)
     status, content_type, body = await MetricsPages(scene.node.broker, gate, process_lines).page("/metrics")
     assert status == 200
     assert content_type.startswith("text/plain; version=0.0.4")

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from moldau.broker.access import AllowAll, Authorizer
+from moldau.broker.complaints import Complaints
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.meters import TrafficMeter
@@ -71,6 +72,7 @@ class Broker:
         self.disk_errors = 0
         self._broker_epoch = -1
         self.bugs = 0
+        self.complaints = Complaints(ports.clock, logger)
         self.traffic = TrafficMeter()
         self.router = Router(served_apis())
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
@@ -154,7 +156,8 @@ class Broker:
     def report_bug(self, where: str, error: BaseException) -> None:
         """A handler failed in a way that it should not have."""
         self.bugs += 1
-        logger.error("A bug, please report it: %s", where, exc_info=error)
+        kind = f"bug {type(error).__name__} {where.split()[0]}"
+        self.complaints.write(kind, f"A bug, please report it: {where}", logging.ERROR, error)
 
     # -- life
 

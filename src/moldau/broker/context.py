@@ -28,6 +28,7 @@ class RequestContext:
         "principal",
         "started_ms",
         "throttle_ms",
+        "weight",
     )
 
     def __init__(
@@ -40,6 +41,7 @@ class RequestContext:
         _, self.api_version, self.correlation_id, self.client_id = header
         self.started_ms = started_ms  # monotonic
         self.throttle_ms = 0  # a handler sets it; the connection is then muted for so long after the answer
+        self.weight = 1  # what it takes, while it waits, of its connection's share; up to `turns.ALONE`
 
     @property
     def now_ms(self) -> int:

@@ -160,6 +160,16 @@ class Connection(Protocol):
         """What was given to `send` and has not left yet."""
         ...
 
+    @property
+    def queued_memory_bytes(self) -> int:
+        """The part of it that is held in memory, slices of files aside."""
+        ...
+
+    @property
+    def is_in_frame(self) -> bool:
+        """Whether a frame has begun of which the peer owes the rest."""
+        ...
+
     def send(self, pieces: Sequence[Piece]) -> None:
         """Queue whole frames, length prefixes included. Never waits, never raises for a lost peer."""
         ...

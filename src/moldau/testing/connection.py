@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Endpoint, FileSlice, Piece
+from moldau.wire.foreign import refused_length
 
 if TYPE_CHECKING:
     from moldau.testing.network import SimulatedNetwork
@@ -95,6 +96,14 @@ class SimulatedConnection:
     @property
     def queued_bytes(self) -> int:
         return self._queued_bytes
+
+    @property
+    def queued_memory_bytes(self) -> int:
+        return sum(len(piece) for piece in self._queue if not isinstance(piece, FileSlice))
+
+    @property
+    def is_in_frame(self) -> bool:
+        return bool(self._received) and self._may_read() and not self._has_frame()
 
     def send(self, pieces: Sequence[Piece]) -> None:
         if self.is_lost or self._is_closing:
@@ -299,7 +308,7 @@ class SimulatedConnection:
         return True
 
     def _refuse_frame(self, length: int) -> None:
-        self._reason = f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted here"
+        self._reason = refused_length(length, self.frame_bytes_max)
         self.close()
 
     def _credit(self, read_bytes: int) -> None:

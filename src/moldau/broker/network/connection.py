@@ -13,8 +13,9 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
-from moldau.model.errors import KafkaError
-from moldau.model.ports import Connection, Piece
+from moldau.broker.turns import ALONE
+from moldau.model.errors import KafkaError, StorageFailed
+from moldau.model.ports import Connection, FileSlice, Piece
 from moldau.model.units import MiB
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from moldau.broker.network.gate import Gate
     from moldau.broker.router import Api
 
-logger = logging.getLogger(__name__)
-
-REQUESTS_IN_FLIGHT_MAX: Final = 128
-QUEUED_BYTES_MAX: Final = 64 * MiB  # beyond this, a peer that does not read is not listened to either
+REQUESTS_IN_FLIGHT_MAX: Final = ALONE  # in weights: a heavy request counts for several
+# Beyond these, a peer that does not read is not listened to either. Slices of files take no memory.
+QUEUED_BYTES_MAX: Final = 64 * MiB
+QUEUED_MEMORY_BYTES_MAX: Final = 1 * MiB
+ANSWER_BYTES_PER_WEIGHT: Final = QUEUED_MEMORY_BYTES_MAX // REQUESTS_IN_FLIGHT_MAX
+FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
+CLOSING_MS_MAX: Final = 30_000.0  # to take what was sent before the end
 
 
 @types.coroutine
@@ -46,12 +50,19 @@ def _resumed(coroutine: Coroutine[Any, Any, Any], waits_for: object) -> Generato
 
 
 class _Reply:
-    """The place of one answer in the order of answers."""
+    """The place of one answer in the order of answers, and how much its connection carries by it."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("pieces", "weight")
 
-    def __init__(self, pieces: list[Piece] | None = None) -> None:
+    def __init__(self, weight: int, pieces: list[Piece] | None = None) -> None:
+        self.weight = weight
         self.pieces = pieces
+
+
+def _weight(pieces: list[Piece]) -> int:
+    """Of an answer that is ready and has to wait for those before it."""
+    in_memory_bytes = sum(len(piece) for piece in pieces if not isinstance(piece, FileSlice))
+    return 1 + in_memory_bytes // ANSWER_BYTES_PER_WEIGHT
 
 
 class ServedConnection:
@@ -59,13 +70,16 @@ class ServedConnection:
 
     __slots__ = (
         "_broker",
+        "_closing_ms",
         "_connection",
+        "_frame_seen_ms",
         "_gate",
         "_is_held",
         "_listener",
         "_replies",
         "_tasks",
         "_unmute",
+        "_waiting_weight",
         "last_active_ms",
         "peer",
         "principal",
@@ -80,6 +94,9 @@ class ServedConnection:
         self._connection: Connection | None = None
         self._is_held = False
         self._unmute: asyncio.TimerHandle | None = None
+        self._waiting_weight = 0
+        self._frame_seen_ms: tuple[float, float] | None = None  # the last frame's time, when the next was seen to begin
+        self._closing_ms: float | None = None
         self.principal = ANONYMOUS
         self.peer = ""
         self.last_active_ms = 0.0
@@ -92,7 +109,7 @@ class ServedConnection:
         self.last_active_ms = self._broker.clock.monotonic_ms()
         complaint = self._gate.admit(self)
         if complaint:
-            logger.warning("Refused a connection from %s: %s", connection.peer, complaint)
+            self._broker.complaints.write("refused", f"Refused a connection from {connection.peer}: {complaint}")
             connection.abort()
 
     def frame_received(self, frame: memoryview) -> None:
@@ -100,7 +117,7 @@ class ServedConnection:
         try:
             header, position = parse_request_header(frame)
         except Malformed as error:
-            self.give_up(f"a request header that cannot be read: {error}")
+            self.give_up("malformed", f"a request header that cannot be read: {error}")
             return
         api = self._broker.router.api(header.api_key)
         if api is None or not api.oldest <= header.api_version <= api.newest:
@@ -110,7 +127,8 @@ class ServedConnection:
             # Bytes after the request are passed over, as Kafka does: librdkafka asks for all topics with three more.
             request, _ = api.decoder(header.api_version)(frame, position)
         except Malformed as error:
-            self.give_up(f"a {api.name} request (version {header.api_version}) that cannot be read: {error}")
+            words = f"a {api.name} request (version {header.api_version}) that cannot be read: {error}"
+            self.give_up("malformed", words)
             return
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms)
         self._begin(api, request, context)
@@ -120,13 +138,15 @@ class ServedConnection:
 
     def disconnected(self, reason: str) -> None:
         if reason:
-            logger.info("Connection from %s closed: %s", self.peer, reason)
+            kind = " ".join(reason.split()[:3])
+            self._broker.complaints.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
         self._gate.leave(self)
         if self._unmute:
             self._unmute.cancel()
         for task in list(self._tasks):
             task.cancel()
         self._replies.clear()
+        self._waiting_weight = 0
 
     # -- one request
 
@@ -139,17 +159,16 @@ class ServedConnection:
         except KafkaError as error:
             self._finish(api, context, api.refuse(request, error, context.api_version), None)
         except CloseConnection as order:
-            self.give_up(str(order))
+            self.give_up("handler", str(order))
         except Exception as error:
-            self._answer_bug(api, request, context, error, None)
+            self._answer_failure(api, request, context, error, None)
         else:
-            reply = _Reply()
-            self._replies.append(reply)
+            reply = _Reply(context.weight)
+            self._line_up(reply)
             rest = _resumed(coroutine, waits_for)
             task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            self._hold_if_needed()
 
     async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: _Reply) -> None:
         try:
@@ -157,19 +176,24 @@ class ServedConnection:
         except KafkaError as error:
             response = api.refuse(request, error, context.api_version)
         except CloseConnection as order:
-            self.give_up(str(order))
+            self.give_up("handler", str(order))
             return
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._answer_bug(api, request, context, error, reply)
+            self._answer_failure(api, request, context, error, reply)
             return
         self._finish(api, context, response, reply)
 
     def _finish(self, api: "Api", context: RequestContext, response: Any, reply: _Reply | None) -> None:
         pieces: list[Piece] = []
         if response is not None:
-            pieces = frame_response(api.key, context.api_version, context.correlation_id, response)
+            try:
+                pieces = frame_response(api.key, context.api_version, context.correlation_id, response)
+            except Exception as error:
+                self._report_bug(api, context, error)
+                self.give_up("handler", f"its {api.name} request could not be answered")
+                return
         api.meter.finished(self._broker.clock.monotonic_ms() - context.started_ms)
         self._send(pieces, reply)
         if context.throttle_ms:
@@ -185,14 +209,19 @@ class ServedConnection:
                     connection.send(pieces)
                     self._hold_if_needed()
                 return
-            replies.append(_Reply(pieces))
-            self._hold_if_needed()
+            self._line_up(_Reply(_weight(pieces), pieces))
             return
         reply.pieces = pieces
         while replies and replies[0].pieces is not None:
-            ready = replies.popleft().pieces
-            if ready:
-                connection.send(ready)
+            first = replies.popleft()
+            self._waiting_weight -= first.weight
+            if first.pieces:
+                connection.send(first.pieces)
+        self._hold_if_needed()
+
+    def _line_up(self, reply: _Reply) -> None:
+        self._replies.append(reply)
+        self._waiting_weight += reply.weight
         self._hold_if_needed()
 
     # -- what can go wrong
@@ -202,29 +231,64 @@ class ServedConnection:
             pieces = frame_response(header.api_key, 0, header.correlation_id, api.unserved())
             self._send(pieces, None)
             return
-        self.give_up(f"a request for API {header.api_key} in version {header.api_version}, which is not served here")
+        asked = f"a request for API {header.api_key} in version {header.api_version}"
+        self.give_up("unserved", f"{asked}, which is not served here")
 
-    def _answer_bug(
+    def _answer_failure(
         self, api: "Api", request: Any, context: RequestContext, error: Exception, reply: _Reply | None
     ) -> None:
-        api.meter.errors += 1
-        self._broker.report_bug(f"{api.name} version {context.api_version} from {self.peer}", error)
-        told = KafkaError("The broker failed on this request; its log says more.")
+        """The disk's failure is told as such; anything else is a bug of ours."""
+        told: KafkaError
+        if isinstance(error, OSError):
+            api.meter.errors += 1
+            words = f"A {api.name} request from {self.peer} failed: {error}"
+            self._broker.complaints.write("disk", words, logging.ERROR)
+            told = StorageFailed(f"The disk refuses: {error.strerror}.")
+        else:
+            self._report_bug(api, context, error)
+            told = KafkaError("The broker failed on this request; its log says more.")
         self._finish(api, context, api.refuse(request, told, context.api_version), reply)
 
-    def give_up(self, reason: str) -> None:
+    def _report_bug(self, api: "Api", context: RequestContext, error: Exception) -> None:
+        api.meter.errors += 1
+        self._broker.report_bug(f"{api.name} version {context.api_version} from {self.peer}", error)
+
+    def give_up(self, kind: str, reason: str) -> None:
         """Close because the peer does not speak the protocol, or because a handler cannot answer."""
-        logger.warning("Closing the connection from %s (%s): %s", self.peer, self.principal, reason)
-        assert self._connection is not None
-        self._connection.close()
+        where = self._connection.peer if self._connection else self.peer
+        self._broker.complaints.write(kind, f"Closing the connection from {where} ({self.principal}): {reason}")
+        self.close()
 
     def close(self) -> None:
         assert self._connection is not None
+        if self._closing_ms is None:
+            self._closing_ms = self._broker.clock.monotonic_ms()
         self._connection.close()
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._replies)
+    # -- the gate's side
+
+    def look_after(self, now_ms: float, idle_ms: int) -> None:
+        """Called every few seconds: end what takes too long."""
+        assert self._connection is not None
+        if self._closing_ms is not None:
+            if now_ms - self._closing_ms > CLOSING_MS_MAX:
+                self._connection.abort()
+        elif self._is_stuck_in_frame(now_ms):
+            self.give_up("slow", f"it has not sent a whole request in {FRAME_MS_MAX / 1000:.0f} seconds")
+        elif 0 <= idle_ms < now_ms - self.last_active_ms and not self._replies:
+            if self._connection.queued_bytes:
+                self.give_up("slow", "it does not read its answers")
+            self.close()
+
+    def _is_stuck_in_frame(self, now_ms: float) -> bool:
+        assert self._connection is not None
+        if not self._connection.is_in_frame:
+            self._frame_seen_ms = None
+        elif self._frame_seen_ms is None or self._frame_seen_ms[0] != self.last_active_ms:
+            self._frame_seen_ms = self.last_active_ms, now_ms
+        else:
+            return now_ms - self._frame_seen_ms[1] > FRAME_MS_MAX
+        return False
 
     # -- back-pressure
 
@@ -240,19 +304,23 @@ class ServedConnection:
     def _hold_if_needed(self) -> None:
         connection = self._connection
         assert connection is not None
-        is_full = len(self._replies) >= REQUESTS_IN_FLIGHT_MAX or connection.queued_bytes > QUEUED_BYTES_MAX
+        is_full = self._waiting_weight >= REQUESTS_IN_FLIGHT_MAX or connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX
+        if is_full and self._waiting_weight < REQUESTS_IN_FLIGHT_MAX:
+            is_full = (
+                connection.queued_bytes > QUEUED_BYTES_MAX or connection.queued_memory_bytes > QUEUED_MEMORY_BYTES_MAX
+            )
         if is_full and not self._is_held:
-            self._is_held = True
-            connection.pause_reading()
+            self.hold()
+            # What is queued may leave as soon as this turn ends, and then nobody is told that it has drained.
+            asyncio.get_running_loop().call_soon(self._hold_if_needed)
         elif self._is_held and not is_full and self._unmute is None:
             self._is_held = False
             connection.resume_reading()
 
     def _mute(self, throttle_ms: int) -> None:
-        connection = self._connection
-        assert connection is not None
-        self._is_held = True
-        connection.pause_reading()
+        self.hold()
+        if self._unmute is not None:
+            self._unmute.cancel()
         self._unmute = asyncio.get_running_loop().call_later(throttle_ms / 1000, self._end_mute)
 
     def _end_mute(self) -> None:

@@ -16,13 +16,7 @@ class Front:
         self._broker = broker
         self._network = network
         self._open: dict[str, Listener] = {}
-        settings = broker.settings
-        self.gate = Gate(
-            broker.clock,
-            connections_max=settings.max_connections,
-            per_address_max=settings.connections_max_of,
-            idle_ms=settings.connections_max_idle_ms,
-        )
+        self.gate = Gate(broker.clock, lambda: broker.settings)
 
     async def bind(self, listeners: tuple[NamedListener, ...]) -> Mapping[str, int]:
         """Take the ports; the answer says which one each listener got."""

@@ -6,22 +6,21 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.network.connection import ServedConnection
+from moldau.broker.settings import NetworkSettings
 from moldau.model.ports import Clock
 
 SWEEPS_PER_IDLE_TIME: Final = 4
-SWEEP_SECONDS_MAX: Final = 30.0
+SWEEP_SECONDS_MIN: Final = 0.1
+SWEEP_SECONDS_MAX: Final = 5.0
 
 
 class Gate:
-    """Counts the connections of a node and closes those that have been silent for too long."""
+    """Counts the connections of a node and ends those that are silent or slow for too long."""
 
-    def __init__(
-        self, clock: Clock, *, connections_max: int, per_address_max: Callable[[str], int], idle_ms: int
-    ) -> None:
+    def __init__(self, clock: Clock, settings: Callable[[], NetworkSettings]) -> None:
+        """`settings` are asked for each time, because they may change while the node runs."""
         self._clock = clock
-        self._connections_max = connections_max
-        self._per_address_max = per_address_max
-        self._idle_ms = idle_ms
+        self._settings = settings
         self._connections: dict[ServedConnection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
@@ -35,10 +34,11 @@ class Gate:
         """A complaint, or None when the connection may stay."""
         self._connections[connection] = None
         self._per_address[connection.peer] += 1
-        if len(self._connections) > self._connections_max:
+        settings = self._settings()
+        if len(self._connections) > settings.max_connections:
             self.refused += 1
-            return f"there are {self._connections_max} connections already (max.connections)"
-        if self._per_address[connection.peer] > self._per_address_max(connection.peer):
+            return f"there are {settings.max_connections} connections already (max.connections)"
+        if self._per_address[connection.peer] > settings.connections_max_of(connection.peer):
             self.refused += 1
             return "this address has as many connections as it may have (max.connections.per.ip)"
         if not self._is_open:
@@ -57,8 +57,7 @@ class Gate:
         self._is_open = True
         for connection in self._connections:
             connection.let_go_on()
-        if self._idle_ms > 0:
-            self._schedule()
+        self._schedule()
 
     def close(self) -> None:
         """Ends the sweeps and every connection; what is queued for them still leaves."""
@@ -68,12 +67,14 @@ class Gate:
             connection.close()
 
     def _schedule(self) -> None:
-        delay = min(self._idle_ms / 1000 / SWEEPS_PER_IDLE_TIME, SWEEP_SECONDS_MAX)
+        idle_ms = self._settings().connections_max_idle_ms
+        delay = SWEEP_SECONDS_MAX
+        if idle_ms >= 0:
+            delay = min(max(idle_ms / 1000 / SWEEPS_PER_IDLE_TIME, SWEEP_SECONDS_MIN), SWEEP_SECONDS_MAX)
         self._timer = asyncio.get_running_loop().call_later(delay, self._sweep)
 
     def _sweep(self) -> None:
-        silent_since_ms = self._clock.monotonic_ms() - self._idle_ms
+        now_ms, idle_ms = self._clock.monotonic_ms(), self._settings().connections_max_idle_ms
         for connection in list(self._connections):
-            if connection.last_active_ms < silent_since_ms and not connection.is_waiting:
-                connection.close()
+            connection.look_after(now_ms, idle_ms)
         self._schedule()

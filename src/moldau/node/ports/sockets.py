@@ -5,9 +5,12 @@ asyncio's own transport copies what it queues and its `sendfile` costs ten times
 """
 
 import asyncio
+import errno
 import os
+import resource
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -18,17 +21,22 @@ from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.pages import PageServer
 from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
+from moldau.wire.foreign import refused_length
 
 FRAMES_PER_TURN_MAX: Final = 32
+TURN_SECONDS_MAX: Final = 0.001  # whatever is left of a peer's frames then waits for its next turn
 SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
 BACKLOG: Final = 1024
+ACCEPTS_PER_TURN_MAX: Final = 32  # a burst of connections must not stall those that are there
+DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in so many
 BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
 
 # Why reading may be paused; it goes on when no reason is left.
 _BY_OWNER: Final = 1
 _FOR_BUDGET: Final = 2
 _FOR_TURN: Final = 4
+_FOR_GOOD: Final = 8
 
 _length_at = struct.Struct(">i").unpack_from
 
@@ -39,8 +47,16 @@ class SocketConnection(asyncio.BufferedProtocol):
     local: Address
     peer: Address
 
-    def __init__(self, endpoint: Endpoint, frame_bytes_max: int, budget: ReceiveBudget, able: Capabilities) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        frame_bytes_max: int,
+        budget: ReceiveBudget,
+        able: Capabilities,
+        descriptor_max: int = sys.maxsize,
+    ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._descriptor_max = descriptor_max
         self._endpoint = endpoint
         self._able = able
         self._received = ReceiveBuffer(budget)
@@ -62,11 +78,25 @@ class SocketConnection(asyncio.BufferedProtocol):
         original = transport.get_extra_info("socket")
         self.local = _address(transport.get_extra_info("sockname"))
         self.peer = _address(transport.get_extra_info("peername"))
-        self._socket = socket.socket(fileno=os.dup(original.fileno()))
+        try:
+            self._socket = self._duplicate(original.fileno())
+        except OSError as error:
+            self._is_lost = True
+            self._transport.abort()
+            self._endpoint.disconnected(f"it could not be taken: {error.strerror}")
+            return
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._descriptor = self._socket.fileno()
         self._endpoint.connected(self)
+
+    def _duplicate(self, descriptor: int) -> socket.socket:
+        """The kernel gives the lowest free number, so a high one says that few are left: they are for files."""
+        duplicate = socket.socket(fileno=os.dup(descriptor))
+        if duplicate.fileno() < self._descriptor_max:
+            return duplicate
+        duplicate.close()
+        raise OSError(errno.EMFILE, "too few file descriptors are left (ulimit -n)")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         return self._received.room()
@@ -96,6 +126,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         received = self._received
         self._is_corked = True
         frames = 0
+        give_way_s = self._loop.time() + TURN_SECONDS_MAX
         while not self._paused and not self._is_closing:
             start, end = received.start, received.end
             if end - start < 4:
@@ -111,7 +142,9 @@ class SocketConnection(asyncio.BufferedProtocol):
             received.start = start + 4 + length
             self._endpoint.frame_received(received.view[start + 4 : start + 4 + length])
             frames += 1
-            if frames == FRAMES_PER_TURN_MAX and received.end - received.start >= 4:
+            if received.end - received.start >= 4 and (
+                frames == FRAMES_PER_TURN_MAX or self._loop.time() >= give_way_s
+            ):
                 self._pause(_FOR_TURN)
                 self._loop.call_soon(self._unpause, _FOR_TURN)
         received.tidy()
@@ -120,8 +153,9 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def _refuse_frame(self, length: int) -> None:
-        self._reason = f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted here"
+        self._reason = refused_length(length, self.frame_bytes_max)
         self._is_closing = True
+        self._pause(_FOR_GOOD)
         self._flush()
 
     def _budget_came(self) -> None:
@@ -153,6 +187,14 @@ class SocketConnection(asyncio.BufferedProtocol):
     @property
     def queued_bytes(self) -> int:
         return self._queued_bytes
+
+    @property
+    def queued_memory_bytes(self) -> int:
+        return sum(len(piece) for piece in self._queue if not isinstance(piece, FileSlice))
+
+    @property
+    def is_in_frame(self) -> bool:
+        return self._received.start != self._received.end and not self._paused
 
     def send(self, pieces: Sequence[Piece]) -> None:
         if self._is_lost or self._is_closing:
@@ -256,6 +298,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         if self._is_closing or self._is_lost:
             return
         self._is_closing = True
+        self._pause(_FOR_GOOD)  # or what a flood brings would pile up, unread
         if not self._is_waiting_to_write:
             self._flush()
 
@@ -263,6 +306,12 @@ class SocketConnection(asyncio.BufferedProtocol):
         if not self._is_lost:
             self._is_closing = True
             self._transport.abort()
+
+
+def _descriptors_for_connections() -> int:
+    """How high descriptors of connections may go; the rest is for files, without which there is no log."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - limit // DESCRIPTORS_KEPT_FOR_FILES
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> Address:
@@ -289,11 +338,15 @@ class SocketNetwork:
 
     async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
         loop = asyncio.get_running_loop()
+        descriptor_max = _descriptors_for_connections()
 
         def protocol() -> SocketConnection:
-            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able)
+            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able, descriptor_max)
 
-        server = await loop.create_server(protocol, address.host or None, address.port, backlog=BACKLOG)
+        server = await loop.create_server(protocol, address.host or None, address.port, backlog=ACCEPTS_PER_TURN_MAX)
+        for each in server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(BACKLOG)  # asyncio has one number for this and for the accepts in a turn
         return SocketListener(server)
 
     async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
@@ -301,6 +354,8 @@ class SocketNetwork:
         _, connection = await loop.create_connection(
             lambda: SocketConnection(endpoint, frame_bytes_max, self._budget, self._able), address.host, address.port
         )
+        if connection._is_lost:
+            raise OSError(errno.EMFILE, "no file descriptor is left for a connection")
         return connection
 
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
