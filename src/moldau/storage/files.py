@@ -17,6 +17,14 @@ def sync(file: File) -> None:
         raise SyncFailed(f"a sync has failed: {error}") from error
 
 
+def sync_path(disk: Disk, path: str) -> None:
+    file = disk.open(path, read_only=True)
+    try:
+        sync(file)
+    finally:
+        file.close()
+
+
 def sync_folder(disk: Disk, folder: str) -> None:
     try:
         disk.sync_folder(folder)

@@ -1,12 +1,13 @@
 """Bringing a log to the disk: what is to be synced is gathered on the event loop, the syncing may run beside it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from moldau.model.ports import Disk, File
 from moldau.storage.checkpoints import LEADER_EPOCHS
 from moldau.storage.epochs import LeaderEpochs
-from moldau.storage.files import replace_file, sync, sync_folder
+from moldau.storage.files import replace_file, sync, sync_folder, sync_path
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
 from moldau.storage.snapshots import Snapshots
@@ -26,6 +27,7 @@ class Flush:
     end_offset: int
     disk: Disk
     files: list[File]
+    paths: list[str]  # of files that are not open; what is gone by then has left the log
     epochs: EpochsFile | None
     folders: list[str]
     truncations: int
@@ -35,6 +37,9 @@ class Flush:
             replace_file(self.disk, *self.epochs)
         for file in self.files:
             sync(file)
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                sync_path(self.disk, path)
         for folder in self.folders:
             sync_folder(self.disk, folder)
 
@@ -60,10 +65,11 @@ class Flushing:
     def begin(
         self, disk: Disk, folder: str, segments: Segments, snapshots: Snapshots, epochs: LeaderEpochs, end_offset: int
     ) -> Flush:
-        files = segments.files_to_sync(self.recovery_point, end_offset) + snapshots.unsynced
+        files, paths = segments.unsynced(self.recovery_point, end_offset)
+        paths += snapshots.unsynced
         snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can do without them
         checkpoint = EpochsFile(f"{folder}/{LEADER_EPOCHS}", epochs.encode()) if epochs.is_dirty else None
-        flush = Flush(end_offset, disk, files, checkpoint, self.folders, self.truncations)
+        flush = Flush(end_offset, disk, files, paths, checkpoint, self.folders, self.truncations)
         self.folders = []
         epochs.is_dirty = False
         return flush
@@ -82,6 +88,11 @@ class Flushing:
         """Files have been made, renamed or removed there."""
         if folder not in self.folders:
             self.folders.append(folder)
+
+    def restarted(self, offset: int) -> None:
+        """The log begins anew: nothing in it that could be lost."""
+        self.truncations += 1
+        self.recovery_point = offset
 
     def truncated(self, offset: int) -> None:
         self.truncations += 1

@@ -40,6 +40,7 @@ class Loading:
     recovery_point: int
     start_offset: int
     is_clean: bool
+    has_lost_power: bool
     accepts_loss: bool
     open_segments: OpenSegments
     producers: Producers
@@ -201,13 +202,19 @@ class Loading:
         return number
 
     def _cut(self, number: int, scan: Scan) -> None:
-        """A batch is broken. If it is the torn end of the log, drop it and all that comes after it."""
+        """A batch is broken. If it is the torn end of the log, drop it and all that comes after it.
+
+        A power loss may leave holes in what was not synced. Without one, a whole batch behind the broken one says
+        that this is no torn end but damage, and what follows it may have been acknowledged.
+        """
         segment = self.segments[number]
         where = f"{segment.path(LOG)}: {scan.broken} at position {scan.valid_bytes}, offset {scan.next_offset}"
         if not self.accepts_loss:
             if scan.next_offset < self.recovery_point:
                 raise CorruptLog(f"{where}, below the recovery point {self.recovery_point}")
-            whole = whole_batch_after(segment.open_file(), scan.valid_bytes, segment.size_bytes, scan.next_offset)
+            whole = None
+            if not self.has_lost_power:
+                whole = whole_batch_after(segment.open_file(), scan.valid_bytes, segment.size_bytes, scan.next_offset)
             if whole is not None:
                 raise CorruptLog(f"{where}, but a whole batch follows at position {whole}")
         self.cut_bytes = segment.size_bytes - scan.valid_bytes

@@ -75,6 +75,7 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         is_clean: bool = False,
+        has_lost_power: bool = False,
         accepts_loss: bool = False,
         open_segments: OpenSegments | None = None,
         producer_expiration_ms: int = DAY_MS,
@@ -82,6 +83,7 @@ class Log:
         """The log in a folder, which is made if it is not there.
 
         `is_clean` says that the last owner closed it; otherwise what lies above the recovery point is checked.
+        After a power loss (`has_lost_power`) there may be holes in that, and it is cut at the first of them.
         `CorruptLog` if damage is found where acknowledged records may be, unless `accepts_loss`.
         """
         loading = Loading(
@@ -92,6 +94,7 @@ class Log:
             recovery_point=recovery_point,
             start_offset=log_start_offset,
             is_clean=is_clean,
+            has_lost_power=has_lost_power,
             accepts_loss=accepts_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
             producers=Producers(producer_expiration_ms),
@@ -375,8 +378,7 @@ class Log:
             self._segments.remove_last()
         self._segments.begin(offset, self._settings, created_ms)
         self.start_offset = self.end_offset = offset
-        self._flushing.truncated(offset)
-        self._flushing.recovery_point = offset
+        self._flushing.restarted(offset)
         self._flushing.renamed_in(self.folder)
         self._tail.clear(self.end_offset)
         self.epochs.clear()
@@ -424,13 +426,13 @@ class Log:
 
     def replace_segments(self, result: CompactionResult) -> list[str]:
         """Swap in what compaction has written; the paths to unlink, after `file.delete.delay.ms`."""
-        paths: list[str] = []
-        for replacement in result.replacements:
-            try:
-                paths += self._segments.replace(replacement.base_offset, replacement.size_bytes, replacement.replaced)
-            except OSError as error:
-                self.fail(f"a compacted segment could not be swapped in: {error}")
-                raise
+        try:
+            paths = [
+                path for each in result.replacements for path in self._segments.replace(each.size_bytes, each.replaced)
+            ]
+        except OSError as error:
+            self.fail(f"a compacted segment could not be swapped in: {error}")
+            raise
         self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
         self._flushing.renamed_in(self.folder)
         return paths
@@ -455,7 +457,6 @@ class Log:
     def finish_flush(self, flush: Flush) -> None:
         """A flush has run: the recovery point moves, unless the log was truncated meanwhile."""
         self._flushing.finish(flush)
-        self._segments.synced(self.recovery_point)
 
     def flush_failed(self, flush: Flush, error: Exception) -> None:
         """A flush has raised. After a failed sync nobody knows what is on disk: the log takes no more writes."""
@@ -496,5 +497,4 @@ class Log:
         """Let go of the files as they are."""
         for segment in self._segments:
             segment.close()
-        self._snapshots.close()
         self.fail("the log is closed")

@@ -38,11 +38,8 @@ class Segment:
         "_disk",
         "_first_timestamp",
         "_folder",
-        "_index_file",
         "_is_index_written",
         "_open_segments",
-        "_time_file",
-        "_transaction_file",
         "_transactions",
         "_transactions_written",
         "base_offset",
@@ -73,9 +70,6 @@ class Segment:
         self.file: File | None = None
         self.offsets: OffsetIndex | MappedOffsetIndex | None = None
         self.times: TimeIndex | None = None
-        self._index_file: File | None = None
-        self._time_file: File | None = None
-        self._transaction_file: File | None = None
         self._transactions: list[AbortedTransaction] | None = None
         self._transactions_written = 0
         self._is_index_written = False
@@ -177,10 +171,8 @@ class Segment:
         entries = self.transactions
         if len(entries) == self._transactions_written:
             return
-        if self._transaction_file is None:
-            self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
         data = transaction_index.encode(entries[self._transactions_written :])
-        write_all(self._transaction_file, data, self._transactions_written * transaction_index.ENTRY_BYTES)
+        self._write_end(TRANSACTION_INDEX, self._transactions_written * transaction_index.ENTRY_BYTES, data)
         self._transactions_written = len(entries)
 
     def write_behind(self) -> None:
@@ -193,19 +185,20 @@ class Segment:
         assert self.times is not None
         if self._is_index_written:
             return
-        if self._index_file is None:
-            self._index_file = self._disk.open(self.path(INDEX), create=True)
-            self._time_file = self._disk.open(self.path(TIME_INDEX), create=True)
-        assert self._time_file is not None
-        position, data = self.offsets.unwritten()
-        write_all(self._index_file, data, position)
-        self._index_file.truncate(position + len(data))
+        self._write_end(INDEX, *self.offsets.unwritten())
         self.offsets.mark_written()
-        position, data = self.times.unwritten()
-        write_all(self._time_file, data, position)
-        self._time_file.truncate(position + len(data))
+        self._write_end(TIME_INDEX, *self.times.unwritten())
         self.times.mark_written()
         self._is_index_written = True
+
+    def _write_end(self, suffix: str, position: int, data: bytes) -> None:
+        """Make an index file end with `data`. It is opened for that alone, so that partitions take one file each."""
+        file = self._disk.open(self.path(suffix), create=True)
+        try:
+            write_all(file, data, position)
+            file.truncate(position + len(data))
+        finally:
+            file.close()
 
     def rest(self) -> None:
         """Bring the indexes of the active segment to a state that a closed one may have."""
@@ -215,27 +208,13 @@ class Segment:
         self.write_behind()
 
     def retire(self, settings: LogSettings) -> None:
-        """Stop growing, after `rest`. The files stay open until a sync has covered them."""
+        """Stop growing, after `rest`."""
         if settings.preallocate and self.file is not None:
             with suppress(OSError):
                 self.file.truncate(self.size_bytes)
         self.is_active = False
         self.offsets = self.times = None
-
-    def files_to_sync(self) -> list[File]:
-        """What must reach the disk: the log, and the indexes of a closed one. Recovery makes an active one's anew."""
-        log_file = self.open_file()
-        if self.is_active:
-            return [log_file]
-        others = (self._index_file, self._time_file, self._transaction_file)
-        return [log_file, *(file for file in others if file is not None)]
-
-    def synced(self) -> None:
-        """All that a closed segment holds is on disk."""
-        if not self.is_active:
-            self._index_file = self._time_file = self._transaction_file = None
-            if self.file is not None:
-                self._open_segments.use(self)
+        self._open_segments.use(self)
 
     def truncate_to(self, position: int, end_offset: int, settings: LogSettings) -> None:
         """Cut an active segment's log and indexes back to a batch boundary."""
@@ -386,11 +365,7 @@ class Segment:
         if not entries and not self._disk.exists(self.path(TRANSACTION_INDEX)):
             self._transactions_written = 0
             return
-        if self._transaction_file is None:
-            self._transaction_file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
-        data = transaction_index.encode(entries)
-        write_all(self._transaction_file, data, 0)
-        self._transaction_file.truncate(len(data))
+        self._write_end(TRANSACTION_INDEX, 0, transaction_index.encode(entries))
         self._transactions_written = len(entries)
 
     @property
@@ -452,7 +427,7 @@ class Segment:
     def release(self) -> None:
         """Let go of the files. A slice that still holds one keeps it open for itself."""
         self._drop_maps()
-        self.file = self._index_file = self._time_file = self._transaction_file = None
+        self.file = None
         self._transactions = None
 
     def _drop_maps(self) -> None:
@@ -464,7 +439,6 @@ class Segment:
 
     def close(self) -> None:
         self._open_segments.forget(self)
-        for file in (self.file, self._index_file, self._time_file, self._transaction_file):
-            if file is not None:
-                file.close()
+        if self.file is not None:
+            self.file.close()
         self.release()

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from moldau.model.ports import Disk, File, FileSlice
+from moldau.storage.names import SEGMENT_SUFFIXES
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.scan import walk
 from moldau.storage.segment import Segment
@@ -123,11 +124,12 @@ class Segments:
             end_offset = header.next_offset
         return end_offset
 
-    def replace(self, base_offset: int, size_bytes: int, replaced: Sequence[tuple[int, int]]) -> list[str]:
-        """Put a cleaned segment in the place of neighbours; the paths to unlink.
+    def replace(self, size_bytes: int, replaced: Sequence[tuple[int, int]]) -> list[str]:
+        """Put a cleaned segment in the place of neighbours, named by base offset and size; the paths to unlink.
 
         Segments that have gone or changed since the cleaning began are not replaced: the cleaned one is dropped.
         """
+        base_offset = replaced[0][0]
         first = bisect_left(self.bases, base_offset)
         old = self.all[first : first + len(replaced)]
         if [(segment.base_offset, segment.size_bytes) for segment in old] != list(replaced) or self.active in old:
@@ -140,16 +142,15 @@ class Segments:
 
     # ── Syncing ──
 
-    def files_to_sync(self, start_offset: int, end_offset: int) -> list[File]:
-        """The files that hold offsets in [start, end)."""
-        if start_offset >= end_offset:
-            return []
-        numbers = range(self.number_for(start_offset), self.number_for(end_offset - 1) + 1)
-        return [file for number in numbers for file in self.all[number].files_to_sync()]
+    def unsynced(self, start_offset: int, end_offset: int) -> tuple[list[File], list[str]]:
+        """What holds offsets in [start, end): the open file of the active segment, and the paths of closed ones.
 
-    def synced(self, offset: int) -> None:
-        """Everything below an offset is on disk."""
-        for segment, bound in zip(self.all, self.bases[1:], strict=False):
-            if bound > offset:
-                break
-            segment.synced()
+        The indexes of a closed segment go with it; those of the active one are made anew by recovery.
+        """
+        if start_offset >= end_offset:
+            return [], []
+        last = self.number_for(end_offset - 1)
+        chosen = self.all[self.number_for(start_offset) : last + 1]
+        files = [self.active.open_file()] if self.active in chosen else []
+        paths = [segment.path(suffix) for segment in chosen if not segment.is_active for suffix in SEGMENT_SUFFIXES]
+        return files, paths

@@ -7,9 +7,9 @@ from typing import Final
 from crc32c import crc32c
 
 from moldau.model.ids import NO_OFFSET
-from moldau.model.ports import Disk, File
+from moldau.model.ports import Disk
 from moldau.records.header import SEQUENCE_MODULUS
-from moldau.storage.files import write_all
+from moldau.storage.files import replace_cache
 from moldau.storage.names import DELETED, SNAPSHOT, offset_in, path_of
 from moldau.storage.producers import AppendedBatch, Producer, Producers
 
@@ -83,20 +83,18 @@ class Snapshots:
         self._folder = folder
         found = (offset_in(name) for name in names if name.endswith(SNAPSHOT))
         self.offsets = sorted(offset for offset in found if offset is not None)
-        self.unsynced: list[File] = []  # what the next flush is to cover
+        self.unsynced: list[str] = []  # the paths that the next flush is to cover
 
     def take(self, producers: Producers) -> bool:
         """Write the state at its end offset, unless it is there already. Whether it was written."""
         offset = producers.end_offset
         if offset in self.offsets:
             return False
-        data = encode(producers)
-        file = self._disk.open(path_of(self._folder, offset, SNAPSHOT), create=True)
-        file.truncate(0)
-        write_all(file, data, 0)
+        path = path_of(self._folder, offset, SNAPSHOT)
+        replace_cache(self._disk, path, encode(producers))
         self.offsets.append(offset)
         self.offsets.sort()
-        self.unsynced.append(file)
+        self.unsynced.append(path)
         return True
 
     def load_latest(self, producers: Producers, at_most: int, log_start_offset: int, now_ms: int) -> None:
@@ -119,11 +117,6 @@ class Snapshots:
         """Remove snapshots in [start, end) that stand at the base offset of no segment in `kept`."""
         for each in [each for each in self.offsets if start <= each < end and each not in kept]:
             self._remove(each)
-
-    def close(self) -> None:
-        for file in self.unsynced:
-            file.close()
-        self.unsynced = []
 
     def mark_deleted(self, offset: int) -> list[str]:
         """Rename the snapshot at an offset out of the log; the path to unlink later."""
