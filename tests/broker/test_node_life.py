@@ -1,11 +1,12 @@
 """A node starts, stops, and refuses to start in words."""
 
 import asyncio
+import errno
 
 import pytest
 from broker_scene import Scene, batch, list_offset, on_broker, produce
 
-from moldau.model.errors import InvalidConfig
+from moldau.model.errors import ErrorCode, InvalidConfig
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
@@ -109,5 +110,76 @@ def test_who_connects_before_the_node_is_ready_is_served_when_it_is() -> None:
     async def _started(node: Node) -> Node:
         await node.start()
         return node
+
+    Simulation(seed=1).run(play)
+
+
+@pytest.mark.proves("S8")
+def test_a_damaged_partition_is_offline_and_the_rest_is_served() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("good")
+        await scene.create("bad")
+        talker = await scene.connect()
+        for topic in ("good", "bad"):
+            for _ in range(3):
+                await produce(talker, topic, batch(b"x" * 100))
+        scene.simulation.disks_fail = True
+        scene.host.crash()
+        scene.host.disk.flip_bit("/data/bad-0/00000000000000000000.log", position=100)
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await produce(talker, "good", batch(b"y"))).base_offset == 3
+        refused = await produce(talker, "bad", batch(b"y"))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "bad-0 is offline" in refused.error_message
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S8")
+def test_a_hole_that_a_power_loss_left_is_cut_and_a_hole_without_one_is_damage() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        for _ in range(3):
+            await produce(talker, "t", batch(b"x" * 100))
+        for file in scene.host.disk.contents():
+            if file.endswith(".log"):
+                scene.host.disk.mount().open(file).fsync()
+        scene.host.disk.mount().sync_folder("/data/t-0")
+        scene.host.power_loss()
+        scene.host.disk.flip_bit("/data/t-0/00000000000000000000.log", position=300)
+        await scene.restart()
+        talker = await scene.connect()
+        end_offset = (await list_offset(talker, "t", -1)).offset
+        assert end_offset == 1
+        assert (await produce(talker, "t", batch(b"y"))).base_offset == end_offset
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S8")
+def test_a_sync_that_fails_stops_the_node() -> None:
+    failures: list[str] = []
+
+    async def play(simulation: Simulation) -> None:
+        host = simulation.host("broker")
+        simulation.disks_fail = True
+
+        async def program(ports: Ports) -> Node:
+            overrides = ["listeners=PLAINTEXT://broker:9092", "moldau.metrics.listener=", "log.dirs=/data"]
+            node = Node(
+                load_configuration(overrides=overrides), ports, on_failure=lambda what, _: failures.append(what)
+            )
+            await node.start()
+            return node
+
+        scene = Scene(simulation, host, await host.start(program))
+        await scene.create("t", flush_messages=1)
+        host.disk.fail("fsync", errno.EIO, path="/data/t-0/00000000000000000000.log")
+        talker = await scene.connect()
+        answer = await produce(talker, "t", batch(b"a"), timeout_ms=1000)
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert failures == ["t-0 could not be synced"]
 
     Simulation(seed=1).run(play)

@@ -26,7 +26,6 @@ def test_a_machine_without_power_loses_nothing_of_a_topic_that_is_synced(seed: i
     assert outcome.faults["power loss"] >= 1
 
 
-@pytest.mark.xfail(strict=True, reason="Syncing does not hear of a failed fsync: it waits for OSError, not SyncFailed")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_failing_disk_stops_the_broker_and_loses_nothing_of_a_topic_that_is_synced(seed: int) -> None:
     outcome = replay(one_broker(Trouble.DISK), seed)

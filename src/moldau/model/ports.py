@@ -111,6 +111,10 @@ class Disk(Protocol):
 
     def total_bytes(self, folder: str) -> int: ...
 
+    def boot_id(self) -> str:
+        """Names this run of the machine: another one after every power loss. Empty where nobody can tell."""
+        ...
+
     def lock(self, path: str) -> FolderLock:
         """Take the lock file at `path`; `BlockingIOError` if another node holds it."""
         ...

@@ -53,6 +53,7 @@ class Node:
         self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
             self._identity = identify(self._folder, self._configuration.settings.node_id, self._ports.random)
+            self._has_lost_power = self._folder.has_lost_power()
             self._assemble()
             await self._bring_up()
         except BaseException:
@@ -69,6 +70,7 @@ class Node:
             ports.random,
             ports.clock,
             is_clean=self._folder.take_clean_shutdown() is not None,
+            has_lost_power=self._has_lost_power,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
         self._metadata = self._make_metadata()
@@ -97,6 +99,7 @@ class Node:
             rules=SettingRules(self._configuration.texts),
             log_settings=settings,
             machine_settings=self._machine_settings,
+            has_lost_power=self._has_lost_power,
             failed=lambda error: self._on_failure("the metadata log failed", error),
         )
 

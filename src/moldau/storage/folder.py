@@ -3,6 +3,7 @@
 .lock                               held while a node runs
 meta.properties                     cluster, node and directory id
 .kafka_cleanshutdown                only there after a clean stop
+.boot-id                            in which run of the machine the last owner began
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
 <topic>-<partition>/                one log each; partition.metadata holds the topic's id
 <topic>-<partition>.<id>-delete/    on its way out
@@ -24,6 +25,7 @@ from moldau.storage.files import replace_cache, replace_file, sync_folder
 LOCK: Final = ".lock"
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+BOOT_ID: Final = ".boot-id"
 PARTITION_METADATA: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -129,6 +131,15 @@ class DataFolder:
         """Say that every log was closed and every checkpoint written."""
         marker = json.dumps({"version": "0", "broker_epoch": str(broker_epoch)}, separators=(",", ":"))
         replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", marker.encode())
+
+    def has_lost_power(self) -> bool:
+        """Whether the machine went down since the last owner began; remembers this run of it for the next owner."""
+        path = f"{self.path}/{BOOT_ID}"
+        current = self._disk.boot_id().encode()
+        is_same = bool(current) and self._disk.exists(path) and self._disk.read(path) == current
+        if not is_same:
+            replace_file(self._disk, path, current)
+        return not is_same
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """Offsets by partition. A broken checkpoint counts as empty: the logs know better."""

@@ -47,6 +47,7 @@ class SimulatedDisk:
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
         self.points = 0
+        self.boots = 1  # how often the machine has been switched on
         self.on_io: Callable[[IoPoint], None] | None = None  # may raise OSError, or crash the disk
         self.on_crash: Callable[[bool], None] | None = None  # told of a planned crash, and if power was lost
         self._incarnation = 0
@@ -98,6 +99,7 @@ class SimulatedDisk:
     def power_loss(self) -> None:
         """The host dies: of what was not synced, a prefix stays, possibly torn."""
         self._end_process("power loss")
+        self.boots += 1
         folders = list(dict.fromkeys(self.root.folders()))
         for folder in folders:
             folder.settle_prefix(self.chance)

@@ -116,6 +116,9 @@ class MountedDisk:
         self._disk.folder(folder)
         return self._disk.capacity_bytes
 
+    def boot_id(self) -> str:
+        return f"{self._disk.name} boot {self._disk.boots}"
+
     def lock(self, path: str) -> "SimulatedLock":
         self.open(path, create=True).close()
         self._disk.take_lock(path, self._incarnation)

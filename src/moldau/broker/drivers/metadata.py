@@ -41,9 +41,12 @@ class MetadataDriver:
         log_settings: MetadataLogSettings,
         machine_settings: Callable[[], MetadataSettings],
         failed: Callable[[BaseException], None],
+        has_lost_power: bool = False,
     ) -> None:
         """`machine_settings` is asked whenever a machine is made; `failed` hears of what must end this node."""
-        self._log = MetadataLog(data_folder, voter, disk, executor, clock, log_settings, self._fail)
+        self._log = MetadataLog(
+            data_folder, voter, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
+        )
         self._settings = log_settings
         self._failed = failed
         self._publisher = ImagePublisher()

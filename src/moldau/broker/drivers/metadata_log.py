@@ -62,6 +62,8 @@ class MetadataLog:
         clock: Clock,
         settings: MetadataLogSettings,
         failed: Callable[[BaseException], None],
+        *,
+        has_lost_power: bool = False,
     ) -> None:
         """`failed` hears of a sync that failed: nobody knows then what is on disk, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
@@ -76,6 +78,7 @@ class MetadataLog:
         self._clock = clock
         self._settings = settings
         self._failed = failed
+        self._has_lost_power = has_lost_power
         self._log: Log | None = None
         self._snapshots: list[SnapshotId] = []
         self._committed: Callable[[int], None] | None = None
@@ -106,6 +109,7 @@ class MetadataLog:
             now_ms=self._clock.wall_ms(),
             recovery_point=newest,
             log_start_offset=oldest_kept,
+            has_lost_power=self._has_lost_power,
         )
         if self._log.end_offset < newest:
             log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)

@@ -32,6 +32,7 @@ class LogStore:
         clock: Clock,
         *,
         is_clean: bool,
+        has_lost_power: bool,
         producer_expiration_ms: int,
     ) -> None:
         self._folder = folder
@@ -40,6 +41,7 @@ class LogStore:
         self._random = random
         self._clock = clock
         self._is_clean = is_clean
+        self._has_lost_power = has_lost_power
         self._producer_expiration_ms = producer_expiration_ms
         self._recovery_points = folder.read_checkpoint(RECOVERY_POINTS)
         self._start_offsets = folder.read_checkpoint(LOG_STARTS)
@@ -66,6 +68,8 @@ class LogStore:
             recovery_point=self._recovery_points.pop(name, 0) if is_known else 0,
             log_start_offset=self._start_offsets.pop(name, 0) if is_known else 0,
             is_clean=self._is_clean or not is_known,
+            has_lost_power=self._has_lost_power,
+            accepts_loss=settings.unclean_leader_election_enable,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms,
         )

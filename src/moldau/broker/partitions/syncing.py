@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from moldau.broker.meters import LatencyMeter
 from moldau.broker.partitions.partition import Partition
+from moldau.model.errors import StorageFailed
 from moldau.model.ports import Clock, Executor
+from moldau.storage.files import SyncFailed
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +21,7 @@ class Syncing:
     what it could not write: the node stops.
     """
 
-    def __init__(self, executor: Executor, clock: Clock, on_failure: Callable[[str, OSError], None]) -> None:
+    def __init__(self, executor: Executor, clock: Clock, on_failure: Callable[[str, SyncFailed], None]) -> None:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
@@ -46,8 +48,12 @@ class Syncing:
             while partition in self._wanted and partition.is_open:
                 self._wanted.discard(partition)
                 await self._sync(partition)
-        except OSError as error:
-            self._on_failure(f"{partition.name} could not be flushed", error)
+        except StorageFailed as error:
+            logger.debug("Not flushed, the log has failed: %s", error)
+        except SyncFailed as error:
+            self._on_failure(f"{partition.name} could not be synced", error)
+        except OSError as error:  # nothing is lost; the next append or the next round of upkeep tries again
+            logger.warning("%s could not be flushed and will be tried again: %s", partition.name, error)
         finally:
             del self._tasks[partition]
 
@@ -61,8 +67,8 @@ class Syncing:
         started_ms = self._clock.monotonic_ms()
         try:
             await self._executor.run(flush.run)
-        except OSError as error:
-            log.fail(f"{partition.name} could not be synced: {error}")
+        except (OSError, SyncFailed) as error:
+            log.flush_failed(flush, error)
             raise
         self.latency.finished(self._clock.monotonic_ms() - started_ms)
         log.finish_flush(flush)

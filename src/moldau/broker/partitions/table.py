@@ -11,14 +11,18 @@ from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
-from moldau.model.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from moldau.model.errors import NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from moldau.storage.recovery import CorruptLog
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
 
+REPAIR: Final = (
+    "To give up what follows the damage, set unclean.leader.election.enable=true on the topic and restart the broker."
+)
 SLICE_MS: Final = 5.0  # opening logs gives way to other work after so long
 
 
@@ -50,6 +54,7 @@ class Partitions:
         self._traffic: dict[str, TrafficMeter] = {}
         self.traffic_of_removed = TrafficMeter()  # so that totals never go down
         self._image = MetadataImage()
+        self._broken: dict[tuple[str, int], str] = {}  # offline because their log is damaged, and how
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -58,6 +63,8 @@ class Partitions:
         """The partition, if it is here."""
         partition = self._partitions.get((topic, index))
         if partition is None:
+            if (topic, index) in self._broken:
+                raise StorageFailed(f"{topic}-{index} is offline: {self._broken[topic, index]}.")
             if self._image.partition(topic, index) is not None:
                 raise NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
             raise UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
@@ -89,14 +96,19 @@ class Partitions:
             self._adjust(image, delta)
 
     def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
-        if self._node_id not in where.replicas:
+        if self._node_id not in where.replicas or (topic.name, index) in self._broken:
             return
         known = self._partitions.get((topic.name, index))
         if known is not None:
             known.leader_epoch = where.leader_epoch
             return
         name = TopicPartition(topic.name, index)
-        log = self._store.open(name, topic.topic_id, settings)
+        try:
+            log = self._store.open(name, topic.topic_id, settings)
+        except CorruptLog as error:
+            self._broken[name] = str(error)
+            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
+            return
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
         self._partitions[name] = Partition(
             name, topic.topic_id, log, where.leader_epoch, traffic, self._syncing.request, self._on_disk_error
@@ -105,6 +117,7 @@ class Partitions:
     async def _remove(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
+            self._broken.pop((topic.name, index), None)
             if partition is None or partition.topic_id != topic.topic_id:
                 continue
             del self._partitions[topic.name, index]

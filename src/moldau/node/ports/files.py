@@ -5,9 +5,12 @@ import fcntl
 import mmap
 import os
 import shutil
+from typing import Final
 
 from moldau.model.ports import Buffer, File
 from moldau.node.ports.capabilities import Capabilities
+
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class SystemFile:
@@ -159,6 +162,12 @@ class SystemDisk:
 
     def total_bytes(self, folder: str) -> int:
         return shutil.disk_usage(folder).total
+
+    def boot_id(self) -> str:
+        try:
+            return self.read(BOOT_ID).decode().strip()
+        except OSError:  # not Linux
+            return ""
 
     def lock(self, path: str) -> SystemFolderLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
