@@ -231,7 +231,7 @@ class AsyncClient(Cluster):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Fetched]:
         """One try at several partitions led by one broker; errors of partitions are in the result."""
-        views = {name: await self.topic(name) for name in {each.topic for each in offsets}}
+        views = {name: await self.topic(name) for name in dict.fromkeys(each.topic for each in offsets)}
         wanted = [
             (views[where.topic], self.metadata.leader(where.topic, where.partition), offset)
             for where, offset in offsets.items()
