@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from wire_mutants import Mutator
 from wire_samples import Samples, every_api_message, every_data_message
 
 from moldau.wire import codec, messages
@@ -20,56 +21,7 @@ from moldau.wire.primitives import uvarint
 MUTANTS_PER_MESSAGE = 250
 MEMORY_PER_BYTE_MAX = 40
 MEMORY_FIXED_BYTES = 20_000
-HOSTILE_NUMBERS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff\x0f", b"\x80" * 6)
 FETCH_12_UP_TO_ITS_TAGS = bytes(25) + b"\1\1\1"  # numbers, no topics, no forgotten ones, no rack
-
-
-class Mutator:
-    """Damages bytes the way line noise, old bugs and enemies do."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.ways: list[Callable[[bytearray], None]] = [
-            self.change_a_byte,
-            self.change_a_byte,
-            self.overwrite_with_a_hostile_number,
-            self.insert_a_hostile_number,
-            self.cut,
-            self.repeat_a_part,
-            self.append,
-        ]
-
-    def mutant(self, original: bytes) -> bytes:
-        body = bytearray(original)
-        for _ in range(self.random.choice((1, 1, 1, 2, 4))):
-            self.random.choice(self.ways)(body)
-        return bytes(body)
-
-    def change_a_byte(self, body: bytearray) -> None:
-        if body:
-            body[self.place(body)] = self.random.choice((0, 1, 0x7F, 0x80, 0xFF, self.random.randrange(256)))
-
-    def overwrite_with_a_hostile_number(self, body: bytearray) -> None:
-        number = self.random.choice(HOSTILE_NUMBERS)
-        at = self.place(body)
-        body[at : at + len(number)] = number
-
-    def insert_a_hostile_number(self, body: bytearray) -> None:
-        at = self.place(body)
-        body[at:at] = self.random.choice(HOSTILE_NUMBERS)
-
-    def cut(self, body: bytearray) -> None:
-        del body[self.place(body) :]
-
-    def repeat_a_part(self, body: bytearray) -> None:
-        start, stop = sorted((self.place(body), self.place(body)))
-        body[stop:stop] = body[start : min(stop, start + 100)]
-
-    def append(self, body: bytearray) -> None:
-        body += self.random.randbytes(self.random.randrange(1, 9))
-
-    def place(self, body: bytearray) -> int:
-        return int(self.random.random() * len(body))
 
 
 def decoder_of(name: str, version: int) -> Decoder:

@@ -1,7 +1,9 @@
 """Kafka's error codes, and the exceptions that carry one to a client."""
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
 class ErrorCode(IntEnum):
@@ -151,7 +153,9 @@ class KafkaError(Exception):
 
     @property
     def message(self) -> str:
-        return str(self) or self.code.name.lower().replace("_", " ")
+        """Of bounded length, because it may repeat a name that a peer made up."""
+        text = str(self) or self.code.name.lower().replace("_", " ")
+        return text if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX] + "…"
 
 
 class OffsetOutOfRange(KafkaError):

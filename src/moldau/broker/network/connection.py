@@ -155,20 +155,26 @@ class ServedConnection:
         try:
             waits_for = coroutine.send(None)
         except StopIteration as stop:
-            self._finish(api, context, stop.value, None)
+            response = stop.value
         except KafkaError as error:
-            self._finish(api, context, api.refuse(request, error, context.api_version), None)
+            response = api.refuse(request, error, context.api_version)
         except CloseConnection as order:
             self.give_up("handler", str(order))
+            return
         except Exception as error:
             self._answer_failure(api, request, context, error, None)
+            return
         else:
-            reply = _Reply(context.weight)
-            self._line_up(reply)
-            rest = _resumed(coroutine, waits_for)
-            task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._go_on_later(api, request, context, _resumed(coroutine, waits_for))
+            return
+        self._finish(api, context, response, None)
+
+    def _go_on_later(self, api: "Api", request: Any, context: RequestContext, rest: Any) -> None:
+        reply = _Reply(context.weight)
+        self._line_up(reply)
+        task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: _Reply) -> None:
         try:
