@@ -214,6 +214,86 @@ class CoordinatorLoadInProgress(KafkaError):
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+class OffsetMetadataTooLarge(KafkaError):
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class IllegalGeneration(KafkaError):
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class InconsistentGroupProtocol(KafkaError):
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class InvalidGroupId(KafkaError):
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class UnknownMemberId(KafkaError):
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class InvalidSessionTimeout(KafkaError):
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class RebalanceInProgress(KafkaError):
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class InvalidCommitOffsetSize(KafkaError):
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+class NonEmptyGroup(KafkaError):
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupIdNotFound(KafkaError):
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class MemberIdRequired(KafkaError):
+    code = ErrorCode.MEMBER_ID_REQUIRED
+
+
+class GroupMaxSizeReached(KafkaError):
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class FencedInstanceId(KafkaError):
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class GroupSubscribedToTopic(KafkaError):
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class UnstableOffsetCommit(KafkaError):
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class FencedMemberEpoch(KafkaError):
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpoch(KafkaError):
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class UnreleasedInstanceId(KafkaError):
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignor(KafkaError):
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class InvalidRegularExpression(KafkaError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 class InvalidTopic(KafkaError):
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
