@@ -107,7 +107,7 @@ def _codes(expressions: Sequence[ast.expr]) -> frozenset[str]:
 
 def gather() -> Evidence:
     """The evidence of this repository."""
-    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    paths = sorted(path for folder in ("tests", "extra") for path in (ROOT / folder).rglob("test_*.py"))
     tests = [test for path in paths for test in marked_tests(path.relative_to(ROOT).as_posix(), path.read_text())]
     known = mutants.recorded()
     caught = [mutant for mutant in mutants.load(mutants.LIST.read_text()) if mutant.digest in known]

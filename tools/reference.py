@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from moldau.broker.handlers.table import served_apis
+from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.router import Api
 from moldau.broker.settings import BrokerSettings
 from moldau.broker.topic_defaults import TOPIC_DEFAULTS
@@ -171,6 +172,19 @@ def _sentence(api: Api) -> str:
     return words[:1].upper() + words[1:]
 
 
+# Metrics -------------------------------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    rows = [[f"`{each.name}`", each.kind, code_list(each.labels), each.doc] for each in CATALOGUE]
+    return page(
+        "Metrics",
+        "Served for Prometheus at `http://localhost:9404/metrics`; the setting `moldau.metrics.listener` moves it. "
+        "Beside these there are the usual metrics of a process, whose names begin with `process_`.",
+        table(["metric", "kind", "labels", "what it says"], rows),
+    )
+
+
 # Decisions -----------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +204,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/broker-settings.md": broker_settings,
     "reference/topic-settings.md": topic_settings,
     "reference/error-codes.md": error_codes,
+    "reference/metrics.md": metrics,
     "decisions/README.md": decisions,
 }
 

@@ -84,6 +84,7 @@ GOOD: list[tuple[rules.FileRule, str, str]] = [
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: pass  # the process is gone"),
     (shape.prints, "src/moldau/cli/start.py", "print('here')"),
     (shape.sleeps_in_a_test, TEST, "import asyncio\nasyncio.sleep(0)"),
+    (shape.sleeps_in_a_test, TEST, "import time\ntime.sleep(1)  # any moment will do"),
 ]
 
 

@@ -141,6 +141,7 @@ async def test_a_frame_of_a_forbidden_length_closes_the_connection_and_says_why(
         writer.close()
 
 
+@pytest.mark.proves("P4", part="bounded memory on the broker")
 async def test_a_large_frame_that_is_only_announced_takes_no_memory() -> None:
     budget = ReceiveBudget(64 * MiB)
     buffer = ReceiveBuffer(budget)
