@@ -9,8 +9,8 @@ from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.rounds import Round
 from moldau.cli.errors import Complaint
 
-PRODUCE_NAME: Final = "librdkafka produce"
-CONSUME_NAME: Final = "librdkafka consume"
+PRODUCE_NAME: Final = "librdkafka produce, each record a request"
+CONSUME_NAME: Final = "librdkafka consume, each record a request"
 LATENCY_NAME: Final = "librdkafka acknowledge"
 QUEUE_MESSAGES_MAX: Final = 100_000
 CONSUMED_AT_ONCE: Final = 10_000

@@ -1,0 +1,87 @@
+"""Every kind of measurement once, very small, against a real broker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.cli.bench import end_to_end, fetching, footprint, latency
+from moldau.cli.bench.bench import Bench, Load
+from moldau.cli.bench.cluster import any_cluster, own_broker
+from moldau.cli.bench.footprint import measure_footprint
+from moldau.cli.bench.generator import Generator
+from moldau.cli.bench.latency import LatencyCase
+from moldau.cli.bench.producing import ProduceCase, run_produce
+from moldau.cli.bench.reports import report
+from moldau.cli.bench.requests import Shape
+from moldau.cli.bench.session import stall_p99_ms
+from moldau.cli.bench.targets import footprint_verdicts
+from moldau.model.units import MiB
+
+BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
+PACED = LatencyCase(Shape(10, 100), bytes_per_s=1e6, seconds=0.2)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("bench")
+    with own_broker(folder) as cluster, Generator() as generator:
+        yield Bench(cluster, generator, folder, connections=2, rounds=1, tell=lambda _: None)
+
+
+def test_produce_is_measured_beside_the_plain_loop(bench: Bench) -> None:
+    case = ProduceCase("small", Shape(10, 100), BRIEF)
+    measured = run_produce(bench, [case])
+    assert measured.keys() == {case.name, case.plain_name}
+    (found,) = measured[case.name]
+    assert found.records == found.requests * 10
+    assert 1 < found.cpu_us < 100_000
+    assert json.loads(json.dumps(report(measured, [])))
+
+
+def test_what_a_round_wrote_is_gone_after_it(bench: Bench) -> None:
+    run_produce(bench, [ProduceCase("small", Shape(10, 100), BRIEF)], with_baselines=False)
+    assert bench.cluster.data is not None
+    assert not list(bench.cluster.data.glob("moldau-bench-*"))
+
+
+def test_fetch_is_measured_beside_sendfile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "FILLING", Load(in_flight=3, bytes_max=4 * MiB, seconds_max=5.0))
+    measured = fetching.run_fetch(bench, BRIEF, fetch_bytes=256 * 1024)
+    (ours,), (plain,) = measured[fetching.NAME], measured[fetching.PLAIN_NAME]
+    assert ours.bytes // ours.requests == plain.bytes // plain.requests
+    assert 200_000 < ours.bytes // ours.requests <= 256 * 1024
+
+
+def test_latency_is_measured_beside_an_echo(bench: Bench) -> None:
+    measured = latency.run_latency(bench, PACED)
+    (ours,), (echo,) = measured[latency.NAME], measured[latency.ECHO_NAME]
+    assert len(ours.samples_ms) > 100
+    assert len(echo.samples_ms) > 100
+
+
+def test_records_are_followed_from_end_to_end(bench: Bench) -> None:
+    (found,) = end_to_end.run_end_to_end(bench, PACED)[end_to_end.NAME]
+    assert len(found.samples_ms) > 100
+    assert min(found.samples_ms) > 0
+
+
+def test_stalls_of_the_broker_are_read(bench: Bench) -> None:
+    assert stall_p99_ms(bench, {}) is not None
+
+
+def test_a_cluster_that_is_not_ours_is_measured_without_cpu(bench: Bench) -> None:
+    with any_cluster(bench.cluster.bootstrap_servers) as cluster:
+        elsewhere = Bench(cluster, bench.generator, bench.folder, connections=1, rounds=1, tell=lambda _: None)
+        measured = run_produce(elsewhere, [ProduceCase("small", Shape(10, 100), BRIEF)])
+    assert measured.keys() == {"small"}
+    assert measured["small"][0].server_cpu_s is None
+
+
+def test_a_footprint_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "SETTLE_S", 0.05)
+    found = measure_footprint(tmp_path, lambda _: None, connections=20, partitions=10)
+    assert found.idle_bytes > 10_000_000
+    assert found.partitions_start_s > 0
+    assert len(footprint_verdicts(found)) == 4

@@ -1,0 +1,65 @@
+"""What is made of measurements."""
+
+import pytest
+
+from moldau.cli.bench.rounds import Round, interleave
+from moldau.cli.bench.statistics import Spread, latencies, quantile, ratios, spread
+
+
+def test_a_spread_has_the_middle_the_least_and_the_greatest() -> None:
+    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
+    assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0)
+
+
+def test_nothing_measured_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        spread([])
+    with pytest.raises(ValueError, match="nothing was measured"):
+        quantile([], 0.5)
+
+
+def test_ratios_are_taken_round_by_round_so_a_slow_machine_cancels_out() -> None:
+    assert ratios([10.0, 1.0, 8.0], [20.0, 2.0, 10.0]) == Spread(0.5, 0.5, 0.8)
+
+
+def test_ratios_need_both_sides_of_every_round() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        ratios([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)])
+def test_a_quantile_is_the_nearest_rank(share: float, expected: float) -> None:
+    assert quantile([float(each) for each in range(1, 101)], share) == expected
+
+
+def test_latencies_need_no_order() -> None:
+    found = latencies([float(each) for each in range(1000, 0, -1)])
+    assert (found.count, found.p50_ms, found.p99_ms, found.p999_ms, found.max_ms) == (1000, 500.0, 990.0, 999.0, 1000.0)
+
+
+def test_one_sample_is_every_quantile() -> None:
+    found = latencies([7.0])
+    assert (found.p50_ms, found.p99_ms, found.p999_ms, found.max_ms) == (7.0, 7.0, 7.0, 7.0)
+
+
+def test_a_round_tells_rates_and_cost() -> None:
+    measured = Round(requests=100, elapsed_s=2.0, bytes=1000, records=500, server_cpu_s=0.001)
+    assert measured.requests_per_s == 50
+    assert measured.bytes_per_s == 500
+    assert measured.records_per_s == 250
+    assert measured.cpu_us == pytest.approx(10.0)
+
+
+def test_subjects_take_turns_after_each_has_warmed_up() -> None:
+    calls: list[str] = []
+
+    def subject(name: str) -> Round:
+        calls.append(name)
+        return Round(len(calls), 1.0)
+
+    told: list[str] = []
+    found = interleave({"a": lambda: subject("a"), "b": lambda: subject("b")}, 2, told.append)
+    assert calls == ["a", "b", "a", "b", "a", "b"]
+    assert [each.requests for each in found["a"]] == [3, 5]
+    assert told[0] == "a: warming up"
+    assert told[-1] == "b: round 2 of 2"
