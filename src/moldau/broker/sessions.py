@@ -1,9 +1,11 @@
 """Fetch sessions (KIP-227): a client names its partitions once, later fetches carry only what changed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from moldau.broker.partitions.waiting import FetchWait
 from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID
 from moldau.model.ports import Random
@@ -48,9 +50,12 @@ class Session:
     used_ms: float
     epoch: int = 1
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+    waiting: FetchWait | None = None
 
     def served(self, key: Key) -> None:
-        self.wanted[key] = self.wanted.pop(key)
+        wanted = self.wanted.pop(key, None)  # another request of the session may have forgotten it meanwhile
+        if wanted is not None:
+            self.wanted[key] = wanted
 
 
 @dataclass(slots=True)
@@ -64,6 +69,18 @@ class Fetching:
     @property
     def session_id(self) -> int:
         return self.session.session_id if self.session else NO_SESSION
+
+    @contextmanager
+    def waits(self, wait: FetchWait) -> Iterator[None]:
+        """The session knows of the wait, so that its end can end it."""
+        if self.session is None:
+            yield
+            return
+        self.session.waiting = wait
+        try:
+            yield
+        finally:
+            self.session.waiting = None
 
     def is_worth_telling(self, key: Key, wanted: Wanted, answer: Any) -> bool:
         """Whether an incremental answer has to mention the partition; remembers what it says."""
@@ -104,7 +121,7 @@ class FetchSessions:
         named = _named(request.topics, uses_topic_ids)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
-                self._sessions.pop(request.session_id, None)
+                self._end(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not named:
                 return Fetching(named, None, is_incremental=False)
             session = self._create(named, uses_topic_ids, now_ms)
@@ -118,6 +135,12 @@ class FetchSessions:
         for key in _keys(request.forgotten_topics_data, uses_topic_ids):
             session.wanted.pop(key, None)
         return Fetching(dict(session.wanted), session, is_incremental=True)
+
+    def _end(self, session_id: int) -> None:
+        """A fetch of the session that still waits is answered now: a client that closes waits for nothing else."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.waiting is not None:
+            session.waiting.wake()
 
     def _continue(self, request: Any, uses_topic_ids: bool, now_ms: float) -> Session:
         session = self._sessions.get(request.session_id)

@@ -49,7 +49,8 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
     if reading.bytes < request.min_bytes and not reading.has_error and request.max_wait_ms > 0 and reading.partitions:
         wait = FetchWait(request.min_bytes - reading.bytes)
         wait.watch(reading.partitions)
-        await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
+        with fetching.waits(wait):
+            await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
         reading = _read(request, fetching, context)
     for answer in reading.answers.values():
         if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
