@@ -49,6 +49,11 @@ test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; n
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load
 
+.PHONY: sim
+sim: $(DEV_STAMP) ## simulate a broker under crashes, power losses, failing disks; SEEDS=100 of each
+	@for trouble in process power disk; do \
+	  $(BIN)/python -m moldau.testing.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+
 .PHONY: check
 check: $(DEV_STAMP) ## format, lint, types, layers, house rules
 	$(BIN)/ruff format --check .

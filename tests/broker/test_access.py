@@ -1,5 +1,6 @@
 """Every API asks before it answers: with an authoriser that denies all, none tells or changes anything."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from broker_scene import Scene, batch, on_broker
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.handlers.table import served_apis
 from moldau.model.errors import ErrorCode
-from moldau.wire import messages
+from moldau.wire import messages as m
 
 OPEN_TO_ALL = {"ApiVersions"}
 REFUSALS = {
@@ -31,68 +32,65 @@ class DenyAll:
         return False
 
 
-def _request(name: str) -> Any:
-    """Something an API would answer if it were allowed to."""
-    m = messages
-    make: dict[str, Any] = {
-        "Produce": lambda: m.ProduceRequest(
-            acks=1,
-            topic_data=[
-                m.ProduceRequest.TopicProduceData(
-                    name="t", partition_data=[m.ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))]
-                )
-            ],
-        ),
-        "Fetch": lambda: m.FetchRequest(
-            topics=[m.FetchRequest.FetchTopic(topic="t", partitions=[m.FetchRequest.FetchPartition(partition=0)])]
-        ),
-        "ListOffsets": lambda: m.ListOffsetsRequest(
-            topics=[
-                m.ListOffsetsRequest.ListOffsetsTopic(
-                    name="t", partitions=[m.ListOffsetsRequest.ListOffsetsPartition(timestamp=-1)]
-                )
-            ]
-        ),
-        "Metadata": lambda: m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")]),
-        "CreateTopics": lambda: m.CreateTopicsRequest(
-            topics=[m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
-        ),
-        "DeleteTopics": lambda: m.DeleteTopicsRequest(topic_names=["t"]),
-        "DeleteRecords": lambda: m.DeleteRecordsRequest(
-            topics=[
-                m.DeleteRecordsRequest.DeleteRecordsTopic(
-                    name="t", partitions=[m.DeleteRecordsRequest.DeleteRecordsPartition()]
-                )
-            ]
-        ),
-        "FindCoordinator": lambda: m.FindCoordinatorRequest(key="g", coordinator_keys=["g"]),
-        "InitProducerId": lambda: m.InitProducerIdRequest(),
-        "OffsetForLeaderEpoch": lambda: m.OffsetForLeaderEpochRequest(
-            topics=[
-                m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
-                    topic="t", partitions=[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition()]
-                )
-            ]
-        ),
-        "DescribeConfigs": lambda: m.DescribeConfigsRequest(
-            resources=[m.DescribeConfigsRequest.DescribeConfigsResource(resource_type=4, resource_name="1")]
-        ),
-        "AlterConfigs": lambda: m.AlterConfigsRequest(
-            resources=[m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
-        ),
-        "DescribeLogDirs": lambda: m.DescribeLogDirsRequest(topics=None),
-        "CreatePartitions": lambda: m.CreatePartitionsRequest(
-            topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)]
-        ),
-        "IncrementalAlterConfigs": lambda: m.IncrementalAlterConfigsRequest(
-            resources=[m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="1")]
-        ),
-        "DescribeCluster": lambda: m.DescribeClusterRequest(),
-        "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
-            topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]
-        ),
-    }
-    return make[name]()
+# Something each API would answer if it were allowed to.
+REQUESTS: dict[str, Callable[[], Any]] = {
+    "Produce": lambda: m.ProduceRequest(
+        acks=1,
+        topic_data=[
+            m.ProduceRequest.TopicProduceData(
+                name="t", partition_data=[m.ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))]
+            )
+        ],
+    ),
+    "Fetch": lambda: m.FetchRequest(
+        topics=[m.FetchRequest.FetchTopic(topic="t", partitions=[m.FetchRequest.FetchPartition(partition=0)])]
+    ),
+    "ListOffsets": lambda: m.ListOffsetsRequest(
+        topics=[
+            m.ListOffsetsRequest.ListOffsetsTopic(
+                name="t", partitions=[m.ListOffsetsRequest.ListOffsetsPartition(timestamp=-1)]
+            )
+        ]
+    ),
+    "Metadata": lambda: m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")]),
+    "CreateTopics": lambda: m.CreateTopicsRequest(
+        topics=[m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+    ),
+    "DeleteTopics": lambda: m.DeleteTopicsRequest(topic_names=["t"]),
+    "DeleteRecords": lambda: m.DeleteRecordsRequest(
+        topics=[
+            m.DeleteRecordsRequest.DeleteRecordsTopic(
+                name="t", partitions=[m.DeleteRecordsRequest.DeleteRecordsPartition()]
+            )
+        ]
+    ),
+    "FindCoordinator": lambda: m.FindCoordinatorRequest(key="g", coordinator_keys=["g"]),
+    "InitProducerId": lambda: m.InitProducerIdRequest(),
+    "OffsetForLeaderEpoch": lambda: m.OffsetForLeaderEpochRequest(
+        topics=[
+            m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                topic="t", partitions=[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition()]
+            )
+        ]
+    ),
+    "DescribeConfigs": lambda: m.DescribeConfigsRequest(
+        resources=[m.DescribeConfigsRequest.DescribeConfigsResource(resource_type=4, resource_name="1")]
+    ),
+    "AlterConfigs": lambda: m.AlterConfigsRequest(
+        resources=[m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
+    ),
+    "DescribeLogDirs": lambda: m.DescribeLogDirsRequest(topics=None),
+    "CreatePartitions": lambda: m.CreatePartitionsRequest(
+        topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)]
+    ),
+    "IncrementalAlterConfigs": lambda: m.IncrementalAlterConfigsRequest(
+        resources=[m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="1")]
+    ),
+    "DescribeCluster": lambda: m.DescribeClusterRequest(),
+    "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
+        topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]
+    ),
+}
 
 
 def _codes(answer: Any) -> list[int]:
@@ -122,7 +120,7 @@ def _refused(name: str, version: int) -> None:
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        answer = await talker.ask(version, _request(name))
+        answer = await talker.ask(version, REQUESTS[name]())
         codes = {ErrorCode(code) for code in _codes(answer)} - {ErrorCode.NONE}
         if not (name == "DescribeLogDirs" and version < 3):  # no place for an error there
             assert codes
@@ -147,7 +145,7 @@ def test_a_list_of_all_topics_leaves_out_those_one_may_not_see() -> None:
         await scene.create("open-1")
         await scene.create("closed-1")
         talker = await scene.connect()
-        answer = await talker.ask(12, messages.MetadataRequest(topics=None, include_topic_authorized_operations=True))
+        answer = await talker.ask(12, m.MetadataRequest(topics=None, include_topic_authorized_operations=True))
         assert [topic.name for topic in answer.topics] == ["open-1"]
         bits = answer.topics[0].topic_authorized_operations
         assert bits == 1 << Operation.DESCRIBE.value | 1 << Operation.CREATE.value
