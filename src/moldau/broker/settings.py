@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.broker.topic_defaults import log_defaults
+from moldau.machines.groups.settings import GroupSettings
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
 from moldau.model.settings import INT_MAX, SHORT_MAX, Kind, Scope, parse_fields, setting
@@ -385,6 +386,7 @@ class BrokerSettings(
     FetchSettings,
     UpkeepSettings,
     ProducerSettings,
+    GroupSettings,
     MetadataLogSettings,
     ObservationSettings,
 ):

@@ -7,14 +7,13 @@ from moldau.model.kafka_settings.row import (
     CLUSTER,
     INT,
     LIST,
-    LONG,
     SHORT,
     STRING,
     one_of_in_any_case,
     row,
 )
 from moldau.model.settings import INT_MAX, Setting
-from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, MiB
 
 
 def _timeouts(prefix: str, word: str) -> tuple[Setting, ...]:
@@ -40,10 +39,6 @@ def _timeouts(prefix: str, word: str) -> tuple[Setting, ...]:
 
 
 GROUPS: Final = (
-    row("group.initial.rebalance.delay.ms", INT, 3 * SECOND_MS, "A new classic group's wait for more members."),
-    row("group.min.session.timeout.ms", INT, 6 * SECOND_MS, "The least session timeout of a classic member."),
-    row("group.max.session.timeout.ms", INT, 30 * MINUTE_MS, "The longest session timeout of a classic member."),
-    row("group.max.size", INT, INT_MAX, "The most members of a classic group.", at_least=1),
     row("group.coordinator.threads", INT, 4, "Threads for group work.", at_least=1),
     row("group.coordinator.append.linger.ms", INT, -1, "How long group records are gathered.", at_least=-1),
     row("group.coordinator.new.enable", BOOLEAN, True, "Use Kafka's newer group code.", is_internal=True),
@@ -80,11 +75,8 @@ GROUPS: Final = (
 )
 
 OFFSETS: Final = (
-    row("offset.metadata.max.bytes", INT, 4 * KiB, "The longest note that may go with a committed offset."),
     row("offsets.commit.timeout.ms", INT, 5 * SECOND_MS, "How long a commit waits for the replicas.", at_least=1),
     row("offsets.load.buffer.size", INT, 5 * MiB, "Read size when offsets are loaded.", at_least=1),
-    row("offsets.retention.check.interval.ms", LONG, 10 * MINUTE_MS, "How often old offsets are dropped.", at_least=1),
-    row("offsets.retention.minutes", INT, 7 * 24 * 60, "How long an empty group's offsets are kept.", at_least=1),
     row("offsets.topic.compression.codec", INT, 0, "The codec of the offsets topic."),
     row("offsets.topic.num.partitions", INT, 50, "Partitions of the offsets topic.", at_least=1),
     row("offsets.topic.replication.factor", SHORT, 3, "Replicas of the offsets topic.", at_least=1),

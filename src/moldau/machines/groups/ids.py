@@ -1,0 +1,16 @@
+"""Ids that a coordinator gives to members."""
+
+from typing import Final
+
+_UUID_BYTES: Final = 16
+
+
+def member_id_from(prefix: str, randomness: bytes) -> str:
+    """An id that nobody else has: the client's or instance's name, and a random (version 4) UUID."""
+    raw = bytearray(randomness[:_UUID_BYTES])
+    if len(raw) != _UUID_BYTES:
+        raise ValueError("a member id takes 16 random bytes")
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    digits = raw.hex()
+    return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

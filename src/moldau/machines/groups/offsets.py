@@ -1,0 +1,173 @@
+"""Committed offsets: who may commit, what is fetched, and when an offset is forgotten."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from moldau.machines.groups.draft import Draft
+from moldau.machines.groups.group import Group
+from moldau.machines.groups.records import NO_TIMESTAMP, offset_record
+from moldau.machines.groups.settings import DECISION_BYTES_MAX
+from moldau.machines.groups.state import GroupsState, Offsets
+from moldau.model.errors import (
+    ErrorCode,
+    GroupIdNotFound,
+    IllegalGeneration,
+    InvalidCommitOffsetSize,
+    KafkaError,
+)
+from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.wire import messages
+
+CommitTopic = messages.OffsetCommitResponse.OffsetCommitResponseTopic
+CommitPartition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+FetchGroup = messages.OffsetFetchResponse.OffsetFetchResponseGroup
+FetchTopic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
+FetchPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
+DeleteTopic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
+DeletePartition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
+
+DEFAULT_RETENTION: Final = -1
+KNOWS_MISSING_GROUPS_FROM: Final = 9  # the version of OffsetCommit
+_RECORD_BYTES: Final = 64  # of an offset's record beside its texts, roughly
+
+
+def check_commit(group: Group | None, request: messages.OffsetCommitRequest, api_version: int) -> None:
+    """Whether whoever commits is entitled to. Without a group anybody is who does not claim to be a member."""
+    if group is not None:
+        group.check_commit(request, api_version)
+    elif request.generation_id_or_member_epoch >= 0:
+        if api_version >= KNOWS_MISSING_GROUPS_FROM:
+            raise GroupIdNotFound(f"There is no group {request.group_id}.")
+        raise IllegalGeneration(f"There is no group {request.group_id}.")
+
+
+def commit(draft: Draft, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
+    """Each partition is committed or refused by itself."""
+    _check_size(request)
+    retention_ms, now_ms = request.retention_time_ms, draft.now.wall_ms
+    expires_ms = NO_TIMESTAMP if retention_ms == DEFAULT_RETENTION else now_ms + retention_ms
+    note_max = draft.settings.offset_metadata_max_bytes
+    topics = []
+    for topic in request.topics:
+        outcomes = []
+        for each in topic.partitions:
+            error = ErrorCode.NONE
+            if len(each.committed_metadata or "") > note_max:  # Kafka counts characters here, in spite of the name
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                value = _committed(each, now_ms, expires_ms)
+                draft.records.append(offset_record(request.group_id, topic.name, each.partition_index, value))
+            outcomes.append(CommitPartition(partition_index=each.partition_index, error_code=error))
+        topics.append(CommitTopic(topic_id=topic.topic_id, name=topic.name, partitions=outcomes))
+    return messages.OffsetCommitResponse(topics=topics)
+
+
+def _committed(
+    partition: messages.OffsetCommitRequest.OffsetCommitRequestPartition, now_ms: int, expires_ms: int
+) -> messages.OffsetCommitValue:
+    """What the log is told. The one version that can say when an offset expires cannot say its leader epoch."""
+    return messages.OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch if expires_ms == NO_TIMESTAMP else NO_EPOCH,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now_ms,
+        expire_timestamp=expires_ms,
+    )
+
+
+def _check_size(request: messages.OffsetCommitRequest) -> None:
+    """One commit may not fill the log."""
+    texts = (
+        len(request.group_id) + len(topic.name) + len(each.committed_metadata or "") + _RECORD_BYTES
+        for topic in request.topics
+        for each in topic.partitions
+    )
+    if sum(texts) > DECISION_BYTES_MAX:
+        raise InvalidCommitOffsetSize("More offsets than can be written at once.")
+
+
+def fetch(
+    state: GroupsState,
+    group: Group | None,
+    request: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
+    *,
+    require_stable: bool,  # noqa: ARG001
+) -> FetchGroup:
+    """What was committed; a partition without an offset has the offset -1. Without topics, everything there is."""
+    offsets = state.offsets.get(request.group_id, {})
+    if group is not None:
+        try:
+            group.check_fetch(request.member_id, request.member_epoch)
+        except KafkaError as refusal:
+            return FetchGroup(group_id=request.group_id, error_code=refusal.code)
+    if request.topics is None:
+        topics = [
+            FetchTopic(name=name, partitions=[_fetched(index, each) for index, each in partitions.items()])
+            for name, partitions in offsets.items()
+        ]
+    else:
+        topics = [_fetched_topic(offsets, topic) for topic in request.topics]
+    return FetchGroup(group_id=request.group_id, topics=topics)
+
+
+def _fetched_topic(offsets: Offsets, topic: messages.OffsetFetchRequest.OffsetFetchRequestTopics) -> FetchTopic:
+    partitions = offsets.get(topic.name, {})
+    return FetchTopic(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        partitions=[_fetched(index, partitions.get(index)) for index in topic.partition_indexes],
+    )
+
+
+def _fetched(index: int, committed: messages.OffsetCommitValue | None) -> FetchPartition:
+    if committed is None:
+        return FetchPartition(
+            partition_index=index, committed_offset=NO_OFFSET, committed_leader_epoch=NO_EPOCH, metadata=""
+        )
+    return FetchPartition(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def delete(
+    draft: Draft, state: GroupsState, group: Group, request: messages.OffsetDeleteRequest
+) -> messages.OffsetDeleteResponse:
+    """Offsets of topics that nobody in the group reads are forgotten."""
+    offsets = state.offsets.get(request.group_id, {})
+    topics = []
+    for topic in request.topics:
+        is_refused = group.is_subscribed(topic.name)
+        error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_refused else ErrorCode.NONE
+        indexes = list(dict.fromkeys(each.partition_index for each in topic.partitions))
+        known = {} if is_refused else offsets.get(topic.name, {})
+        draft.records += [
+            offset_record(request.group_id, topic.name, index, None) for index in indexes if index in known
+        ]
+        outcomes = [DeletePartition(partition_index=index, error_code=error) for index in indexes]
+        topics.append(DeleteTopic(name=topic.name, partitions=outcomes))
+    return messages.OffsetDeleteResponse(topics=topics)
+
+
+def forget_all(draft: Draft, state: GroupsState, group_id: str) -> None:
+    """The group goes, and its offsets with it."""
+    for topic, partitions in state.offsets.get(group_id, {}).items():
+        draft.records += [offset_record(group_id, topic, index, None) for index in partitions]
+
+
+def expired(offsets: Offsets, group: Group, retention_ms: int, now_ms: int) -> Iterator[tuple[str, int]]:
+    """The offsets that need not be kept any longer, by topic and partition."""
+    base = group.expiry_base()
+    if base is None:
+        return
+    for topic, partitions in offsets.items():
+        if group.is_subscribed(topic):
+            continue
+        for index, committed in partitions.items():
+            expires_ms = committed.expire_timestamp
+            if expires_ms == NO_TIMESTAMP:
+                expires_ms = base(committed) + retention_ms
+            if now_ms >= expires_ms:
+                yield topic, index

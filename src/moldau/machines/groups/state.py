@@ -1,0 +1,76 @@
+"""The replicated state of a shard: what its records say, and nothing else. Only `apply` changes it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from moldau.machines.groups.records import Record
+from moldau.wire import messages
+
+Offsets = dict[str, dict[int, messages.OffsetCommitValue]]
+"""The offsets of a group by topic and partition."""
+
+
+class GroupsState:
+    """Groups and their offsets. The values are the messages of the log; nobody changes one after it was applied."""
+
+    __slots__ = ("classic", "offsets")
+
+    def __init__(self) -> None:
+        self.classic: dict[str, messages.GroupMetadataValue] = {}
+        self.offsets: dict[str, Offsets] = {}
+
+    def apply(self, record: Record) -> None:
+        """Take up one record; of a kind that nobody here reads, nothing is kept."""
+        key, value = record
+        applier = _APPLY.get(type(key))
+        if applier is not None:
+            applier(self, key, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupsState) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def group_ids(self) -> Iterator[str]:
+        """Every group that the log knows, once each; one that only has offsets is a group too."""
+        yield from self.classic
+        yield from (group_id for group_id in self.offsets if group_id not in self.classic)
+
+    def offset(self, group_id: str, topic: str, partition: int) -> messages.OffsetCommitValue | None:
+        """What was last committed for a partition."""
+        return self.offsets.get(group_id, {}).get(topic, {}).get(partition)
+
+    def _apply_offset(self, key: messages.OffsetCommitKey, value: messages.OffsetCommitValue | None) -> None:
+        if value is None:
+            self._forget_offset(key)
+            return
+        topics = self.offsets.get(key.group)
+        if topics is None:
+            topics = self.offsets[key.group] = {}
+        partitions = topics.get(key.topic)
+        if partitions is None:
+            partitions = topics[key.topic] = {}
+        partitions[key.partition] = value
+
+    def _forget_offset(self, key: messages.OffsetCommitKey) -> None:
+        topics = self.offsets.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is not None and not partitions:
+            del topics[key.topic]
+            if not topics:
+                del self.offsets[key.group]
+
+    def _apply_group(self, key: messages.GroupMetadataKey, value: messages.GroupMetadataValue | None) -> None:
+        if value is None:
+            self.classic.pop(key.group, None)
+        else:
+            self.classic[key.group] = value
+
+
+_APPLY: Final[dict[type, Callable[[GroupsState, Any, Any], None]]] = {
+    messages.GroupMetadataKey: GroupsState._apply_group,
+    messages.LegacyOffsetCommitKey: GroupsState._apply_offset,
+    messages.OffsetCommitKey: GroupsState._apply_offset,
+}
