@@ -15,22 +15,27 @@ STEPS_MAX: Final = 2048
 class Turn:
     """One request's steps. Whoever runs out of its turn is heavy: nothing more of its connection begins meanwhile."""
 
-    __slots__ = ("_began_ms", "_context", "_steps")
+    __slots__ = ("_began_ms", "_clock", "_context", "_look_at", "_steps")
 
     def __init__(self, context: "RequestContext") -> None:
         self._context = context
-        self._steps = 0
-        self._began_ms = context.broker.clock.monotonic_ms()
+        self._clock = context.broker.clock
+        self._begin()
 
-    def is_over(self) -> bool:
-        """To be asked at every step; then `await turn.next()`."""
-        self._steps += 1
-        if self._steps % STEPS_PER_LOOK:
+    def is_over(self, steps: int = 1) -> bool:
+        """To be asked after every step, or after some; then `await turn.next()`."""
+        self._steps += steps
+        if self._steps < self._look_at:
             return False
-        return self._steps >= STEPS_MAX or self._context.broker.clock.monotonic_ms() - self._began_ms >= TURN_MS
+        self._look_at = self._steps + STEPS_PER_LOOK
+        return self._steps >= STEPS_MAX or self._clock.monotonic_ms() - self._began_ms >= TURN_MS
 
     async def next(self) -> None:
         self._context.weight = ALONE
         await asyncio.sleep(0)
+        self._begin()
+
+    def _begin(self) -> None:
         self._steps = 0
-        self._began_ms = self._context.broker.clock.monotonic_ms()
+        self._look_at = STEPS_PER_LOOK
+        self._began_ms = self._clock.monotonic_ms()

@@ -337,6 +337,14 @@ class Log:
         """Timestamp and offset of the first record that is not older than `timestamp`."""
         return timestamps.first_at_or_after(self._segments.all, timestamp, self.start_offset)
 
+    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> bytes | None:
+        """The first batch from `from_offset` on whose header promises such a record; the caller looks into it."""
+        return timestamps.batch_at_or_after(self._segments.all, timestamp, max(from_offset, self.start_offset))
+
+    @property
+    def newest_timestamp(self) -> int:
+        return timestamps.newest_timestamp(self._segments.all)
+
     def max_timestamp(self) -> tuple[int, int] | None:
         """The largest timestamp and the offset of the first record that has it."""
         return timestamps.newest(self._segments.all)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from moldau.records.header import read_header
 from moldau.records.record import iterate_records
 from moldau.storage.scan import walk
 from moldau.storage.segment import Segment
@@ -9,32 +10,41 @@ from moldau.storage.segment import Segment
 
 def first_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
     """Timestamp and offset of the first record, in log order, that is not older than `timestamp`."""
-    for segment in segments:
-        if segment.newest_timestamp()[0] < timestamp:
-            continue
-        found = _search(segment, timestamp, start_offset)
-        if found is not None:
-            return found
+    while (batch := batch_at_or_after(segments, timestamp, start_offset)) is not None:
+        for record in iterate_records(batch):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return record.timestamp, record.offset
+        start_offset = read_header(batch).next_offset
     return None
 
 
-def _search(segment: Segment, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+def batch_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset: int) -> bytes | None:
+    """The first batch from `start_offset` on that has a record not older than `timestamp`, if its header is right."""
+    for segment in segments:
+        if segment.newest_timestamp()[0] >= timestamp:
+            found = _search(segment, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _search(segment: Segment, timestamp: int, start_offset: int) -> bytes | None:
     begin = segment.find(max(segment.offset_older_than(timestamp), start_offset))
     if begin is None:
         return None
     file = segment.open_file()
     for position, header in walk(file, begin[0], segment.size_bytes):
-        if header.max_timestamp < timestamp or header.last_offset < start_offset:
-            continue
-        for record in iterate_records(file.pread(header.size_bytes, position)):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return record.timestamp, record.offset
+        if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+            return file.pread(header.size_bytes, position)
     return None
+
+
+def newest_timestamp(segments: Sequence[Segment]) -> int:
+    """The log's largest, -1 if it has none."""
+    return max(segment.newest_timestamp()[0] for segment in segments)
 
 
 def newest(segments: Sequence[Segment]) -> tuple[int, int] | None:
     """Timestamp and offset of the first record that has the log's largest timestamp."""
-    timestamp, segment = max(
-        ((segment.newest_timestamp()[0], segment) for segment in segments), key=lambda pair: pair[0]
-    )
-    return _search(segment, timestamp, 0) if timestamp >= 0 else None
+    timestamp = newest_timestamp(segments)
+    return first_at_or_after(segments, timestamp, 0) if timestamp >= 0 else None

@@ -3,7 +3,7 @@
 from typing import Final
 
 # All elements of all arrays of one message together. A request comes from anybody; a response from a broker we chose.
-REQUEST_ELEMENTS_MAX: Final = 100_000
+REQUEST_ELEMENTS_MAX: Final = 50_000
 RESPONSE_ELEMENTS_MAX: Final = 8_000_000
 
 # Tagged fields in one tag section. Kafka has never used more than four.

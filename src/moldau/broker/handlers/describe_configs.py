@@ -6,6 +6,7 @@ from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
 from moldau.broker.context import RequestContext
 from moldau.broker.setting_values import DescribedSetting, describe_broker, describe_cluster, describe_topic
+from moldau.broker.turns import Turn
 from moldau.machines.metadata.image import ResourceType
 from moldau.machines.metadata.names import check_topic_name
 from moldau.model.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
@@ -18,7 +19,18 @@ Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
     """Each resource is described or refused by itself."""
-    return DescribeConfigsResponse(results=[_answer(asked, request, context) for asked in request.resources])
+    # Each question once, however often it is asked: an answer is a thousand times as long.
+    questions = {
+        (asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())): asked
+        for asked in request.resources
+    }
+    turn = Turn(context)
+    answers = []
+    for asked in questions.values():
+        answers.append(_answer(asked, request, context))
+        if turn.is_over(1 + len(answers[-1].configs)):
+            await turn.next()
+    return DescribeConfigsResponse(results=answers)
 
 
 def _answer(asked: Asked, request: DescribeConfigsRequest, context: RequestContext) -> Answer:

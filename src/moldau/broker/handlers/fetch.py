@@ -7,6 +7,7 @@ from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiting import FetchWait
 from moldau.broker.sessions import Fetching, Key, Wanted
+from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,
@@ -23,6 +24,7 @@ READ_COMMITTED: Final = 1
 TOPIC_IDS_FROM: Final = 13
 PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead, so a short slice is there as a whole or not
 WAIT_MS_MAX: Final = 300_000
+PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many is heavy to carry
 
 PartitionAnswer = FetchResponse.PartitionData
 TopicAnswer = FetchResponse.FetchableTopicResponse
@@ -32,26 +34,37 @@ Aborted = FetchResponse.AbortedTransaction
 class _Reading:
     """What one pass over the wanted partitions found."""
 
-    __slots__ = ("answers", "bytes", "has_error", "partitions")
+    __slots__ = ("answers", "bytes", "has_error", "partitions", "was_interrupted")
 
     def __init__(self) -> None:
         self.answers: dict[Key, Any] = {}
         self.bytes = 0
         self.has_error = False
         self.partitions: list[Partition] = []
+        self.was_interrupted = False
+
+    def has_missed_something(self) -> bool:
+        """Whether a partition has grown since it was read; without a pause between them none can have."""
+        return self.was_interrupted and any(
+            partition.high_watermark != answer.high_watermark
+            for partition, answer in zip(self.partitions, self.answers.values(), strict=True)
+        )
 
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
     sessions = context.broker.fetch_sessions
     fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
-    reading = _read(request, fetching, context)
+    reading = await _read(request, fetching, context)
     if reading.bytes < request.min_bytes and not reading.has_error and request.max_wait_ms > 0 and reading.partitions:
+        context.weight = min(ALONE, 1 + len(reading.partitions) // PARTITIONS_PER_WEIGHT)
         wait = FetchWait(request.min_bytes - reading.bytes)
         wait.watch(reading.partitions)
+        if reading.has_missed_something():
+            wait.wake()
         with fetching.waits(wait):
             await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
-        reading = _read(request, fetching, context)
+        reading = await _read(request, fetching, context)
     for answer in reading.answers.values():
         if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
             await context.broker.executor.run(answer.records.read)
@@ -64,13 +77,17 @@ def _is_at_hand(records: FileSlice) -> bool:
     return records.file.is_cached(probed_bytes, records.position)
 
 
-def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _Reading:
+async def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _Reading:
     reading = _Reading()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
+    turn = Turn(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
     for key, wanted in fetching.wanted.items():
         answer = _read_one(request, wanted, context, reading, left_bytes)
         left_bytes -= len(answer.records)
         reading.answers[key] = answer
+        if turn is not None and turn.is_over():
+            reading.was_interrupted = True
+            await turn.next()
     return reading
 
 

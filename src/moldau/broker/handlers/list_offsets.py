@@ -5,8 +5,13 @@ from typing import Final
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
-from moldau.model.errors import KafkaError, TopicAuthorizationFailed, UnsupportedVersion
+from moldau.broker.turns import Turn
+from moldau.model.errors import KafkaError, MessageTooLarge, TopicAuthorizationFailed, UnsupportedVersion
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from moldau.model.units import MiB
+from moldau.records.header import read_header
+from moldau.records.record import iterate_records
+from moldau.storage.log import Log
 from moldau.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST: Final = -1
@@ -17,6 +22,7 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED: Final = 1
+INFLATED_BYTES_MAX: Final = 32 * MiB  # a batch that decompresses to more is not looked into
 
 Asked = ListOffsetsRequest.ListOffsetsPartition
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -26,17 +32,19 @@ Found = tuple[int, int]  # timestamp, offset
 
 async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     """Each partition is answered for itself."""
-    topics = [
-        TopicAnswer(
-            name=topic.name,
-            partitions=[_answer(topic.name, asked, request.isolation_level, context) for asked in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    turn = Turn(context)
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answers.append(await _answer(topic.name, asked, request.isolation_level, context, turn))
+            if turn.is_over():
+                await turn.next()
+        topics.append(TopicAnswer(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
 
-def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestContext) -> Answer:
+async def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestContext, turn: Turn) -> Answer:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
@@ -44,7 +52,7 @@ def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestCont
             raise UnsupportedVersion(f"Timestamp {asked.timestamp} means nothing in this version.")
         partition = context.broker.partitions.get(topic, asked.partition_index)
         partition.check_epoch(asked.current_leader_epoch)
-        timestamp, offset = _look_up(partition, asked.timestamp, isolation_level)
+        timestamp, offset = await _look_up(partition, asked.timestamp, isolation_level, turn)
     except KafkaError as error:
         return Answer(partition_index=asked.partition_index, error_code=int(error.code))
     epoch = partition.log.epochs.epoch_at(offset) if offset != NO_OFFSET else NO_EPOCH
@@ -56,7 +64,7 @@ def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestCont
     )
 
 
-def _look_up(partition: Partition, timestamp: int, isolation_level: int) -> Found:
+async def _look_up(partition: Partition, timestamp: int, isolation_level: int, turn: Turn) -> Found:
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp == LATEST:
@@ -65,10 +73,30 @@ def _look_up(partition: Partition, timestamp: int, isolation_level: int) -> Foun
         return NO_TIMESTAMP, log.start_offset
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NO_TIMESTAMP, NO_OFFSET  # nothing is kept anywhere but here
-    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if timestamp == MAX_TIMESTAMP:
+        timestamp = log.newest_timestamp
+    found = await _search(log, timestamp, turn) if timestamp >= 0 else None
     if found is None or found[1] >= end_offset:
         return NO_TIMESTAMP, NO_OFFSET
     return found
+
+
+async def _search(log: Log, timestamp: int, turn: Turn) -> Found | None:
+    """The first record that is not older. A header may promise one that is not there: then on with the next batch."""
+    offset = log.start_offset
+    while (batch := log.batch_for_timestamp(timestamp, offset)) is not None:
+        try:
+            for record in iterate_records(batch, output_bytes_max=INFLATED_BYTES_MAX):
+                if record.timestamp >= timestamp and record.offset >= offset:
+                    return record.timestamp, record.offset
+                if turn.is_over():
+                    await turn.next()
+        except MessageTooLarge:
+            return timestamp, max(offset, read_header(batch).base_offset)  # a little early is better than a long wait
+        offset = read_header(batch).next_offset
+        if turn.is_over():
+            await turn.next()
+    return None
 
 
 def refuse(request: ListOffsetsRequest, error: KafkaError, version: int) -> ListOffsetsResponse:  # noqa: ARG001

@@ -1,7 +1,7 @@
 """Metadata: brokers, topics, and who leads each partition; creates a topic that is asked for, where that is wished."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from moldau.broker.access import (
     CLUSTER,
@@ -13,6 +13,7 @@ from moldau.broker.access import (
 )
 from moldau.broker.context import RequestContext
 from moldau.broker.topics import auto_create, is_internal
+from moldau.broker.turns import Turn
 from moldau.machines.metadata.image import PartitionImage, TopicImage
 from moldau.model.errors import (
     ErrorCode,
@@ -30,6 +31,7 @@ NULL_MEANS_ALL_FROM: Final = 1
 IDS_FROM: Final = 10
 NULL_NAMES_FROM: Final = 12
 
+T = TypeVar("T")
 Asked = MetadataRequest.MetadataRequestTopic
 TopicAnswer = MetadataResponse.MetadataResponseTopic
 PartitionAnswer = MetadataResponse.MetadataResponsePartition
@@ -57,14 +59,25 @@ async def _topics(request: MetadataRequest, context: RequestContext) -> list[Top
     image = context.broker.image
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
-        return [
-            _describe(topic, request, context)
-            for topic in image.topics.values()
-            if context.may(Operation.DESCRIBE, topic.name)
-        ]
+        seen = [topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name)]
+        return await _in_turns(seen, lambda topic: _describe(topic, request, context), context)
     _check(request.topics, context.api_version)
     created = await _create_missing(request, context)
-    return [_answer(asked, request, context, created) for asked in request.topics]
+    # Each topic once, however often it is named: its partitions may be many.
+    asked = {(topic.name, topic.topic_id): topic for topic in request.topics}
+    return await _in_turns(asked.values(), lambda topic: _answer(topic, request, context, created), context)
+
+
+async def _in_turns(
+    topics: Iterable[T], answer: Callable[[T], TopicAnswer], context: RequestContext
+) -> list[TopicAnswer]:
+    turn = Turn(context)
+    answers = []
+    for topic in topics:
+        answers.append(answer(topic))
+        if turn.is_over(1 + len(answers[-1].partitions)):
+            await turn.next()
+    return answers
 
 
 def _check(asked: Iterable[Asked], version: int) -> None:

@@ -139,12 +139,6 @@ class Partitions:
                     resolved[topic] = self._settings_of(image, topic)
                 partition.log.settings = resolved[topic]
 
-    async def delete_records(self, partition: Partition, offset: int) -> None:
-        """Readers see nothing below `offset` from now on, after a crash neither."""
-        if offset > partition.log.start_offset:
-            partition.log.advance_start(offset)
-            await self.checkpoint_starts()
-
     async def checkpoint_starts(self) -> None:
         """Write down where each log begins."""
         await self._write(LOG_STARTS, lambda each: each.log.start_offset)

@@ -56,29 +56,26 @@ def decide_create_partitions(
         try:
             if names[wanted.name] > 1:
                 raise InvalidRequest("Duplicate topic name.")
-            additional = _grow(image, wanted, start + len(records))
-            if len(records) + len(additional) > PARTITIONS_PER_REQUEST_MAX:
-                raise PolicyViolation("Excessively large number of partitions per request.")
-            records.extend(additional)
+            records.extend(_grow(image, wanted, start + len(records), PARTITIONS_PER_REQUEST_MAX - len(records)))
             outcomes[wanted.name] = PartitionsCreated(wanted.name)
         except KafkaError as refusal:
             outcomes[wanted.name] = PartitionsCreated(wanted.name, refusal.code, refusal.message)
     return answered(list(outcomes.values()), () if validate_only else records)
 
 
-def _grow(image: MetadataImage, wanted: MorePartitions, start: int) -> list[Record]:
+def _grow(image: MetadataImage, wanted: MorePartitions, start: int, additional_max: int) -> list[Record]:
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise UnknownTopicOrPartition(UNKNOWN_TOPIC)
     present = len(topic.partitions)
-    _check_count(wanted, present)
+    _check_count(wanted, present, additional_max)
     return [
         partition_record(image, topic.topic_id, present + index, placement)
         for index, placement in enumerate(_placements(image, topic, wanted, start))
     ]
 
 
-def _check_count(wanted: MorePartitions, present: int) -> None:
+def _check_count(wanted: MorePartitions, present: int, additional_max: int) -> None:
     if wanted.count == present:
         raise InvalidPartitions(f"Topic already has {present} partition(s).")
     if wanted.count < present:
@@ -86,7 +83,7 @@ def _check_count(wanted: MorePartitions, present: int) -> None:
             f"The topic {wanted.name} currently has {present} partition(s); {wanted.count} would not be an increase."
         )
     additional = wanted.count - present
-    if additional > PARTITIONS_PER_REQUEST_MAX:
+    if additional > additional_max:
         raise PolicyViolation("Excessively large number of partitions per request.")
     if wanted.assignments is not None and len(wanted.assignments) != additional:
         raise InvalidReplicaAssignment(

@@ -139,9 +139,10 @@ class _Creation:
         self._look_alikes: dict[str, str] | None = None
 
     def partitions_wanted(self, topic: NewTopic) -> int:
+        """At least one: a topic that will be refused takes its place in the bound on a request as well."""
         if topic.assignments:
             return len(topic.assignments)
-        return self._settings.num_partitions if topic.partitions == UNSET else max(topic.partitions, 0)
+        return self._settings.num_partitions if topic.partitions == UNSET else max(topic.partitions, 1)
 
     def attempt(self, topic: NewTopic, topic_id: TopicId) -> TopicCreated:
         try:
