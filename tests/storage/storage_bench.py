@@ -17,13 +17,20 @@ NOW_MS = 1_700_000_000_000
 class Bench:
     """One partition on one simulated disk: opened, written, killed and opened again."""
 
-    def __init__(self, disk: SimulatedDisk | None = None, *, recovery_point: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk | None = None,
+        *,
+        recovery_point: int = 0,
+        has_lost_power: bool = False,
+        **settings: Any,
+    ) -> None:
         self.disk = disk or SimulatedDisk(seed=1)
         if disk is None:
             self.disk.prepare_folder("/data")
         self.settings = LogSettings(**settings)
         self.now_ms = NOW_MS
-        self.log = self.open(recovery_point=recovery_point)
+        self.log = self.open(recovery_point=recovery_point, has_lost_power=has_lost_power)
 
     def open(self, **keywords: Any) -> Log:
         self.mounted = self.disk.mount()

@@ -14,6 +14,7 @@ from moldau.records.control import build_transaction_marker
 from moldau.records.header import BatchHeader
 from moldau.records.record import Record, iterate_batches
 from moldau.storage.compaction import CompactionResult, compact
+from moldau.storage.scan import BrokenLog
 from moldau.testing.disk import Crashed, SimulatedDisk, When
 
 
@@ -337,7 +338,7 @@ def test_a_crash_at_any_moment_of_compaction_leaves_the_table_whole(when: When, 
         else:
             assert point > 20
             return
-        bench.open(recovery_point=recovery_point)
+        bench.open(recovery_point=recovery_point, has_lost_power=loses_power)
         assert bench.table() == truth
         assert bench.log.end_offset == 48
         bench.compact()
@@ -346,10 +347,24 @@ def test_a_crash_at_any_moment_of_compaction_leaves_the_table_whole(when: When, 
         point += 1
 
 
+def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
+    bench = CompactedBench()
+    for number in range(40):
+        bench.put((b"key%d" % (number % 4), b"value%d" % number * 8))
+    bench.log.roll(NOW_MS)
+    bench.disk.flip_bit(f"{FOLDER}/00000000000000000000.log", 200)
+    before = bench.disk.contents()
+    job = bench.log.compaction_job(0, 40, NOW_MS)
+    assert job is not None
+    with pytest.raises(BrokenLog, match="checksum"):
+        compact(bench.mounted, job)
+    after = bench.disk.contents()
+    assert {name: after[name] for name in before} == before
+
+
 def test_records_are_compared_as_they_were() -> None:
     bench = CompactedBench()
     bench.append_batch(build_batch([Record(0, 5, b"k", b"v", (("h", b"1"), ("h", None)))]))
     bench.put((b"x", b"y"))
     bench.compact()
     assert bench.records()[0] == Record(0, 5, b"k", b"v", (("h", b"1"), ("h", None)))
-    assert FOLDER in bench.log.folder

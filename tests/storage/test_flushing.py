@@ -54,7 +54,7 @@ def test_what_was_flushed_survives_a_power_loss() -> None:
         for number in range(20, 30):
             bench.append(b"%d" % number * 100)
         disk.power_loss()
-        bench.open(recovery_point=20)
+        bench.open(recovery_point=20, has_lost_power=True)
         assert [record.offset for record in bench.records()][:20] == list(range(20))
 
 

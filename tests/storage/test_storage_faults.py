@@ -13,7 +13,12 @@ from moldau.storage.files import SyncFailed
 from moldau.testing.disk import Crashed, IoPoint, SimulatedDisk, When
 
 ACTIVE = "00000000000000000000.log"
-SETTINGS = {"segment_bytes": 1 * KiB, "index_interval_bytes": 100, "retention_bytes": 3 * KiB, "preallocate": True}
+SETTINGS: dict[str, Any] = {
+    "segment_bytes": 1 * KiB,
+    "index_interval_bytes": 100,
+    "retention_bytes": 3 * KiB,
+    "preallocate": True,
+}
 
 
 class Script:
@@ -51,11 +56,11 @@ class Script:
 
     def _transaction(self) -> None:
         assert self.bench is not None
-        self.bench.append(b"t", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        self.bench.append(b"t", epoch=3, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
         marker = build_transaction_marker(
             is_commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
         )
-        self.bench.append_batch(marker)
+        self.bench.append_batch(marker, epoch=3)
 
     def _flush(self) -> None:
         assert self.bench is not None
@@ -64,14 +69,14 @@ class Script:
 
     def _truncate(self, offset: int) -> None:
         assert self.bench is not None
-        self.recovery_point = min(self.recovery_point, offset)
         self.synced_offset = min(self.synced_offset, offset)
         self.appended = {key: value for key, value in self.appended.items() if key < offset}
         self.bench.log.truncate_to(offset)
+        self.recovery_point = self.bench.log.recovery_point
 
     def check(self, *, lost_power: bool, start_offset_max: int) -> None:
         """Open again as the broker would, and compare."""
-        bench = Bench(self.disk, recovery_point=self.recovery_point, **SETTINGS)
+        bench = Bench(self.disk, recovery_point=self.recovery_point, has_lost_power=lost_power, **SETTINGS)
         log = bench.log
         records = bench.records()
         offsets = [record.offset for record in records]
@@ -131,7 +136,7 @@ def test_after_a_power_loss_anything_above_the_recovery_point_may_be_missing_but
                 bench.log.flush(NOW_MS)
         recovery_point = bench.log.recovery_point
         disk.power_loss()
-        bench.open(recovery_point=recovery_point)
+        bench.open(recovery_point=recovery_point, has_lost_power=True)
         assert bench.log.end_offset >= recovery_point > 0
         assert [record.offset for record in bench.records()] == list(range(bench.log.end_offset))
 

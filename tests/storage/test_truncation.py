@@ -7,6 +7,7 @@ from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.units import KiB
 from moldau.records.control import build_transaction_marker
+from moldau.testing.disk import SimulatedDisk
 
 
 def filled(**settings: Any) -> Bench:
@@ -80,12 +81,35 @@ def test_a_log_may_begin_anew_at_any_offset() -> None:
     assert [record.offset for record in bench.records()] == [1000]
 
 
-def test_the_recovery_point_goes_back_with_the_log() -> None:
+def test_the_recovery_point_goes_back_to_a_segment_that_is_whole_for_certain() -> None:
     bench = filled()
     bench.log.flush(NOW_MS)
     assert bench.log.recovery_point == 60
     bench.log.truncate_to(30)
+    assert bench.log.recovery_point == bench.log.segment_base_offsets[-1] < 30
+    bench.log.flush(NOW_MS)
     assert bench.log.recovery_point == 30
+
+
+def test_a_truncation_that_a_power_loss_takes_back_does_not_hide_what_came_after() -> None:
+    for seed in range(40):
+        disk = SimulatedDisk(seed=seed)
+        disk.prepare_folder("/data")
+        bench = Bench(disk)
+        for number in range(10):
+            bench.append(b"old %d" % number)
+        bench.log.flush(NOW_MS)
+        bench.log.truncate_to(5)
+        recovery_point = bench.log.recovery_point
+        bench.log.roll(NOW_MS)
+        for number in range(5, 10):
+            bench.append(b"new %d" % number)
+        disk.power_loss()
+        bench.open(recovery_point=recovery_point, has_lost_power=True)
+        values = bench.values()
+        assert values[:5] == [b"old %d" % number for number in range(5)]
+        kinds = [(value or b"")[:3] for value in values[5:]]
+        assert kinds in ([b"old"] * 5, [b"new"] * len(kinds))
 
 
 def test_an_aborted_transaction_above_the_cut_is_forgotten() -> None:

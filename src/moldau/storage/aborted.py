@@ -15,7 +15,6 @@ class AbortedHistory:
 
     segments: Segments
     snapshots: Snapshots
-    start_offset: int
     end_offset: int
 
     def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -40,6 +39,6 @@ class AbortedHistory:
         """What the index of a segment should hold, from the state before it and its batches."""
         segment = self.segments.all[number]
         producers = Producers()
-        self.snapshots.load_latest(producers, segment.base_offset, self.start_offset, now_ms=0)
+        self.snapshots.load_latest(producers, self.segments.bases[0], segment.base_offset, now_ms=0)
         replay_segments(self.segments.all[:number], producers, segment.base_offset)
         return replay(segment, producers, self.segments.bound_of(number, self.end_offset))

@@ -14,15 +14,16 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from moldau.model.ports import Disk
-from moldau.records.header import BatchHeader
+from moldau.records.header import BatchHeader, checksum
 from moldau.records.record import iterate_records
 from moldau.storage import offset_index, time_index
 from moldau.storage.cleaned_segment import CleanedSegment
 from moldau.storage.cleaning import BatchFilter, PassedTransactions
 from moldau.storage.files import sync_folder
 from moldau.storage.key_offsets import KEYS_MAX, KeyOffsets
+from moldau.storage.names import LOG
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.scan import walk
+from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
 from moldau.storage.transaction_index import AbortedTransaction
@@ -160,7 +161,7 @@ def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
         sync_folder(disk, job.folder)
     finally:
         for segment in segments:
-            segment.close()
+            segment.let_go()
     return CompactionResult(
         replacements=tuple(replacements),
         cleaned_offset=newest.end_offset,
@@ -225,9 +226,13 @@ def group_segments(segments: Sequence[Segment], settings: LogSettings, end_offse
 
 
 def _batches(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch, checked: what is rewritten gets a new checksum, which must not bless damage."""
     file = segment.open_file()
     for position, header in walk(file, 0, segment.size_bytes):
-        yield header, memoryview(file.pread(header.size_bytes, position))
+        batch = memoryview(file.pread(header.size_bytes, position))
+        if checksum(batch, 0, header.size_bytes) != header.crc:
+            raise BrokenLog(position, f"a checksum in {segment.path(LOG)} does not fit")
+        yield header, batch
 
 
 def _clean_group(disk: Disk, job: CompactionJob, group: list[Segment], judge: BatchFilter) -> Replacement:

@@ -52,10 +52,13 @@ class Flushing:
     last_flush_ms: int
     folders: list[str]  # in which names have changed
     truncations: int = 0
+    has_shrunk: bool = False  # a cut is no less in need of a sync than an append
 
     def target(self, end_offset: int, active_base_offset: int, settings: LogSettings, now_ms: int) -> int | None:
         """Up to which offset a flush is due now: all of it by count or by time, closed segments always."""
         unflushed = end_offset - self.recovery_point
+        if self.has_shrunk:
+            return end_offset
         if not unflushed:
             return None
         if unflushed >= settings.flush_messages or now_ms - self.last_flush_ms >= settings.flush_ms:
@@ -66,12 +69,14 @@ class Flushing:
         self, disk: Disk, folder: str, segments: Segments, snapshots: Snapshots, epochs: LeaderEpochs, end_offset: int
     ) -> Flush:
         files, paths = segments.unsynced(self.recovery_point, end_offset)
+        if self.has_shrunk and not files:
+            files.append(segments.active.open_file())
         paths += snapshots.unsynced
         snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can do without them
         checkpoint = EpochsFile(f"{folder}/{LEADER_EPOCHS}", epochs.encode()) if epochs.is_dirty else None
         flush = Flush(end_offset, disk, files, paths, checkpoint, self.folders, self.truncations)
         self.folders = []
-        epochs.is_dirty = False
+        self.has_shrunk = epochs.is_dirty = False
         return flush
 
     def finish(self, flush: Flush) -> None:
@@ -82,6 +87,7 @@ class Flushing:
     def failed(self, flush: Flush, epochs: LeaderEpochs) -> None:
         """The flush could not run for want of space: what it was to do is still to be done."""
         self.folders += flush.folders
+        self.has_shrunk = True
         epochs.is_dirty = epochs.is_dirty or flush.epochs is not None
 
     def renamed_in(self, folder: str) -> None:
@@ -95,5 +101,7 @@ class Flushing:
         self.recovery_point = offset
 
     def truncated(self, offset: int) -> None:
+        """The log was cut in the segment that begins at `offset`; until a flush, recovery must look at it again."""
         self.truncations += 1
+        self.has_shrunk = True
         self.recovery_point = min(self.recovery_point, offset)

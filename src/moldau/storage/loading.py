@@ -12,13 +12,14 @@ from moldau.model.ports import Disk
 from moldau.storage import names as naming
 from moldau.storage.checkpoints import BrokenCheckpoint
 from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.files import sync, sync_folder
 from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
 from moldau.storage.recovery import CorruptLog, Scan, replay_segments, scan_segment, whole_batch_after
 from moldau.storage.scan import BrokenLog, walk
-from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from moldau.storage.segment import NEVER, RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
 from moldau.storage.snapshots import Snapshots
 from moldau.storage.swaps import finish_swaps
@@ -173,10 +174,21 @@ class Loading:
                 self.snapshots.take(self.producers)
             next_offset = max(next_offset, segment.base_offset)
             self.producers.end_offset = next_offset
-            scan = scan_segment(segment, next_offset, self.settings.index_interval_bytes, self.epochs, self.producers)
+            bound = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else NEVER
+            scan = scan_segment(
+                segment,
+                next_offset,
+                bound,
+                self.settings.index_interval_bytes,
+                self.epochs,
+                self.producers,
+                has_lost_power=self.has_lost_power,
+            )
             next_offset = scan.next_offset
-            self._note_lost_tail(number, scan)
-            if scan.broken:
+            self._note_lost_tail(scan, bound)
+            if scan.broken and next_offset == bound:
+                self._drop_surplus(segment, scan)
+            elif scan.broken:
                 self._cut(number, scan)
             if number == len(self.segments) - 1:
                 self._activate(segment, scan)
@@ -184,16 +196,19 @@ class Loading:
             self._keep(segment, scan)
         self.end_offset = next_offset
 
-    def _note_lost_tail(self, number: int, scan: Scan) -> None:
+    def _drop_surplus(self, segment: Segment, scan: Scan) -> None:
+        """All that belongs into a segment is there, and more: it was truncated, then closed, and lost power."""
+        _log.warning("%s: %d surplus bytes are cut", segment.path(LOG), segment.size_bytes - scan.valid_bytes)
+        segment.cut_closed(scan.valid_bytes)
+
+    def _note_lost_tail(self, scan: Scan, bound: int) -> None:
         """A power loss may keep the beginning of a segment and lose the end of the one before: a hole is a torn end.
 
         Only compaction leaves gaps behind, and then inside of segments too.
         """
-        if scan.broken or number + 1 == len(self.segments) or scan.has_gaps or self.settings.is_compacted:
-            return
-        following = self.segments[number + 1].base_offset
-        if following > scan.next_offset:
-            scan.broken = f"the end is missing, the next segment begins with {following}"
+        is_whole = scan.next_offset >= bound or bound == NEVER
+        if not (is_whole or scan.broken or scan.has_gaps or self.settings.is_compacted):
+            scan.broken = f"the end is missing, the next segment begins with {bound},"
 
     def _first_unflushed(self) -> int:
         number = len(self.segments) - 1
@@ -217,12 +232,15 @@ class Loading:
                 whole = whole_batch_after(segment.open_file(), scan.valid_bytes, segment.size_bytes, scan.next_offset)
             if whole is not None:
                 raise CorruptLog(f"{where}, but a whole batch follows at position {whole}")
+            if not self.has_lost_power and any(later.size_bytes for later in self.segments[number + 1 :]):
+                raise CorruptLog(f"{where}, but there are later segments")
         self.cut_bytes = segment.size_bytes - scan.valid_bytes
         _log.warning("%s: %d bytes are cut", where, self.cut_bytes)
         for later in reversed(self.segments[number + 1 :]):
             self.cut_bytes += later.size_bytes
             self._remove(later)
         del self.segments[number + 1 :]
+        sync_folder(self.disk, self.folder)
 
     def _remove(self, segment: Segment) -> None:
         for path in segment.mark_deleted():
@@ -238,6 +256,8 @@ class Loading:
         segment.write_behind()
         if cut_to is not None:
             segment.open_file().truncate(cut_to)
+            # Nobody looks below the recovery point again, so what was cut must not come back with the next power loss.
+            sync(segment.open_file())
 
     def _keep(self, segment: Segment, scan: Scan) -> None:
         """Give a scanned segment that is not the last one its indexes back."""
@@ -249,7 +269,7 @@ class Loading:
 
     def _load_producers(self, end_offset: int, before: int | None = None) -> None:
         """Producer state at an offset: the latest snapshot, then the batches that follow it."""
-        self.snapshots.load_latest(self.producers, end_offset, self.start_offset, self.now_ms)
+        self.snapshots.load_latest(self.producers, self.segments[0].base_offset, end_offset, self.now_ms)
         if self.producers.end_offset < end_offset:
             replay_segments(self.segments[:before], self.producers, end_offset)
 

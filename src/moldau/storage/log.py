@@ -11,20 +11,19 @@ executor, `apply_retention` gives the paths to unlink, `compaction.py` gives a j
 from dataclasses import replace
 from typing import NamedTuple
 
-from moldau.model.errors import OffsetOutOfRange, RecordListTooLarge, StorageFailed
+from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge, StorageFailed
 from moldau.model.ids import NO_TIMESTAMP
-from moldau.model.ports import Disk, FileSlice
+from moldau.model.ports import Disk
 from moldau.model.units import DAY_MS
 from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
 from moldau.records.record import iterate_batches
-from moldau.storage import timestamps
-from moldau.storage.aborted import AbortedHistory
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
 from moldau.storage.files import SyncFailed, take_back, write_all
 from moldau.storage.flushing import Flush, Flushing
 from moldau.storage.loading import Loading
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
+from moldau.storage.readable_log import ReadableLog
 from moldau.storage.recovery import replay_segments
 from moldau.storage.retention import expired_segments
 from moldau.storage.scan import check_followed
@@ -32,7 +31,6 @@ from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
 from moldau.storage.tail import TAIL_MAX, Tail
-from moldau.storage.transaction_index import AbortedTransaction
 
 _new_tuple = tuple.__new__
 
@@ -46,7 +44,7 @@ class Appended(NamedTuple):
     log_append_time_ms: int
 
 
-class Log:
+class Log(ReadableLog):
     """See the module. Made by `Log.open`."""
 
     def __init__(self, loading: Loading) -> None:
@@ -120,21 +118,6 @@ class Log:
         """Everything below is on disk for certain."""
         return self._flushing.recovery_point
 
-    @property
-    def size_bytes(self) -> int:
-        return self._segments.size_bytes
-
-    @property
-    def segment_base_offsets(self) -> list[int]:
-        return list(self._segments.bases)
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        return self.producers.first_unstable_offset
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        return self.producers.last_stable_offset(high_watermark)
-
     # ── Appending ──
 
     def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
@@ -145,6 +128,8 @@ class Log:
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, _ = header
         if self._failure is not None:
             raise StorageFailed(self._failure)
+        if leader_epoch < self.epochs.latest:
+            raise FencedLeaderEpoch(f"leader epoch {leader_epoch} has passed, the log is in {self.epochs.latest}")
         if producer_id >= 0:
             if attributes & CONTROL:
                 self.producers.check_marker(header)
@@ -300,64 +285,6 @@ class Log:
         if self._snapshots.take(self.producers):
             self._flushing.renamed_in(self.folder)
 
-    # ── Reading ──
-
-    def read(
-        self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
-    ) -> FileSlice | None:
-        """Whole batches from the one that holds `offset` on, all of them below `until_offset`.
-
-        None if there is nothing to read yet. With `at_least_one`, the first batch comes whatever its size.
-        """
-        end_offset = self.end_offset
-        if not self.start_offset <= offset <= end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is outside of {self.start_offset} to {end_offset}")
-        if until_offset is None or until_offset > end_offset:
-            until_offset = end_offset
-        if offset >= until_offset:
-            return None
-        if offset < self._tail.start_offset:
-            return self._segments.read(offset, max_bytes, until_offset, end_offset, at_least_one=at_least_one)
-        active = self._segments.active
-        limit = until_offset if until_offset < end_offset else None
-        position, end = self._tail.range(offset, limit, max_bytes, active.size_bytes, at_least_one)
-        if end <= position:
-            return None
-        assert active.file is not None
-        return FileSlice(active.file, position, end - position)
-
-    def read_bytes(
-        self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
-    ) -> bytes:
-        """What `read` finds, as bytes; empty if there is nothing."""
-        found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
-        return found.read() if found is not None else b""
-
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Timestamp and offset of the first record that is not older than `timestamp`."""
-        return timestamps.first_at_or_after(self._segments.all, timestamp, self.start_offset)
-
-    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> bytes | None:
-        """The first batch from `from_offset` on whose header promises such a record; the caller looks into it."""
-        return timestamps.batch_at_or_after(self._segments.all, timestamp, max(from_offset, self.start_offset))
-
-    @property
-    def newest_timestamp(self) -> int:
-        return timestamps.newest_timestamp(self._segments.all)
-
-    def max_timestamp(self) -> tuple[int, int] | None:
-        """The largest timestamp and the offset of the first record that has it."""
-        return timestamps.newest(self._segments.all)
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch` that this log knows, and where it ended; (-1, -1) if none."""
-        return self.epochs.end_offset_of(epoch, self.end_offset)
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in [start, end)."""
-        history = AbortedHistory(self._segments, self._snapshots, self.start_offset, self.end_offset)
-        return history.between(start_offset, end_offset)
-
     # ── Cutting ──
 
     def truncate_to(self, offset: int) -> None:
@@ -371,12 +298,13 @@ class Log:
         self._after_truncation(self.end_offset)
 
     def _after_truncation(self, offset: int) -> None:
-        self._flushing.truncated(offset)
+        self._flushing.truncated(self._segments.active.base_offset)
+        self._flushing.renamed_in(self.folder)
         self.start_offset = min(self.start_offset, offset)
         self._tail.clear(self.end_offset)
         self.epochs.truncate_from_end(offset)
         self._snapshots.remove_above(offset)
-        self._snapshots.load_latest(self.producers, offset, self.start_offset, now_ms=0)
+        self._snapshots.load_latest(self.producers, self._segments.bases[0], offset, now_ms=0)
         replay_segments(self._segments.all, self.producers, offset)
 
     def truncate_and_start_at(self, offset: int) -> None:
@@ -502,7 +430,7 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the files as they are."""
+        """Let go of the files as they are. Slices that wait to be sent keep theirs open for themselves."""
         for segment in self._segments:
-            segment.close()
+            segment.let_go()
         self.fail("the log is closed")

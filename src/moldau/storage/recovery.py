@@ -50,9 +50,13 @@ class CorruptLog(StorageFailed):
 
 @dataclass(slots=True)
 class Scan:
-    """What reading one log file from its beginning has found."""
+    """Reading one log file from its beginning: what it may hold, and what has been found so far."""
 
     base_offset: int
+    offset_max: int
+    size_bytes: int
+    interval_bytes: int
+    refuses_old_epochs: bool
     next_offset: int
     valid_bytes: int = 0
     broken: str = ""  # why the scan ended before the file did
@@ -64,24 +68,51 @@ class Scan:
     times: TimeIndex = field(default_factory=TimeIndex)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
+    def is_of_its_time(self, epoch: int, base_offset: int, epochs: LeaderEpochs) -> bool:
+        """Note a new leader epoch. An old one was truncated once, and is back after a power loss."""
+        if epoch > epochs.latest:
+            epochs.assign(epoch, base_offset)
+        return epoch < 0 or epoch == epochs.latest or not self.refuses_old_epochs
+
 
 def scan_segment(
-    segment: Segment, next_offset: int, interval_bytes: int, epochs: LeaderEpochs, producers: Producers
+    segment: Segment,
+    next_offset: int,
+    bound: int,
+    interval_bytes: int,
+    epochs: LeaderEpochs,
+    producers: Producers,
+    *,
+    has_lost_power: bool,
 ) -> Scan:
-    """Check every batch of a log file. The loop is flat because it runs once per batch, up to millions of times."""
-    file, size_bytes, base_offset = segment.open_file(), segment.size_bytes, segment.base_offset
-    scan = Scan(base_offset, next_offset)
-    offsets, times = scan.offsets, scan.times
-    offset_max = base_offset + RELATIVE_OFFSET_MAX
-    max_timestamp, max_timestamp_offset = NO_TIMESTAMP, base_offset
-    latest_epoch = epochs.latest
-    unpack, unpack_producer, length_min = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from, _LENGTH_MIN
-    position = unindexed = 0
+    """Check every batch of a log file, up to the offset at which the next segment begins."""
+    scan = Scan(
+        base_offset=segment.base_offset,
+        offset_max=min(segment.base_offset + RELATIVE_OFFSET_MAX, bound - 1),
+        size_bytes=segment.size_bytes,
+        interval_bytes=interval_bytes,
+        refuses_old_epochs=has_lost_power,
+        next_offset=next_offset,
+    )
+    file = segment.open_file()
     wanted = _CHUNK_BYTES
-    while position < size_bytes:
-        chunk = file.pread(min(wanted, size_bytes - position), position)
-        view = memoryview(chunk)
-        available, at, wanted = len(chunk), 0, _CHUNK_BYTES
+    while scan.valid_bytes < scan.size_bytes and not scan.broken:
+        chunk = file.pread(min(wanted, scan.size_bytes - scan.valid_bytes), scan.valid_bytes)
+        wanted = _scan_chunk(chunk, scan, epochs, producers)
+    producers.end_offset = scan.next_offset
+    return scan
+
+
+def _scan_chunk(chunk: bytes, scan: Scan, epochs: LeaderEpochs, producers: Producers) -> int:
+    """Check the batches of one chunk; how much to read for the next. Flat, because it runs millions of times."""
+    available, at, wanted = len(chunk), 0, _CHUNK_BYTES
+    base_offset, next_offset, offset_max = scan.base_offset, scan.next_offset, scan.offset_max
+    max_timestamp, max_timestamp_offset = scan.max_timestamp, scan.max_timestamp_offset
+    unindexed, interval_bytes, latest_epoch = scan.unindexed_bytes, scan.interval_bytes, epochs.latest
+    unpack, unpack_producer, length_min = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from, _LENGTH_MIN
+    if available < HEADER_BYTES:
+        scan.broken = "a batch header that is cut off"
+    with memoryview(chunk) as view:
         while at + HEADER_BYTES <= available:
             base, length, epoch, magic, crc, attributes, delta, timestamp, producer_id = unpack(chunk, at)
             last_offset = base + delta
@@ -91,21 +122,23 @@ def scan_segment(
             end = at + LOG_OVERHEAD + length
             if end > available:
                 wanted = max(_CHUNK_BYTES, end - at)
-                if position + end > size_bytes:
+                if scan.valid_bytes + end > scan.size_bytes:
                     scan.broken = "a batch that is cut off"
                 break
             if crc32c(view[at + CHECKED_POSITION : end]) != crc:
                 scan.broken = "a batch whose checksum does not fit"
                 break
+            if epoch != latest_epoch:
+                if not scan.is_of_its_time(epoch, base, epochs):
+                    scan.broken = "a batch of an older leader epoch"
+                    break
+                latest_epoch = epochs.latest
             if timestamp > max_timestamp:
                 max_timestamp, max_timestamp_offset = timestamp, last_offset
             if unindexed > interval_bytes:
-                offsets.append(last_offset - base_offset, position + at)
-                times.append(max_timestamp, max_timestamp_offset - base_offset)
+                scan.offsets.append(last_offset - base_offset, scan.valid_bytes + at)
+                scan.times.append(max_timestamp, max_timestamp_offset - base_offset)
                 unindexed = 0
-            if epoch > latest_epoch:
-                epochs.assign(epoch, base)
-                latest_epoch = epoch
             if producer_id >= 0:
                 if attributes & CONTROL:
                     _note_marker(view[at:end], producers, scan.aborted)
@@ -117,14 +150,10 @@ def scan_segment(
             unindexed += end - at
             next_offset = last_offset + 1
             at = end
-        position += at
-        scan.broken = scan.broken or ("a batch header that is cut off" if available < HEADER_BYTES else "")
-        if scan.broken:
-            break
-    scan.valid_bytes, scan.next_offset, scan.unindexed_bytes = position, next_offset, unindexed
+    scan.valid_bytes += at
+    scan.next_offset, scan.unindexed_bytes = next_offset, unindexed
     scan.max_timestamp, scan.max_timestamp_offset = max_timestamp, max_timestamp_offset
-    producers.end_offset = next_offset
-    return scan
+    return wanted
 
 
 def _note_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:

@@ -17,7 +17,7 @@ from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk, File
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
 from moldau.storage import offset_index, time_index, transaction_index
-from moldau.storage.files import replace_cache, write_all
+from moldau.storage.files import replace_cache, sync, write_all
 from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
@@ -405,6 +405,17 @@ class Segment:
 
     # ── Leaving ──
 
+    def cut_closed(self, size_bytes: int) -> None:
+        """Drop bytes at the end of a closed segment, before anybody has read it."""
+        self.release()
+        file = self._disk.open(self.path(LOG))
+        try:
+            file.truncate(size_bytes)
+            sync(file)
+        finally:
+            file.close()
+        self.size_bytes = size_bytes
+
     def mark_deleted(self) -> list[str]:
         """Rename the files out of the log. Open slices stay readable; the paths are to be unlinked later."""
         self._open_segments.forget(self)
@@ -437,8 +448,7 @@ class Segment:
             self.times.release()
         self.offsets = self.times = None
 
-    def close(self) -> None:
+    def let_go(self) -> None:
+        """Be forgotten with the log."""
         self._open_segments.forget(self)
-        if self.file is not None:
-            self.file.close()
         self.release()

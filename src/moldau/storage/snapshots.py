@@ -97,9 +97,12 @@ class Snapshots:
         self.unsynced.append(path)
         return True
 
-    def load_latest(self, producers: Producers, at_most: int, log_start_offset: int, now_ms: int) -> None:
-        """Load the newest usable snapshot at or below an offset. Broken ones are removed."""
-        for offset in reversed([each for each in self.offsets if log_start_offset <= each <= at_most]):
+    def load_latest(self, producers: Producers, first_offset: int, at_most: int, now_ms: int) -> None:
+        """Load the newest usable snapshot at or below an offset, or begin with nothing at the log's first offset.
+
+        An older one would not do: the batches that followed it are gone. Broken ones are removed.
+        """
+        for offset in reversed([each for each in self.offsets if first_offset <= each <= at_most]):
             try:
                 entries = decode(self._disk.read(path_of(self._folder, offset, SNAPSHOT)))
             except BrokenSnapshot:
@@ -107,7 +110,7 @@ class Snapshots:
                 continue
             producers.load(entries, offset, now_ms)
             return
-        producers.clear(log_start_offset)
+        producers.clear(first_offset)
 
     def remove_above(self, offset: int) -> None:
         for each in [each for each in self.offsets if each > offset]:

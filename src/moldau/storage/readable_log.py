@@ -1,0 +1,95 @@
+"""What can be asked of a log: its bounds, its batches by offset, its records by time, its epochs and transactions."""
+
+from moldau.model.errors import OffsetOutOfRange
+from moldau.model.ports import FileSlice
+from moldau.storage import timestamps
+from moldau.storage.aborted import AbortedHistory
+from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.producers import Producers
+from moldau.storage.segments import Segments
+from moldau.storage.snapshots import Snapshots
+from moldau.storage.tail import Tail
+from moldau.storage.transaction_index import AbortedTransaction
+
+
+class ReadableLog:
+    """The half of `Log` that changes nothing; log.py has the other, and fills in the state."""
+
+    start_offset: int
+    end_offset: int
+    producers: Producers
+    epochs: LeaderEpochs
+    _segments: Segments
+    _snapshots: Snapshots
+    _tail: Tail
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def segment_base_offsets(self) -> list[int]:
+        return list(self._segments.bases)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        return self.producers.first_unstable_offset
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        return self.producers.last_stable_offset(high_watermark)
+
+    def read(
+        self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
+    ) -> FileSlice | None:
+        """Whole batches from the one that holds `offset` on, all of them below `until_offset`.
+
+        None if there is nothing to read yet. With `at_least_one`, the first batch comes whatever its size.
+        """
+        end_offset = self.end_offset
+        if not self.start_offset <= offset <= end_offset:
+            raise OffsetOutOfRange(f"offset {offset} is outside of {self.start_offset} to {end_offset}")
+        if until_offset is None or until_offset > end_offset:
+            until_offset = end_offset
+        if offset >= until_offset:
+            return None
+        if offset < self._tail.start_offset:
+            return self._segments.read(offset, max_bytes, until_offset, end_offset, at_least_one=at_least_one)
+        active = self._segments.active
+        limit = until_offset if until_offset < end_offset else None
+        position, end = self._tail.range(offset, limit, max_bytes, active.size_bytes, at_least_one)
+        if end <= position:
+            return None
+        assert active.file is not None
+        return FileSlice(active.file, position, end - position)
+
+    def read_bytes(
+        self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
+    ) -> bytes:
+        """What `read` finds, as bytes; empty if there is nothing."""
+        found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
+        return found.read() if found is not None else b""
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """Timestamp and offset of the first record that is not older than `timestamp`."""
+        return timestamps.first_at_or_after(self._segments.all, timestamp, self.start_offset)
+
+    def batch_for_timestamp(self, timestamp: int, from_offset: int) -> bytes | None:
+        """The first batch from `from_offset` on whose header promises such a record; the caller looks into it."""
+        return timestamps.batch_at_or_after(self._segments.all, timestamp, max(from_offset, self.start_offset))
+
+    @property
+    def newest_timestamp(self) -> int:
+        return timestamps.newest_timestamp(self._segments.all)
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp and the offset of the first record that has it."""
+        return timestamps.newest(self._segments.all)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch` that this log knows, and where it ended; (-1, -1) if none."""
+        return self.epochs.end_offset_of(epoch, self.end_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have records in [start, end)."""
+        history = AbortedHistory(self._segments, self._snapshots, self.end_offset)
+        return history.between(start_offset, end_offset)
