@@ -9,6 +9,7 @@ from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.compacting import Compacting
+from moldau.broker.partitions.inspection import Inspection
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
@@ -77,6 +78,7 @@ class Broker:
         self.router = Router(served_apis())
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
+        self.inspection = Inspection(ports.executor)
         self.syncing = Syncing(ports.executor, ports.clock, on_failure)
         self.partitions = Partitions(
             self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed

@@ -35,7 +35,7 @@ from moldau.records.header import (
     read_header,
     write_checksum,
 )
-from moldau.records.record import iterate_records
+from moldau.records.record import Record, iterate_records
 
 _LEGACY_LENGTH_MIN: Final = 14  # of a message of magic 0: no batch of any magic is shorter
 _OURS_TO_SET: Final = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
@@ -148,12 +148,17 @@ def validate_keys(batch: memoryview, output_bytes_max: int = OUTPUT_BYTES_MAX) -
     base_offset = read_header(batch).base_offset
     try:
         for index, record in enumerate(iterate_records(batch, output_bytes_max=output_bytes_max)):
-            if record.key is None:
-                raise InvalidRecord(f"record {index} has no key, which a compacted topic needs")
-            if record.offset != base_offset + index:
-                raise InvalidRecord(f"record {index} has offset delta {record.offset - base_offset}")
+            check_key(record, index, base_offset)
     except CorruptMessage as error:
         raise InvalidRecord(error.message) from None
+
+
+def check_key(record: Record, index: int, base_offset: int) -> None:
+    """What `validate_keys` asks of each record."""
+    if record.key is None:
+        raise InvalidRecord(f"record {index} has no key, which a compacted topic needs")
+    if record.offset != base_offset + index:
+        raise InvalidRecord(f"record {index} has offset delta {record.offset - base_offset}")
 
 
 def lacks_max_timestamp(header: BatchHeader) -> bool:
@@ -167,6 +172,11 @@ def correct_max_timestamp(batch: memoryview, output_bytes_max: int = OUTPUT_BYTE
         newest = max(record.timestamp for record in iterate_records(batch, output_bytes_max=output_bytes_max))
     except CorruptMessage as error:
         raise InvalidRecord(error.message) from None
+    return write_max_timestamp(batch, newest)
+
+
+def write_max_timestamp(batch: memoryview, newest: int) -> BatchHeader:
+    """Sign the batch again with this as its max timestamp."""
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, newest)
     write_checksum(batch, 0, len(batch))
     return read_header(batch)

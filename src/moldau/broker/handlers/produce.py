@@ -1,12 +1,13 @@
 """Produce: batches are checked by their headers, given their offsets, appended, and acknowledged."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import CloseConnection, RequestContext
-from moldau.broker.partitions.acceptance import accept
+from moldau.broker.partitions.acceptance import Accepted, accept
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
@@ -28,6 +29,16 @@ PartitionAnswer = ProduceResponse.PartitionProduceResponse
 Waiting = tuple[Partition, int, Any]
 
 
+class Inspected(NamedTuple):
+    """A batch that is looked into before it is appended, and the place of its answer."""
+
+    topic: str
+    index: int
+    records: bytearray
+    answers: list[Any]
+    place: int
+
+
 async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Everything is appended before the first wait, so requests of one connection append in the order they came."""
     if request.acks not in ACKS:
@@ -36,7 +47,10 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
         raise InvalidTxnState("This broker does not serve transactions.")
     waiting: list[Waiting] = []
-    responses = [_append_topic(topic, request, context, waiting) for topic in request.topic_data]
+    inspected: list[Inspected] = []
+    responses = [_append_topic(topic, request, context, waiting, inspected) for topic in request.topic_data]
+    if inspected:
+        await _append_inspected(inspected, request, context, waiting)
     if request.acks == NO_ANSWER:
         _close_on_failure(responses)
         return None
@@ -45,19 +59,22 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     return ProduceResponse(responses=responses)
 
 
-def _append_topic(topic: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting]) -> Any:
+def _append_topic(
+    topic: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting], inspected: list[Inspected]
+) -> Any:
     name, refusal = _name(topic, context)
-    answers = []
+    answers: list[Any] = []
     for data in topic.partition_data:
         try:
             if refusal is not None:
                 raise refusal
-            answers.append(_append(name, data, request, context, waiting))
+            answer = _append(name, data, request, context, waiting)
+            if answer is None:
+                copy = context.broker.inspection.copy(data.records)
+                inspected.append(Inspected(name, data.index, copy, answers, len(answers)))
+            answers.append(answer)
         except KafkaError as error:
-            traffic = context.broker.traffic
-            traffic.failed_produces += 1
-            traffic.bytes_rejected += len(data.records or b"")
-            answers.append(_refused(data.index, error))
+            answers.append(_failed(data.index, len(data.records or b""), error, context))
     return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
@@ -78,12 +95,42 @@ def _append(name: str, data: Any, request: ProduceRequest, context: RequestConte
     if data.records is None:
         raise InvalidRequest("A produce request must carry records for each partition it names.")
     now_ms = context.now_ms
+    accepted = accept(data.records, partition.log.settings, now_ms, context.api_version)
+    if accepted is None:
+        return None
+    return _write(partition, accepted, now_ms, request, waiting)
+
+
+async def _append_inspected(
+    inspected: list[Inspected], request: ProduceRequest, context: RequestContext, waiting: list[Waiting]
+) -> None:
+    """Batches whose records had to be looked into. Nothing more of this connection begins before they are done."""
+    broker = context.broker
+    turn = Turn(context)
+    context.weight = ALONE
+    try:
+        for each in inspected:
+            try:
+                settings = broker.partitions.get(each.topic, each.index).log.settings
+                accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
+                partition = broker.partitions.get(each.topic, each.index)
+                answer = _write(partition, accepted, context.now_ms, request, waiting)
+            except KafkaError as error:
+                answer = _failed(each.index, len(each.records), error, context)
+            each.answers[each.place] = answer
+    finally:
+        for each in inspected:
+            broker.inspection.give_back(each.records)
+
+
+def _write(
+    partition: Partition, accepted: Accepted, now_ms: int, request: ProduceRequest, waiting: list[Waiting]
+) -> Any:
     log = partition.log
-    batch, header = accept(data.records, log.settings, now_ms, context.api_version)
     partition.traffic.produces += 1
-    appended = partition.append(batch, header, now_ms)
+    appended = partition.append(*accepted, now_ms)
     answer = PartitionAnswer(
-        index=data.index,
+        index=partition.name.partition,
         base_offset=appended.base_offset,
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=log.start_offset,
@@ -119,6 +166,13 @@ def _mark(answer: Any, error: KafkaError) -> None:
     answer.error_code = int(error.code)
     answer.error_message = error.message
     answer.base_offset = NO_OFFSET
+
+
+def _failed(index: int, size_bytes: int, error: KafkaError, context: RequestContext) -> Any:
+    traffic = context.broker.traffic
+    traffic.failed_produces += 1
+    traffic.bytes_rejected += size_bytes
+    return _refused(index, error)
 
 
 def _refused(index: int, error: KafkaError) -> Any:
