@@ -53,26 +53,32 @@ class LogStore:
     def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
         """The partition's log: the one in the folder if it belongs to this topic, else a new one."""
         is_known = name in self._known
-        found = self._known.pop(name, None)
+        found = self._known.get(name)
         if is_known and found not in (topic_id, None):
             path = self._folder.mark_stray(name, self._unique())
             logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
+            del self._known[name]
             is_known = False
         if not is_known or found is None:
             self._folder.create_partition(name, topic_id)
-        return Log.open(
+        log = Log.open(
             self._disk,
             self._folder.folder_of(name),
             settings,
             now_ms=self._clock.wall_ms(),
-            recovery_point=self._recovery_points.pop(name, 0) if is_known else 0,
-            log_start_offset=self._start_offsets.pop(name, 0) if is_known else 0,
+            recovery_point=self._recovery_points.get(name, 0) if is_known else 0,
+            log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
             is_clean=self._is_clean or not is_known,
             has_lost_power=self._has_lost_power,
             accepts_loss=settings.unclean_leader_election_enable,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms,
         )
+        # Only now: an attempt that the disk refused is made again, and knows as much.
+        self._known.pop(name, None)
+        self._recovery_points.pop(name, None)
+        self._start_offsets.pop(name, None)
+        return log
 
     def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
@@ -98,6 +104,11 @@ class LogStore:
         data = encode_offsets(offsets)
         async with self._checkpointing:
             await self._executor.run(replace_file, self._disk, f"{self._folder.path}/{name}", data)
+
+    def remembered(self, name: str, offline: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a checkpoint said, when the node started, about logs that have not been opened since."""
+        memory = {RECOVERY_POINTS: self._recovery_points, LOG_STARTS: self._start_offsets}.get(name, {})
+        return {each: memory[each] for each in offline if each in memory}
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         return self._folder.read_checkpoint(name)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 REPAIR: Final = (
     "To give up what follows the damage, set unclean.leader.election.enable=true on the topic and restart the broker."
 )
-SLICE_MS: Final = 5.0  # opening logs gives way to other work after so long
+SLICE_MS: Final = 1.0  # opening logs gives way to other work after so long
 
 
 class TopicSettingsResolver(Protocol):
@@ -55,6 +55,7 @@ class Partitions:
         self.traffic_of_removed = TrafficMeter()  # so that totals never go down
         self._image = MetadataImage()
         self._broken: dict[tuple[str, int], str] = {}  # offline because their log is damaged, and how
+        self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk lets us open them, and why
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -65,6 +66,8 @@ class Partitions:
         if partition is None:
             if (topic, index) in self._broken:
                 raise StorageFailed(f"{topic}-{index} is offline: {self._broken[topic, index]}.")
+            if (topic, index) in self._unopened:
+                raise StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
             if self._image.partition(topic, index) is not None:
                 raise NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
             raise UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
@@ -109,15 +112,32 @@ class Partitions:
             self._broken[name] = str(error)
             logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
             return
+        except OSError as error:  # a full disk, or no file descriptor is left
+            if name not in self._unopened:
+                logger.error("%s is offline until it can be opened: %s", name, error)
+            self._unopened[name] = str(error.strerror)
+            return
+        self._unopened.pop(name, None)
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
         self._partitions[name] = Partition(
             name, topic.topic_id, log, where.leader_epoch, traffic, self._syncing.request, self._on_disk_error
         )
 
+    async def open_rest(self) -> None:
+        """Try again what the disk refused to open; stops at the first that it still refuses."""
+        for topic_name, index in list(self._unopened):
+            topic = self._image.topics[topic_name]
+            self._place(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
+            if (topic_name, index) in self._unopened:
+                break
+            logger.info("%s-%d is open now", topic_name, index)
+            await self._store.sync()
+
     async def _remove(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
             self._broken.pop((topic.name, index), None)
+            self._unopened.pop((topic.name, index), None)
             if partition is None or partition.topic_id != topic.topic_id:
                 continue
             del self._partitions[topic.name, index]
@@ -152,7 +172,9 @@ class Partitions:
         await self._write(HIGH_WATERMARKS, lambda each: each.high_watermark)
 
     async def _write(self, name: str, offset_of: Callable[[Partition], int]) -> None:
-        await self._store.write_checkpoint(name, {each.name: offset_of(each) for each in self._partitions.values()})
+        offsets = {each.name: offset_of(each) for each in self._partitions.values()}
+        offline = [TopicPartition(*each) for each in (*self._broken, *self._unopened)]
+        await self._store.write_checkpoint(name, {**self._store.remembered(name, offline), **offsets})
 
     async def close(self) -> None:
         """Flush and close every log; after this the folder may be marked as cleanly stopped."""

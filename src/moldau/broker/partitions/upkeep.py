@@ -45,6 +45,7 @@ class Upkeep:
     def start(self) -> None:
         self._every(lambda each: each.log_retention_check_interval_ms, self.apply_retention)
         self._every(lambda _: FLUSH_CHECK_MS, self._flush_due)
+        self._every(lambda _: FLUSH_CHECK_MS, self._partitions.open_rest)
         self._every(
             lambda each: each.recovery_point_checkpoint_interval_ms, self._partitions.checkpoint_recovery_points
         )
