@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.table import Partitions
+from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Clock, Executor
 from moldau.storage.checkpoints import CLEANED
@@ -34,6 +35,7 @@ class Compacting:
         self._executor = executor
         self._cleaned: dict[TopicPartition, int] = store.read_checkpoint(CLEANED)
         self._busy_with: Partition | None = None
+        self._uncleanable: set[Partition] = set()
         self.rounds = 0
         self.bytes_saved = 0
 
@@ -57,15 +59,20 @@ class Compacting:
             if partition.is_open:
                 raise
             return Removed([], 0)
+        except KafkaError as error:  # records that cannot be read: they stay, and the other logs have their turn
+            logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
+            self._uncleanable.add(partition)
+            return Removed([], 0)
         finally:
             self._busy_with = None
 
     def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
         now_ms = self._clock.wall_ms()
+        self._uncleanable = {partition for partition in self._uncleanable if partition.is_open}
         chosen: tuple[Partition, CompactionJob] | None = None
         for partition in self._partitions.all():
             log = partition.log
-            if not log.settings.is_compacted or not partition.is_open:
+            if not log.settings.is_compacted or not partition.is_open or partition in self._uncleanable:
                 continue
             log.roll_if_due(now_ms)
             job = log.compaction_job(self._cleaned.get(partition.name, 0), partition.high_watermark, now_ms)

@@ -6,7 +6,7 @@ from typing import Final
 
 from moldau.broker.partitions.acceptance import Accepted, check_timestamps, in_topic_codec, is_in_other_codec
 from moldau.broker.turns import Turn
-from moldau.model.errors import CorruptMessage, InvalidRecord, RequestTimedOut
+from moldau.model.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RequestTimedOut
 from moldau.model.ports import Executor
 from moldau.model.units import MiB
 from moldau.records.compression import OUTPUT_BYTES_MAX, Compression
@@ -18,6 +18,7 @@ from moldau.storage.settings import LogSettings
 
 HELD_BYTES_MAX: Final = 64 * MiB  # of batches that wait for their inspection
 INFLATED_BYTES_MAX: Final = 32 * MiB  # what a batch may decompress to
+RECORDS_MAX: Final = 1_000_000  # compaction will hold them all in memory
 INFLATION_MAX: Final = 4  # or so many times the topic's max.message.bytes, if that is more
 
 
@@ -61,6 +62,8 @@ class Inspection:
     async def _walk(self, plain: bytearray, needs_keys: bool, turn: Turn) -> int:
         """Over all records, with pauses; the newest timestamp."""
         header = read_header(plain)
+        if header.records_count > RECORDS_MAX:
+            raise MessageTooLarge(f"A batch of {header.records_count} records; this topic takes {RECORDS_MAX}.")
         newest = header.base_timestamp
         try:
             for index, record in enumerate(iterate_records(plain)):
