@@ -15,6 +15,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000.0
+PARTITIONS_MAX: Final = 200_000  # in all sessions together; who comes later is served without one
 
 Key = tuple[str | bytes, int]  # a topic by name, or from version 13 on by id, and a partition
 
@@ -101,7 +102,7 @@ class Fetching:
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `slots` of them."""
+    """All sessions of a broker, at most `slots` of them, with a bound on their partitions too."""
 
     def __init__(self, random: Random, slots: int) -> None:
         self._random = random
@@ -127,6 +128,9 @@ class FetchSessions:
             session = self._create(named, uses_topic_ids, now_ms)
             return Fetching(dict(named), session, is_incremental=False)
         session = self._continue(request, uses_topic_ids, now_ms)
+        if not named.keys() <= session.wanted.keys() and self.partition_count + len(named) > PARTITIONS_MAX:
+            self._end(session.session_id)
+            raise FetchSessionIdNotFound("There is no room for more partitions in this broker's fetch sessions.")
         for key, wanted in named.items():
             if key in session.wanted:
                 session.wanted[key].update(wanted)
@@ -156,6 +160,8 @@ class FetchSessions:
         return session
 
     def _create(self, wanted: dict[Key, Wanted], uses_topic_ids: bool, now_ms: float) -> Session | None:
+        if self.partition_count + len(wanted) > PARTITIONS_MAX:
+            return None
         if len(self._sessions) >= self._slots and not self._evict(len(wanted), now_ms):
             return None
         session_id = self._random.randrange(1, EPOCH_MAX)
