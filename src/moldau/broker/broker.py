@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.complaints import Complaints
 from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.groups.groups import Groups
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.compacting import Compacting
@@ -92,6 +93,7 @@ class Broker:
             lambda: self.settings,
             Compacting(self.partitions, store, ports.clock, ports.executor),
         )
+        self.groups = Groups(self, on_failure)
         self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
         self.stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -115,6 +117,7 @@ class Broker:
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._take_settings(image)
         await self.partitions.follow(image, delta)
+        await self.groups.follow(image, delta)
 
     def _take_settings(self, image: MetadataImage) -> None:
         """Settings of brokers were changed while we run."""
@@ -175,6 +178,7 @@ class Broker:
         self.stalls.stop()
         await self.upkeep.stop()
         await self.publishing.close()
+        await self.groups.close()
         await self.partitions.close()
         await self._store.close()
 

@@ -47,6 +47,11 @@ class RequestContext:
     def now_ms(self) -> int:
         return self.broker.clock.wall_ms()
 
+    @property
+    def client_host(self) -> str:
+        """Where the client is, as Kafka writes it into group members: its tools show it so."""
+        return f"/{self.peer}"
+
     def is_allowed(self, operation: Operation, resource: Resource) -> bool:
         return self.broker.authorizer.is_allowed(self.principal, operation, resource)
 
@@ -58,6 +63,11 @@ class RequestContext:
         """Raises the refusal that belongs to the resource."""
         if not self.is_allowed(operation, resource):
             raise refusal(resource)
+
+    def authorize_group(self, operation: Operation, group_id: str) -> None:
+        """Raises if this is not allowed on a group."""
+        if not self.broker.allows_all:
+            self.authorize(operation, Resource(ResourceKind.GROUP, group_id))
 
     def operations(self, resource: Resource, among: tuple[Operation, ...]) -> int:
         """The allowed ones as the bit set that Metadata and DescribeCluster answer."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.topic_defaults import log_defaults
 from moldau.machines.groups.settings import GroupSettings
 from moldau.model.errors import InvalidConfig
@@ -387,6 +388,8 @@ class BrokerSettings(
     UpkeepSettings,
     ProducerSettings,
     GroupSettings,
+    OffsetsTopicSettings,
+    LagSettings,
     MetadataLogSettings,
     ObservationSettings,
 ):

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 METADATA_TOPIC: Final = "__cluster_metadata"
 TOPIC_ID_BYTES: Final = 16
 AUTO_CREATED_AT_ONCE_MAX: Final = 1000
@@ -38,7 +39,11 @@ async def create_topics(
 
 async def auto_create(broker: "Broker", names: Sequence[str]) -> dict[str, KafkaError]:
     """Create topics that a client asked about; the errors of those that could not be."""
-    wanted = [NewTopic(name) for name in dict.fromkeys(names[:AUTO_CREATED_AT_ONCE_MAX]) if name != METADATA_TOPIC]
+    wanted = [
+        new_offsets_topic(broker) if name == OFFSETS_TOPIC else NewTopic(name)
+        for name in dict.fromkeys(names[:AUTO_CREATED_AT_ONCE_MAX])
+        if name != METADATA_TOPIC
+    ]
     refused: dict[str, KafkaError] = {}
     for outcome in await create_topics(broker, wanted):
         if outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION:

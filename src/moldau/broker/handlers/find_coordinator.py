@@ -1,18 +1,16 @@
-"""FindCoordinator: nobody coordinates groups or transactions here yet, and clients are told to ask again later.
-
-It is served all the same: librdkafka sends lz4 uncompressed to a broker that does not know this API.
-"""
+"""FindCoordinator: which broker looks after a group. Transactions and share groups have nobody here yet."""
 
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
-from moldau.model.ids import NO_NODE
+from moldau.model.ids import NO_NODE, Address
 from moldau.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 BATCHED_FROM: Final = 4
-KINDS: Final = {0: ResourceKind.GROUP, 1: ResourceKind.TRANSACTIONAL_ID}
+GROUP: Final = 0
+TRANSACTION: Final = 1
 
 Answer = FindCoordinatorResponse.Coordinator
 
@@ -20,30 +18,43 @@ Answer = FindCoordinatorResponse.Coordinator
 async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
     """Each key is answered for itself; before version 4 there is just one."""
     if context.api_version < BATCHED_FROM:
-        raise _refusal(request.key, request.key_type, context)
-    answers = [_answer(key, _refusal(key, request.key_type, context)) for key in request.coordinator_keys]
+        node_id, address = await _find(request.key, request.key_type, context)
+        return FindCoordinatorResponse(node_id=node_id, host=address.host, port=address.port)
+    answers = [await _answer(key, request.key_type, context) for key in request.coordinator_keys]
     return FindCoordinatorResponse(coordinators=answers)
 
 
-def _refusal(key: str, key_type: int, context: RequestContext) -> KafkaError:
-    kind = KINDS.get(key_type)
-    if kind is None:
-        return InvalidRequest(f"There are no coordinators of type {key_type}.")
+async def _answer(key: str, key_type: int, context: RequestContext) -> Answer:
     try:
-        context.authorize(Operation.DESCRIBE, Resource(kind, key))
+        node_id, address = await _find(key, key_type, context)
     except KafkaError as error:
-        return error
-    return CoordinatorNotAvailable("This broker does not coordinate groups or transactions.")
+        return _refused(key, error)
+    return Answer(key=key, node_id=node_id, host=address.host, port=address.port)
 
 
-def _answer(key: str, error: KafkaError) -> Answer:
+async def _find(key: str, key_type: int, context: RequestContext) -> tuple[int, Address]:
+    if key_type == TRANSACTION:
+        context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, key))
+        raise CoordinatorNotAvailable("This broker does not coordinate transactions.")
+    if key_type != GROUP:
+        raise InvalidRequest(f"There are no coordinators of type {key_type} here.")
+    context.authorize(Operation.DESCRIBE, Resource(ResourceKind.GROUP, key))
+    node_id = await context.broker.groups.coordinator_of(key)
+    broker = context.broker.image.brokers.get(node_id)
+    address = broker.address(context.listener) if broker is not None else None
+    if address is None:
+        raise CoordinatorNotAvailable("The group's coordinator cannot be reached through this listener.")
+    return node_id, address
+
+
+def _refused(key: str, error: KafkaError) -> Answer:
     return Answer(key=key, node_id=NO_NODE, host="", port=-1, error_code=int(error.code), error_message=error.message)
 
 
 def refuse(request: FindCoordinatorRequest, error: KafkaError, version: int) -> FindCoordinatorResponse:
     """The same error for every key."""
     if version >= BATCHED_FROM:
-        return FindCoordinatorResponse(coordinators=[_answer(key, error) for key in request.coordinator_keys])
+        return FindCoordinatorResponse(coordinators=[_refused(key, error) for key in request.coordinator_keys])
     return FindCoordinatorResponse(
         error_code=int(error.code), error_message=error.message, node_id=NO_NODE, host="", port=-1
     )

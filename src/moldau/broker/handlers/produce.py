@@ -7,10 +7,12 @@ from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import CloseConnection, RequestContext
 from moldau.broker.partitions.acceptance import Accepted, accept
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.topics import INTERNAL
 from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTopic,
     InvalidTxnState,
     KafkaError,
     RequestTimedOut,
@@ -87,6 +89,8 @@ def _name(topic: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
         name = known.name
     if not context.may(Operation.WRITE, name):
         return name, TopicAuthorizationFailed(f"Not authorized to write to topic {name}.")
+    if name in INTERNAL:
+        return name, InvalidTopic(f"Topic {name} is written by brokers alone.")
     return name, None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.meters import TrafficMeter
-from moldau.broker.partitions.waiting import CommitWaits, FetchWait
+from moldau.broker.partitions.waiting import CommitWaits, Watcher
 from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
 from moldau.model.ids import NO_EPOCH, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
@@ -55,7 +55,7 @@ class Partition:
         self.high_watermark = log.end_offset
         self.is_open = True
         self.pending_bytes = 0  # appended, but not yet to be seen
-        self.watchers: dict[FetchWait, None] = {}
+        self.watchers: dict[Watcher, None] = {}
         self._commit_waits = CommitWaits()
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error

@@ -3,10 +3,22 @@
 import asyncio
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from moldau.broker.partitions.partition import Partition
+
+
+class Watcher(Protocol):
+    """Somebody who wants to hear of a partition."""
+
+    def came(self, count: int) -> None:
+        """So many more bytes can be read."""
+        ...
+
+    def wake(self) -> None:
+        """Something changed that should be looked at now."""
+        ...
 
 
 class FetchWait:

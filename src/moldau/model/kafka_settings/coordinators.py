@@ -76,11 +76,6 @@ GROUPS: Final = (
 
 OFFSETS: Final = (
     row("offsets.commit.timeout.ms", INT, 5 * SECOND_MS, "How long a commit waits for the replicas.", at_least=1),
-    row("offsets.load.buffer.size", INT, 5 * MiB, "Read size when offsets are loaded.", at_least=1),
-    row("offsets.topic.compression.codec", INT, 0, "The codec of the offsets topic."),
-    row("offsets.topic.num.partitions", INT, 50, "Partitions of the offsets topic.", at_least=1),
-    row("offsets.topic.replication.factor", SHORT, 3, "Replicas of the offsets topic.", at_least=1),
-    row("offsets.topic.segment.bytes", INT, 100 * MiB, "Segment size of the offsets topic.", at_least=1),
 )
 
 TRANSACTIONS: Final = (

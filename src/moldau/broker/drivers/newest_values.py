@@ -1,0 +1,89 @@
+"""The newest value of each key, gathered from batches. Most of them hold one small record, and are read in one step."""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from moldau.model.errors import CorruptMessage
+from moldau.records.header import CHECKED_POSITION, CONTROL, HEADER_BYTES, LOG_OVERHEAD, MAGIC
+from moldau.records.record import iterate_records
+
+_HEAD: Final = Struct(
+    ">qi4xbIhi"
+)  # base offset, length, (leader epoch), magic, checksum, attributes, last offset delta
+_unpack_head = _HEAD.unpack_from
+_PLAIN: Final = bytes(3)  # a record without attributes, of its batch's own time and offset
+_RECORD_BYTES_MIN: Final = 8  # of a record whose length takes two bytes; a shorter one can be read the long way
+_ONE_BYTE: Final = 0x80  # below it, a varint is a single byte; half of it if it is even, negative if it is odd
+
+
+class NewestValues:
+    """By key, in the order of the offsets of their newest records; keys that ended in a tombstone are left out."""
+
+    __slots__ = ("_name", "_newest")
+
+    def __init__(self, name: str) -> None:
+        self._name = name  # of the log, for complaints
+        self._newest: dict[bytes, tuple[int, bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Offset, key, value."""
+        for key, (offset, value) in self._newest.items():
+            yield offset, key, value
+
+    def note(self, batches: bytes, position: int, batches_max: int) -> tuple[int, int]:
+        """Read so many whole batches from `position` on; the position and the offset behind them."""
+        view = memoryview(batches)
+        next_offset = -1
+        for _ in range(batches_max):
+            if position == len(batches):
+                break
+            if len(batches) - position < HEADER_BYTES:
+                raise CorruptMessage(f"{self._name}: a batch is cut off")
+            base_offset, length, magic, crc, attributes, delta = _unpack_head(batches, position)
+            end = position + LOG_OVERHEAD + length
+            if (
+                end > len(batches)
+                or length < HEADER_BYTES - LOG_OVERHEAD
+                or magic != MAGIC
+                or crc32c(view[position + CHECKED_POSITION : end], 0, 0) != crc
+            ):
+                raise CorruptMessage(f"{self._name}: the batch at offset {base_offset} is damaged")
+            if not attributes & CONTROL and (
+                delta or attributes or not self._note_plain(batches, position + HEADER_BYTES, end, base_offset)
+            ):
+                self._note_records(view[position:end])
+            position, next_offset = end, base_offset + delta + 1
+        return position, next_offset
+
+    def _note_plain(self, batches: bytes, start: int, end: int, offset: int) -> bool:
+        """The only record of a batch, if nothing about it is unusual; whether it was taken."""
+        if end - start < _RECORD_BYTES_MIN:
+            return False
+        start += 1 if batches[start] < _ONE_BYTE else 2
+        key_length = batches[start + 3]
+        if batches[start : start + 3] != _PLAIN or key_length >= _ONE_BYTE or key_length & 1:
+            return False
+        key_end = start + 4 + (key_length >> 1)
+        if key_end >= end:
+            return False
+        value_length = batches[key_end]
+        value_end = key_end + 1 + (value_length >> 1)
+        if value_length >= _ONE_BYTE or value_length & 1 or value_end + 1 != end or batches[value_end]:
+            return False
+        key = batches[start + 4 : key_end]
+        self._newest.pop(key, None)  # so that it moves to the end of the order
+        self._newest[key] = offset, batches[key_end + 1 : value_end]
+        return True
+
+    def _note_records(self, batch: memoryview) -> None:
+        for offset, _, key, value, _ in iterate_records(batch):
+            if key is not None:
+                self._newest.pop(key, None)
+                if value is not None:
+                    self._newest[key] = offset, value

@@ -1,0 +1,122 @@
+"""A machine's log on an ordinary partition: a decision is one batch of keyed records, the newest of each key counts.
+
+Replay does what compaction will do: it reads through the whole log, remembers the newest value of each key, and hands
+out only those. So a log that was not compacted yet costs little more than one that was.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from moldau.broker.drivers.newest_values import NewestValues
+from moldau.broker.partitions.partition import Partition
+from moldau.model.errors import NotLeaderOrFollower
+from moldau.model.ports import Clock, Executor
+from moldau.model.units import MiB
+from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
+from moldau.records.header import read_header
+
+Record = TypeVar("Record")
+
+SLICE_MS: Final = 0.5  # reading gives way to other work after so long
+BATCHES_PER_LOOK: Final = 64
+
+
+class RecordCoding(Protocol[Record]):
+    """How a machine's records are written."""
+
+    def encode(self, record: Record) -> tuple[bytes, bytes | None]:
+        """Key and value; None stands for the end of whatever the key names."""
+        ...
+
+    def decode(self, key: bytes, value: bytes | None) -> Record | None:
+        """None for a record that says nothing to this machine."""
+        ...
+
+
+class PartitionLog(Generic[Record]):
+    """See the module. Whether this node may append is the partition's affair."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        coding: RecordCoding[Record],
+        clock: Clock,
+        executor: Executor,
+        compression: Compression = Compression.NONE,
+        *,
+        read_bytes: int = MiB,
+    ) -> None:
+        self._partition = partition
+        self._coding = coding
+        self._clock = clock
+        self._executor = executor
+        self._compression = compression
+        self._read_bytes = read_bytes
+        self._committed: Callable[[int], None] | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
+
+    # Writing
+
+    def append(self, decisions: Sequence[Sequence[Record]]) -> None:
+        partition = self._partition
+        if not partition.is_open:
+            raise NotLeaderOrFollower(f"{partition.name} is no longer here.")
+        now_ms = self._clock.wall_ms()
+        encode = self._coding.encode
+        for records in decisions:
+            keyed = [(now_ms, *encode(record), ()) for record in records]
+            batch = memoryview(build_batch(keyed, compression=self._compression))
+            partition.append(batch, read_header(batch), now_ms)
+
+    def watch(self, committed: Callable[[int], None]) -> None:
+        self._committed = committed
+        self._partition.watchers[self] = None
+
+    def close(self) -> None:
+        """Hear no more of the partition."""
+        self._partition.watchers.pop(self, None)
+
+    def came(self, count: int) -> None:  # noqa: ARG002 - the partition's word for: more can be read now
+        if self._committed is not None:
+            self._committed(self._partition.high_watermark)
+
+    def wake(self) -> None:
+        """Whoever ends the partition also ends the driver."""
+
+    # Reading
+
+    async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
+        newest = NewestValues(str(self._partition.name))
+        log = self._partition.log
+        offset = log.start_offset
+        while (found := log.read(offset, self._read_bytes)) is not None:
+            batches = await self._executor.run(found.read)
+            offset = await self._gather(batches, newest, offset)
+        yield self._decoded(newest)
+
+    async def _gather(self, batches: bytes, newest: NewestValues, offset: int) -> int:
+        """Note what a chunk says, giving way to other work; the offset behind it."""
+        position = 0
+        began_ms = self._clock.monotonic_ms()
+        while position < len(batches):
+            position, offset = newest.note(batches, position, BATCHES_PER_LOOK)
+            if self._clock.monotonic_ms() - began_ms >= SLICE_MS:
+                await asyncio.sleep(0)
+                began_ms = self._clock.monotonic_ms()
+        return offset
+
+    def _decoded(self, newest: NewestValues) -> Iterator[tuple[int, Record]]:
+        decode = self._coding.decode
+        for offset, key, value in newest:
+            record = decode(key, value)
+            if record is not None:
+                yield offset, record

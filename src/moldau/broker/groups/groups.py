@@ -1,0 +1,125 @@
+"""Who looks after which group here: a shard for each partition of the offsets topic that this node leads."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.groups.loading import Loading
+from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic, partition_for
+from moldau.broker.groups.shard import Shard
+from moldau.broker.topics import create_topics
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage, TopicImage
+from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
+from moldau.model.ids import NO_NODE
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """Finds the shard of a group; makes shards load, lead and end as the metadata says."""
+
+    def __init__(self, broker: "Broker", on_failure: Callable[[str, BaseException], None]) -> None:
+        self._broker = broker
+        self._on_failure = on_failure
+        self._shards: dict[int, Shard] = {}
+        self._partitions = 0  # of the offsets topic, in the whole cluster
+        self._creation = asyncio.Lock()
+        self._loading = Loading(on_failure)
+        self._notices: set[asyncio.Task[None]] = set()
+
+    # Whose group it is
+
+    def shard_of(self, group_id: str) -> Shard:
+        """The shard that looks after a group; raises if it is not here."""
+        shard = self._shards.get(partition_for(group_id, self._partitions)) if self._partitions else None
+        if shard is None:
+            raise NotCoordinator("This broker does not coordinate the group.")
+        return shard
+
+    def shards(self) -> list[Shard]:
+        """All that are here, in the order of their partitions."""
+        return [self._shards[index] for index in sorted(self._shards)]
+
+    async def coordinator_of(self, group_id: str) -> int:
+        """The broker that looks after a group. The first who asks has the offsets topic created."""
+        if OFFSETS_TOPIC not in self._broker.image.topics:
+            await self._create_topic()
+        topic = self._broker.image.topics.get(OFFSETS_TOPIC)
+        leader = NO_NODE if topic is None else topic.partitions[partition_for(group_id, len(topic.partitions))].leader
+        if leader == NO_NODE:
+            raise CoordinatorNotAvailable("The group's partition of the offsets topic has no leader.")
+        return leader
+
+    async def _create_topic(self) -> None:
+        """Once, however many ask at the same time."""
+        async with self._creation:
+            if OFFSETS_TOPIC in self._broker.image.topics:
+                return
+            (created,) = await create_topics(self._broker, [new_offsets_topic(self._broker)])
+            if created.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                logger.error("%s cannot be created: %s", OFFSETS_TOPIC, created.message)
+                raise CoordinatorNotAvailable(f"The offsets topic cannot be created: {created.message}")
+
+    # What the metadata says
+
+    async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Called when the partitions are in step with the image, before handlers see it."""
+        removed = [topic.name for topic in delta.removed.values()]
+        if OFFSETS_TOPIC in removed:
+            self._resign_all()
+        offsets = image.topics.get(OFFSETS_TOPIC)
+        if offsets is not None and offsets.topic_id in delta.changed:
+            self._partitions = len(offsets.partitions)
+            for index in sorted(delta.changed[offsets.topic_id]):
+                await self._place(offsets, index)
+        if removed:
+            for shard in self.shards():
+                self._notify(shard.topics_deleted(removed))
+
+    async def _place(self, topic: TopicImage, index: int) -> None:
+        shard = self._shards.get(index)
+        if topic.partitions[index].leader != self._broker.node_id:
+            if shard is not None:
+                self._resign(index)
+        elif shard is None:
+            await self._begin(index)
+
+    async def _begin(self, index: int) -> None:
+        try:
+            partition = self._broker.partitions.get(OFFSETS_TOPIC, index)
+        except KafkaError as error:  # its log is damaged, and the rest is served
+            logger.error("The groups of %s-%d are not served: %s", OFFSETS_TOPIC, index, error)
+            return
+        shard = self._shards[index] = Shard(partition, self._broker, self._on_failure)
+        if shard.is_empty:
+            await shard.load()
+        else:
+            self._loading.add(shard)
+
+    def _notify(self, notice: Coroutine[Any, Any, None]) -> None:
+        """Decided in the order of notices, and not waited for: the metadata must go on."""
+        task = asyncio.get_running_loop().create_task(notice)
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    def _resign(self, index: int) -> None:
+        shard = self._shards.pop(index)
+        self._loading.remove(shard)
+        shard.resign()
+
+    def _resign_all(self) -> None:
+        self._partitions = 0
+        for index in list(self._shards):
+            self._resign(index)
+
+    async def close(self) -> None:
+        """Stop loading, write what was decided."""
+        await self._loading.close()
+        for shard in self.shards():
+            await shard.close()
+        await asyncio.gather(*self._notices, return_exceptions=True)

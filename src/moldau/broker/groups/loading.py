@@ -1,0 +1,59 @@
+"""Shards are loaded one after the other, so that all of them together take no more of the loop than one does."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from moldau.broker.groups.shard import Shard
+from moldau.model.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0  # after a failure of the disk
+
+
+class Loading:
+    """The shards that wait to be loaded, and the task that does it while there are any."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._waiting: dict[Shard, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, shard: Shard) -> None:
+        shard.expect_load()
+        self._waiting[shard] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def remove(self, shard: Shard) -> None:
+        """It is not to be loaded any more; a load that is under way is ended by the shard itself."""
+        self._waiting.pop(shard, None)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                shard = next(iter(self._waiting))
+                del self._waiting[shard]
+                await self._load(shard)
+        except Exception as error:
+            self._on_failure("groups could not be loaded", error)
+        finally:
+            self._task = None
+
+    async def _load(self, shard: Shard) -> None:
+        """A disk that refuses may not do so for long; records that cannot be read stay so."""
+        try:
+            await shard.load()
+        except OSError as error:
+            logger.error("%s cannot be loaded and will be tried again: %s", shard.name, error)
+            self._waiting[shard] = None
+            await asyncio.sleep(RETRY_S)
+        except KafkaError as error:
+            logger.error("%s cannot be loaded, its groups are not served: %s", shard.name, error)

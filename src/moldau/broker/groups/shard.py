@@ -1,0 +1,113 @@
+"""One partition of the offsets topic that this node leads, and the machine that decides for its groups."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from moldau.broker.drivers.partition_log import PartitionLog
+from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.groups.coding import GroupCoding
+from moldau.broker.partitions.partition import Partition
+from moldau.machines.groups.draft import Now
+from moldau.machines.groups.machine import GroupsMachine
+from moldau.machines.groups.records import Record
+from moldau.model.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
+from moldau.model.ids import TopicPartition
+from moldau.records.compression import Compression
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class Shard:
+    """What handlers ask about groups goes through `write` and `read`; both raise while the shard is loading."""
+
+    def __init__(
+        self, partition: Partition, broker: "Broker", on_failure: Callable[[str, BaseException], None]
+    ) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._log: PartitionLog[Record] = PartitionLog(
+            partition,
+            GroupCoding(),
+            broker.clock,
+            broker.executor,
+            Compression(broker.settings.offsets_topic_compression_codec),
+            read_bytes=broker.settings.offsets_load_buffer_size,
+        )
+        self._driver = ReplicatedDriver(
+            self._log,
+            self._new_machine,
+            broker.clock,
+            refusals=Refusals(lost=self._refusal),
+            failed=lambda error: on_failure(f"{partition.name} cannot look after its groups", error),
+        )
+        self.write = self._driver.write
+        self.read = self._driver.read
+        self.new_ticket = self._driver.new_ticket
+        self._awaits_load = False
+        self._gone_topics: dict[str, None] = {}  # deleted while the shard was not ready to hear it
+
+    @property
+    def name(self) -> TopicPartition:
+        return self._partition.name
+
+    @property
+    def is_ready(self) -> bool:
+        return self._driver.is_leading
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to load."""
+        return self._partition.log.end_offset == self._partition.log.start_offset
+
+    @property
+    def now(self) -> Now:
+        return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
+
+    def _new_machine(self) -> GroupsMachine:
+        now = self.now
+        return GroupsMachine(self._broker.settings, wall_ahead_ms=now.wall_ms - now.ms)
+
+    def _refusal(self) -> KafkaError:
+        if self._awaits_load:
+            return CoordinatorLoadInProgress("The group is being loaded; try again.")
+        return NotCoordinator("This broker does not coordinate the group.")
+
+    def expect_load(self) -> None:
+        """It will be loaded soon: whoever asks meanwhile is told so."""
+        self._awaits_load = True
+
+    async def load(self) -> None:
+        """Replay the log, then speak for it."""
+        began_ms = self._broker.clock.monotonic_ms()
+        await self._driver.lead()
+        self._awaits_load = False
+        if self._driver.is_leading:
+            took_ms = self._broker.clock.monotonic_ms() - began_ms
+            logger.debug("%s: groups are loaded in %.0f ms", self.name, took_ms)
+            await self.topics_deleted(())
+
+    async def topics_deleted(self, names: Iterable[str]) -> None:
+        """What was committed for them goes, now or as soon as the shard is loaded."""
+        self._gone_topics.update(dict.fromkeys(names))
+        if not self._gone_topics or not self.is_ready:
+            return
+        gone, self._gone_topics = list(self._gone_topics), {}
+        try:
+            await self.write(lambda machine: machine.decide_topics_deleted(gone, now=self.now))
+        except KafkaError as error:  # whoever leads the shard next hears of it, or the offsets expire
+            logger.warning("%s: offsets of deleted topics are kept for now: %s", self.name, error)
+
+    def resign(self) -> None:
+        """Another node leads the partition, or it is gone."""
+        self._awaits_load = False
+        self._driver.resign()
+        self._log.close()
+
+    async def close(self) -> None:
+        """The node stops: what was decided is written first."""
+        await self._driver.close()
+        self._log.close()

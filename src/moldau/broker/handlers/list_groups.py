@@ -1,0 +1,33 @@
+"""ListGroups: the groups that this broker looks after; a client asks every broker."""
+
+import asyncio
+
+from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.wire.messages import ListGroupsRequest, ListGroupsResponse
+
+Listed = ListGroupsResponse.ListedGroup
+
+
+async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    """Groups that one may not see are left out. An error says that some are missing; the others come along."""
+    groups: list[Listed] = []
+    error = ErrorCode.NONE
+    for shard in context.broker.groups.shards():
+        try:
+            groups += await shard.read(
+                lambda machine: machine.list_groups(states=request.states_filter, types=request.types_filter)
+            )
+        except KafkaError as refusal:
+            error = refusal.code
+        await asyncio.sleep(0)
+    return ListGroupsResponse(error_code=int(error), groups=_visible(groups, context))
+
+
+def _visible(groups: list[Listed], context: RequestContext) -> list[Listed]:
+    if context.is_allowed(Operation.DESCRIBE, CLUSTER):
+        return groups
+    return [
+        each for each in groups if context.is_allowed(Operation.DESCRIBE, Resource(ResourceKind.GROUP, each.group_id))
+    ]
