@@ -3,7 +3,6 @@ and to know which transactions are open.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -16,7 +15,7 @@ from moldau.records.header import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, 
 from moldau.storage.transaction_index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as an idempotent producer may have in flight
-PRODUCERS_MAX: Final = 100_000  # per partition; beyond it the longest silent ones are forgotten
+PRODUCERS_MAX: Final = 20_000  # per partition; beyond it the longest silent ones are forgotten
 _FORGOTTEN_AT_ONCE: Final = PRODUCERS_MAX // 16
 _new_tuple = tuple.__new__
 
@@ -55,7 +54,7 @@ class Producer:
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = -1
     transaction_start: int = NO_OFFSET
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: list[AppendedBatch] = field(default_factory=list)  # the last few; a deque would take 600 bytes more
 
     def repeated(self, header: BatchHeader) -> AppendedBatch | None:
         last_sequence = header.last_sequence
@@ -128,9 +127,10 @@ class Producers:
             producer.next_sequence = (last_sequence + 1) % SEQUENCE_MODULUS
         else:
             last_sequence = NO_SEQUENCE
-        producer.batches.append(
-            _new_tuple(AppendedBatch, (sequence, last_sequence, base_offset, last_offset, max_timestamp))
-        )
+        batches = producer.batches
+        batches.append(_new_tuple(AppendedBatch, (sequence, last_sequence, base_offset, last_offset, max_timestamp)))
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
         producer.last_timestamp = max_timestamp
         if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = base_offset
