@@ -9,6 +9,7 @@ from moldau.model.errors import KafkaError
 from moldau.wire.messages import JoinGroupRequest, JoinGroupResponse
 
 ID_BYTES: Final = 16
+NULL_PROTOCOL_FROM: Final = 7
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
@@ -17,12 +18,20 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
     shard = context.broker.groups.shard_of(request.group_id)
     asker = Asker(context.client_id or "", context.client_host, context.api_version)
     ticket, randomness = shard.new_ticket(), context.broker.random.randbytes(ID_BYTES)
-    return await shard.write(
+    response = await shard.write(
         lambda machine: machine.decide_join(request, asker, ticket=ticket, now=shard.now, randomness=randomness),
         ticket,
     )
+    return _in_version(response, context.api_version)
 
 
-def refuse(request: JoinGroupRequest, error: KafkaError, version: int) -> JoinGroupResponse:  # noqa: ARG001
+def _in_version(response: JoinGroupResponse, version: int) -> JoinGroupResponse:
+    """No protocol is null, and was empty before there were nulls."""
+    if response.protocol_name is None and version < NULL_PROTOCOL_FROM:
+        response.protocol_name = ""
+    return response
+
+
+def refuse(request: JoinGroupRequest, error: KafkaError, version: int) -> JoinGroupResponse:
     """The member keeps the id that it came with."""
-    return JoinGroupResponse(error_code=int(error.code), member_id=request.member_id)
+    return _in_version(JoinGroupResponse(error_code=int(error.code), member_id=request.member_id), version)
