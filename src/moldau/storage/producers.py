@@ -143,13 +143,14 @@ class Producers:
 
     def _add(self, producer_id: int) -> Producer:
         if len(self.by_id) >= PRODUCERS_MAX:
-            self._forget_the_silent()
+            self.forget_silent(_FORGOTTEN_AT_ONCE)
         producer = self.by_id[producer_id] = Producer()
         return producer
 
-    def _forget_the_silent(self) -> None:
+    def forget_silent(self, count: int) -> None:
+        """Forget those that have been silent for the longest time; who has an open transaction is kept."""
         idle = ((each.last_timestamp, key) for key, each in self.by_id.items() if each.transaction_start < 0)
-        for _, producer_id in heapq.nsmallest(_FORGOTTEN_AT_ONCE, idle):
+        for _, producer_id in heapq.nsmallest(count, idle):
             del self.by_id[producer_id]
 
     def check_marker(self, header: BatchHeader) -> None:

@@ -15,6 +15,8 @@ from moldau.model.ports import Clock, Disk, Executor
 logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS: Final = 1000.0
+PRODUCERS_CHECK_MS: Final = 5000.0
+PRODUCERS_MAX: Final = 200_000  # in all logs of a node; beyond it the longest silent ones are forgotten
 INTERVAL_MS_MIN: Final = 10.0
 SLICE_PARTITIONS: Final = 64
 
@@ -54,6 +56,7 @@ class Upkeep:
             lambda each: each.high_watermark_checkpoint_interval_ms, self._partitions.checkpoint_high_watermarks
         )
         self._every(lambda each: each.producer_id_expiration_check_interval_ms, self._forget_producers)
+        self._every(lambda _: PRODUCERS_CHECK_MS, self._bound_producers)
         self._every(lambda each: each.log_cleaner_backoff_ms, self._compact)
 
     async def stop(self) -> None:
@@ -118,6 +121,18 @@ class Upkeep:
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             partition.log.producers.expire(now_ms)
+
+    async def _bound_producers(self) -> None:
+        """Each log has its bound; together they must not take more than one log may many times over."""
+        logs = [partition.log for partition in self._partitions.all()]
+        excess = sum(len(log.producers.by_id) for log in logs) - PRODUCERS_MAX
+        for log in sorted(logs, key=lambda each: -len(each.producers.by_id)):
+            if excess <= 0:
+                return
+            forgotten = min(excess, (len(log.producers.by_id) + 1) // 2)
+            log.producers.forget_silent(forgotten)
+            excess -= forgotten
+            await asyncio.sleep(0)
 
     async def _in_slices(self) -> AsyncIterator[Partition]:
         for index, partition in enumerate(self._partitions.all()):
