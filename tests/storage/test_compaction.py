@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from storage_bench import FOLDER, NOW_MS, Bench
 
-from moldau.model.units import DAY_MS, KiB
+from moldau.model.units import DAY_MS, KiB, MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import build_transaction_marker
@@ -368,3 +368,14 @@ def test_records_are_compared_as_they_were() -> None:
     bench.put((b"x", b"y"))
     bench.compact()
     assert bench.records()[0] == Record(0, 5, b"k", b"v", (("h", b"1"), ("h", None)))
+
+
+def test_a_log_that_is_mostly_its_active_segment_is_cut_so_that_it_can_be_cleaned() -> None:
+    bench = CompactedBench(segment_bytes=100 * MiB, min_cleanable_dirty_ratio=0.5)
+    for number in range(20):
+        bench.put((b"key", bytes([number]) * 64 * KiB))
+    assert bench.log.compaction_job(0, bench.log.end_offset, bench.now_ms) is None
+    assert bench.log.roll_if_due(bench.now_ms)
+    assert bench.compact() is not None
+    assert bench.table() == {b"key": bytes([19]) * 64 * KiB}
+    assert not bench.log.roll_if_due(bench.now_ms), "a small active segment can wait"

@@ -9,12 +9,12 @@ executor, `apply_retention` gives the paths to unlink, `compaction.py` gives a j
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge, StorageFailed
 from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk
-from moldau.model.units import DAY_MS
+from moldau.model.units import DAY_MS, MiB
 from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
 from moldau.records.record import iterate_batches
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
@@ -31,6 +31,8 @@ from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
 from moldau.storage.tail import TAIL_MAX, Tail
+
+COMPACTED_EARLY_BYTES: Final = MiB
 
 _new_tuple = tuple.__new__
 
@@ -261,11 +263,20 @@ class Log(ReadableLog):
         return self._segments.active
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment if the active one is old by the clock. Whether it was."""
-        is_due = self._segments.active.has_waited_for_roll(self._settings, now_ms)
+        """Begin a new segment if the active one is old by the clock, or keeps compaction waiting. Whether it was."""
+        is_due = self._segments.active.has_waited_for_roll(self._settings, now_ms) or self._keeps_compaction_waiting()
         if is_due:
             self._roll(self.end_offset, now_ms)
         return is_due
+
+    def _keeps_compaction_waiting(self) -> bool:
+        """The active segment is never compacted; where it is most of the log, small and busy ones would never be."""
+        active_bytes = self._segments.active.size_bytes
+        return (
+            self._settings.is_compacted
+            and active_bytes >= COMPACTED_EARLY_BYTES
+            and active_bytes * 2 > self._segments.size_bytes
+        )
 
     def roll(self, now_ms: int) -> None:
         """Begin a new segment now, unless the active one is empty."""
