@@ -1,0 +1,112 @@
+"""Data folders that Apache Kafka and earlier versions wrote: every version opens them and finds what is in them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from moldau.model.units import MiB
+from moldau.node.ports.files import SystemDisk
+from moldau.records.record import iterate_batches, iterate_records
+from moldau.storage.folder import DataFolder
+from moldau.storage.log import Log
+from moldau.storage.settings import LogSettings
+from moldau.testing import Broker
+
+HERE = Path(__file__).parent
+FOLDERS = sorted(path.parent for path in HERE.glob("*/expected.json"))
+NOW_MS = 1_800_000_000_000
+WAIT_S = 20.0
+
+Row = tuple[int, bytes | None, bytes | None]
+
+pytestmark = pytest.mark.proves("S2")
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a golden folder, to be written to."""
+    shutil.copytree(request.param, tmp_path / "golden")
+    return tmp_path / "golden"
+
+
+def expected(golden: Path) -> dict[str, list[Row]]:
+    """By topic, what a reader of committed records finds in partition 0."""
+    rows: dict[str, list[Any]] = json.loads((golden / "expected.json").read_text())
+    return {
+        topic: [(offset, _bytes(key), _bytes(value)) for offset, key, value in each] for topic, each in rows.items()
+    }
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def committed_rows(log: Log) -> list[Row]:
+    """What a reader of committed records finds, worked out from the log's own transaction index."""
+    end_offset = log.producers.last_stable_offset(log.end_offset)
+    aborted = log.aborted_transactions(log.start_offset, end_offset)
+    rows: list[Row] = []
+    for header, batch in iterate_batches(log.read_bytes(log.start_offset, MiB)):
+        is_aborted = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+            for each in aborted
+        )
+        if not header.is_control and not is_aborted and header.base_offset < end_offset:
+            rows.extend((record.offset, record.key, record.value) for record in iterate_records(batch))
+    return rows
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["cleanly closed", "to be recovered"])
+@pytest.mark.parametrize("has_indexes", [True, False], ids=["with indexes", "without"])
+def test_every_log_gives_the_records_it_was_given(golden: Path, is_clean: bool, has_indexes: bool) -> None:
+    for index in () if has_indexes else (golden / "data").glob("*/*index"):
+        if index.suffix != ".txnindex" or not is_clean:  # which transactions were aborted is found by recovery only
+            index.unlink()
+    rows = expected(golden)
+    folder = DataFolder.open(SystemDisk(), str(golden / "data"))
+    found = folder.partitions()
+    assert {each.partition.topic for each in found} > rows.keys()
+    for each in found:
+        assert each.topic_id is not None
+        path = folder.folder_of(each.partition)
+        log = Log.open(SystemDisk(), path, LogSettings(), now_ms=NOW_MS, is_clean=is_clean)
+        if each.partition.topic in rows and each.partition.partition == 0:
+            assert committed_rows(log) == rows[each.partition.topic]
+        log.close(NOW_MS)
+    folder.close()
+
+
+def test_a_broker_starts_on_it_and_goes_on(golden: Path) -> None:
+    settings = {"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}
+    with Broker(data=golden / "data", settings=settings) as broker:
+        for topic, rows in expected(golden).items():
+            assert read(broker, topic, len(rows)) == rows
+        client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        topics: Any = client.list_topics(timeout=WAIT_S).topics
+        assert len(topics["plain"].partitions) == 3
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+        producer.produce("plain", b"more", partition=0)
+        assert producer.flush(WAIT_S) == 0
+        count = len(expected(golden)["plain"])
+        assert read(broker, "plain", 1, first=count) == [(count, None, b"more")]
+        broker.restart()
+        assert read(broker, "plain", 1, first=count) == [(count, None, b"more")]
+
+
+def read(broker: Broker, topic: str, count: int, first: int = 0) -> list[Row]:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "golden", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "error"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, first)])
+    rows: list[Row] = []
+    while len(rows) < count:
+        message: Any = consumer.poll(WAIT_S)
+        assert message is not None, f"{len(rows)} of {count} records of {topic} came"
+        assert message.error() is None, message.error()
+        rows.append((message.offset(), message.key(), message.value()))
+    consumer.close()
+    return rows
