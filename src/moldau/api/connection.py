@@ -1,0 +1,127 @@
+"""A connection to a cluster: create topics, publish, consume, commit."""
+
+from types import TracebackType
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from moldau.api.consuming import Consumption, Start, commit_for
+from moldau.api.publishing import Publisher
+from moldau.api.words import Failed, Headers, Message, Place, Value
+
+TIMEOUT_S: Final = 30.0
+
+
+def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connection":
+    """Talk to a cluster. Further arguments are librdkafka's settings with `_` for `.` (`security_protocol="SSL"`)."""
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return Connection({"bootstrap.servers": bootstrap_servers, **settings})
+
+
+class Connection:
+    """Made by `connect`. Leaving its `with` block waits until everything published is acknowledged."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._admin = AdminClient(config)
+        self._publisher: Publisher | None = None
+        self._consumptions: list[Consumption] = []
+
+    # -- topics
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, replication_factor: int = -1, exists_ok: bool = True, **configs: Any
+    ) -> None:
+        """A topic; its settings are given with `_` for `.` (`retention_ms=60000`)."""
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=settings)
+        (created,) = self._admin.create_topics([topic], operation_timeout=TIMEOUT_S).values()
+        try:
+            created.result(TIMEOUT_S)
+        except KafkaException as error:
+            if not (exists_ok and error.args[0].name() == "TOPIC_ALREADY_EXISTS"):
+                raise Failed(f"{name}: {error.args[0].str()}") from error
+
+    def delete_topic(self, name: str) -> None:
+        (deleted,) = self._admin.delete_topics([name], operation_timeout=TIMEOUT_S).values()
+        try:
+            deleted.result(TIMEOUT_S)
+        except KafkaException as error:
+            raise Failed(f"{name}: {error.args[0].str()}") from error
+
+    def topics(self) -> list[str]:
+        """The names of all topics that are not the cluster's own."""
+        try:
+            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            raise Failed(f"cannot reach {self._config['bootstrap.servers']}: {error.args[0].str()}") from error
+        return sorted(name for name in found if not name.startswith("__"))
+
+    # -- messages
+
+    def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        waits: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Place | None:
+        """Bytes and text as they are, anything else as JSON. With `waits`, the place it was given; else it is batched.
+
+        Messages of one key keep their order and go to one partition.
+        """
+        if self._publisher is None:
+            self._publisher = Publisher(self._config)
+        return self._publisher.publish(topic, value, key, headers, partition, timestamp_ms, waits, timeout_s)
+
+    def flush(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Until everything published so far is acknowledged; raises if anything was not."""
+        if self._publisher is not None:
+            self._publisher.flush(timeout_s)
+
+    def consume(
+        self,
+        *topics: str,
+        group: str | None = None,
+        start: Start = "earliest",
+        commits: bool = True,
+        idle_s: float | None = None,
+    ) -> Consumption:
+        """Messages as they come. In a group, each partition goes to one member, and progress is remembered.
+
+        `start` is where to begin what has no progress yet: "earliest", "latest", an offset, or a time. `idle_s` ends
+        the iteration after so long without a message; without it, it goes on for ever.
+        """
+        if not topics:
+            raise Failed("Name at least one topic to consume.")
+        consumption = Consumption(self._config, topics, group=group, start=start, commits=commits, idle_s=idle_s)
+        self._consumptions.append(consumption)
+        return consumption
+
+    def commit_offset(self, message: Message | Place, group: str) -> None:
+        """Set a group's progress behind a message from outside. Refused while the group has members."""
+        commit_for(self._config, group, message)
+
+    # -- leaving
+
+    def close(self) -> None:
+        """Flush, and leave every group."""
+        try:
+            self.flush()
+        finally:
+            for consumption in self._consumptions:
+                consumption.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,171 @@
+"""Consuming: a plain iterator over messages, in a group or alone."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from moldau.api.words import Failed, Message, Place
+
+Start = str | int | datetime  # "earliest", "latest", an offset, a time
+
+POLL_S: Final = 0.2
+BATCH_MAX: Final = 500
+LOOK_UP_S: Final = 30.0
+_WHERE: Final = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+
+
+class Consumption:
+    """Iterate over it; leave the `with` block, or call `close`, to leave the group.
+
+    In a group, a message's offset is committed once the next message is asked for: after it was processed, so a crash
+    repeats messages but loses none (at least once). With `commits=False` only `commit_offset` commits.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        topics: Sequence[str],
+        *,
+        group: str | None,
+        start: Start,
+        commits: bool,
+        idle_s: float | None,
+    ) -> None:
+        self._group = group
+        self._commits = commits and group is not None
+        self._idle_s = idle_s
+        self._consumer = Consumer(
+            {
+                **config,
+                "group.id": group or "moldau-api-without-a-group",
+                "enable.auto.commit": self._commits,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": start if start in _WHERE else "earliest",
+                "enable.partition.eof": False,
+            }
+        )
+        self._processed: Message | None = None
+        self._pending: list[Any] = []
+        if group is None:
+            self._consumer.assign(self._places(topics, start))
+        elif start in _WHERE:
+            self._consumer.subscribe(list(topics))
+        else:
+            self._consumer.subscribe(list(topics), on_assign=lambda _, given: self._seek(given, start))
+
+    # -- where to begin
+
+    def _places(self, topics: Sequence[str], start: Start) -> list[TopicPartition]:
+        partitions = [TopicPartition(topic, index) for topic in topics for index in self._partitions_of(topic)]
+        return self._placed(partitions, start)
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        try:
+            found = self._consumer.list_topics(topic, timeout=LOOK_UP_S).topics[topic]
+        except KafkaException as error:
+            raise Failed(f"{topic}: {error.args[0].str()}") from error
+        if found.error is not None:
+            raise Failed(f"{topic}: {found.error.str()}")
+        return sorted(found.partitions)
+
+    def _placed(self, partitions: list[TopicPartition], start: Start) -> list[TopicPartition]:
+        if isinstance(start, datetime):
+            wanted = [TopicPartition(each.topic, each.partition, int(start.timestamp() * 1000)) for each in partitions]
+            return list(self._consumer.offsets_for_times(wanted, timeout=LOOK_UP_S))
+        offset = _WHERE[start] if isinstance(start, str) else start
+        return [TopicPartition(each.topic, each.partition, offset) for each in partitions]
+
+    def _seek(self, given: list[TopicPartition], start: Start) -> None:
+        """What the group has committed comes before where this consumer would begin."""
+        committed = self._consumer.committed(given, timeout=LOOK_UP_S)
+        new = [each for each in committed if each.offset < 0]
+        self._consumer.assign([each for each in committed if each.offset >= 0] + self._placed(new, start))
+
+    # -- reading
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        self._note_processed()
+        waited_s = 0.0
+        while not self._pending:
+            self._pending = self._consumer.consume(BATCH_MAX, timeout=POLL_S)
+            self._pending.reverse()
+            waited_s += POLL_S
+            if not self._pending and self._idle_s is not None and waited_s >= self._idle_s:
+                raise StopIteration
+        self._processed = _message(self._pending.pop())
+        return self._processed
+
+    def _note_processed(self) -> None:
+        if self._processed is not None and self._commits:
+            place = self._processed.place
+            self._consumer.store_offsets(offsets=[TopicPartition(place.topic, place.partition, place.offset + 1)])
+        self._processed = None
+
+    def commit_offset(self, message: Message | Place) -> None:
+        """The group goes on behind this message after a restart. Returns when the cluster has taken it."""
+        if self._group is None:
+            raise Failed("Without a group there is nobody to commit for: pass group=… to consume.")
+        _commit(self._consumer, message)
+
+    # -- leaving
+
+    def close(self) -> None:
+        """Commit what was processed and leave the group."""
+        self._consumer.close()
+
+    def __enter__(self) -> "Consumption":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._note_processed()
+        self.close()
+
+
+def _commit(consumer: Consumer, message: Message | Place) -> None:
+    place = message.place if isinstance(message, Message) else message
+    try:
+        consumer.commit(offsets=[TopicPartition(place.topic, place.partition, place.offset + 1)], asynchronous=False)
+    except KafkaException as error:
+        raise Failed(f"{place} could not be committed: {error.args[0].str()}") from error
+
+
+def commit_for(config: dict[str, Any], group: str, message: Message | Place) -> None:
+    """Commit without joining the group."""
+    consumer = Consumer({**config, "group.id": group, "enable.auto.commit": False})
+    try:
+        _commit(consumer, message)
+    finally:
+        consumer.close()
+
+
+def _message(message: Any) -> Message:
+    error: KafkaError | None = message.error()
+    if error is not None:
+        raise Failed(f"{message.topic()}: {error.str()}")
+    kind, timestamp_ms = message.timestamp()
+    return Message(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        tuple(message.headers() or ()),
+    )

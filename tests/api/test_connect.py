@@ -1,0 +1,131 @@
+"""The small Python API against a real broker."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+import moldau
+from moldau.api import Connection, Failed, Message
+from moldau.testing import Broker
+
+pytestmark = pytest.mark.proves("A2")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def connection(broker: Broker) -> Iterator[Connection]:
+    with moldau.connect(broker.bootstrap_servers) as connection:
+        yield connection
+
+
+def read(connection: Connection, topic: str, count: int, **options: object) -> list[Message]:
+    found: list[Message] = []
+    with connection.consume(topic, idle_s=15, **options) as messages:  # type: ignore[arg-type]
+        for message in messages:
+            found.append(message)
+            if len(found) == count:
+                break
+    return found
+
+
+def test_what_is_published_is_consumed_with_its_key_headers_and_time(connection: Connection) -> None:
+    connection.create_topic("orders", partitions=3)
+    place = connection.publish(
+        "orders", {"id": 7}, key="customer-1", headers={"source": "web"}, timestamp_ms=1_700_000_000_000, waits=True
+    )
+    (message,) = read(connection, "orders", 1)
+    assert message.place == place
+    assert message.json() == {"id": 7}
+    assert message.key == b"customer-1"
+    assert message.headers == (("source", b"web"),)
+    assert message.time == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(b"\x00\xff", b"\x00\xff"), ("žluťoučký", "žluťoučký".encode()), ([1, 2], b"[1,2]"), (3, b"3"), (None, None)],
+)
+def test_values_are_stored_as_one_would_expect(connection: Connection, value: object, stored: bytes | None) -> None:
+    connection.create_topic("values")
+    place = connection.publish("values", value, key="k", waits=True)  # type: ignore[arg-type]
+    assert place is not None
+    (message,) = read(connection, "values", 1, start=place.offset)
+    assert message.value == stored
+
+
+def test_a_group_goes_on_where_it_was(connection: Connection) -> None:
+    connection.create_topic("clicks")
+    for number in range(10):
+        connection.publish("clicks", str(number))
+    connection.flush()
+    assert [message.text for message in read(connection, "clicks", 4, group="counting")] == ["0", "1", "2", "3"]
+    # The last message was not followed by another request for one, but the block was left without an error.
+    assert [message.text for message in read(connection, "clicks", 2, group="counting")] == ["4", "5"]
+
+
+def test_a_message_whose_processing_fails_comes_again(connection: Connection) -> None:
+    connection.create_topic("jobs")
+    for number in range(3):
+        connection.publish("jobs", str(number))
+    connection.flush()
+
+    def work() -> None:
+        with connection.consume("jobs", group="workers", idle_s=15) as messages:
+            for message in messages:
+                if message.text == "1":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert [message.text for message in read(connection, "jobs", 2, group="workers")] == ["1", "2"]
+
+
+def test_offsets_are_committed_by_hand(connection: Connection) -> None:
+    connection.create_topic("manual")
+    for number in range(5):
+        connection.publish("manual", str(number))
+    connection.flush()
+    with connection.consume("manual", group="careful", commits=False, idle_s=15) as messages:
+        for message in messages:
+            if message.text == "2":
+                messages.commit_offset(message)
+            if message.text == "4":
+                break
+    assert [message.text for message in read(connection, "manual", 2, group="careful")] == ["3", "4"]
+    connection.commit_offset(moldau.api.Place("manual", 0, 0), "careful")
+    assert read(connection, "manual", 1, group="careful")[0].text == "1"
+
+
+def test_reading_begins_at_an_offset_or_a_time(connection: Connection) -> None:
+    connection.create_topic("replayed")
+    for number in range(5):
+        connection.publish("replayed", str(number), timestamp_ms=1_700_000_000_000 + number * 1000)
+    connection.flush()
+    assert read(connection, "replayed", 1, start=3)[0].text == "3"
+    when = datetime.fromtimestamp(1_700_000_002, UTC)
+    assert read(connection, "replayed", 1, start=when)[0].text == "2"
+    assert read(connection, "replayed", 1, start=when, group="since")[0].text == "2"
+
+
+def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> None:
+    with pytest.raises(Failed, match="Name at least one topic"):
+        connection.consume()
+    with pytest.raises(Failed, match="nothing-here"):
+        connection.delete_topic("nothing-here")
+    connection.create_topic("once")
+    connection.create_topic("once")
+    with pytest.raises(Failed, match="already exists"):
+        connection.create_topic("once", exists_ok=False)
+    assert "once" in connection.topics()
+    with connection.consume("once", idle_s=1) as messages, pytest.raises(Failed, match="Without a group"):
+        messages.commit_offset(moldau.api.Place("once", 0, 0))
+    other = moldau.connect(broker.bootstrap_servers, message_timeout_ms=500)
+    with pytest.raises(Failed, match="once"):
+        other.publish("once", b"x", partition=99, waits=True)
+    other.close()
