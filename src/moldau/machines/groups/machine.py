@@ -1,17 +1,20 @@
 """The groups of one shard, a partition of `__consumer_offsets`: decided by requests, changed by records alone."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
 from moldau.machines.decision import ASKER, Decision, Ticket
 from moldau.machines.groups import admin, offsets
 from moldau.machines.groups.classic.groups import ClassicGroups
+from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
+from moldau.machines.groups.consumer.regexes import NoRegexes, RegexMatcher
 from moldau.machines.groups.draft import Asker, Draft, Now
 from moldau.machines.groups.group import Group
 from moldau.machines.groups.records import Record
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.groups.state import GroupsState
 from moldau.machines.groups.upkeep import Upkeep
+from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError
 from moldau.wire import messages
 
@@ -25,11 +28,22 @@ class GroupsMachine:
     have to wait for others (a join, a sync) brings a ticket, and is answered under it, at once or later.
     """
 
-    def __init__(self, settings: GroupSettings, *, wall_ahead_ms: float = 0.0) -> None:
-        """`wall_ahead_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew."""
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        wall_ahead_ms: float = 0.0,
+        image: Callable[[], MetadataImage] = MetadataImage,
+        matcher: RegexMatcher | None = None,
+    ) -> None:
+        """`wall_ahead_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew.
+
+        `image` gives the committed metadata as it is now; consumer groups are assigned the partitions it has.
+        """
         self.settings = settings  # may be replaced while running
         self.state = GroupsState()
         self._classic = ClassicGroups(self.state)
+        self._consumer = ConsumerGroups(self.state, self._classic, image, matcher or NoRegexes())
         self._upkeep = Upkeep(self.state, self.group, self.group_ids)
         self._wall_ahead_ms = wall_ahead_ms
 
@@ -38,7 +52,29 @@ class GroupsMachine:
 
     def group(self, group_id: str) -> Group | None:
         """The group, whatever protocol it speaks; None where nobody has heard of it."""
-        return self._classic.group(group_id)
+        return self._consumer.group(group_id) or self._classic.group(group_id)
+
+    # Members of consumer groups
+
+    def decide_consumer_heartbeat(
+        self,
+        request: messages.ConsumerGroupHeartbeatRequest,
+        asker: Asker,
+        *,
+        now: Now,
+        randomness: bytes,
+        may_see: Callable[[str], bool] = everything_is_seen,
+    ) -> Decision[Record, messages.ConsumerGroupHeartbeatResponse]:
+        """Raises what the member must be told. `randomness` is 16 bytes, for the id of a member that brings none.
+
+        `may_see` says whether whoever asks may know of a topic that its regular expression matches.
+        """
+        decision = self._consumer.alive(request, asker, now.ms, self.settings)
+        if decision is not None:
+            return decision
+        draft = self._draft(now)
+        draft.answer(ASKER, self._consumer.answer_heartbeat(draft, request, asker, randomness, may_see))
+        return draft.decision()
 
     # Members of classic groups
 
@@ -50,7 +86,7 @@ class GroupsMachine:
         error = self._refusal_of_join(request)
         if error is not ErrorCode.NONE:
             draft.answer(ticket, messages.JoinGroupResponse(error_code=error, member_id=request.member_id))
-        else:
+        elif not self._consumer.join(draft, request, asker, ticket, randomness):
             self._classic.join(draft, request, asker, ticket, randomness)
         return draft.decision()
 
@@ -69,7 +105,7 @@ class GroupsMachine:
         draft = self._draft(now)
         if not request.group_id:
             draft.answer(ticket, messages.SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        else:
+        elif not self._consumer.sync(draft, request, ticket):
             self._classic.sync(draft, request, ticket)
         return draft.decision()
 
@@ -77,6 +113,8 @@ class GroupsMachine:
         """Moves a deadline; raises what the member must be told."""
         if not request.group_id:
             raise InvalidGroupId("A group id is needed.")
+        if request.group_id in self.state.consumer:
+            return self._consumer.classic_heartbeat(self._draft_at(now_ms), request)
         return self._classic.heartbeat(request, now_ms)
 
     def decide_leave(
@@ -89,7 +127,10 @@ class GroupsMachine:
         identities = request.members
         if api_version < LEAVES_IN_BATCHES_FROM:
             identities = [messages.LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
-        errors = self._classic.leave(draft, request.group_id, identities)
+        if request.group_id in self.state.consumer:
+            errors = self._consumer.classic_leave(draft, request.group_id, identities)
+        else:
+            errors = self._classic.leave(draft, request.group_id, identities)
         draft.answer(ASKER, _left(identities, errors, api_version))
         return draft.decision()
 
@@ -142,7 +183,14 @@ class GroupsMachine:
 
     def describe_group(self, group_id: str, *, api_version: int) -> messages.DescribeGroupsResponse.DescribedGroup:
         """A classic group with its members; of any other, that it is dead."""
-        return admin.described(group_id, self._classic.group(group_id), api_version)
+        classic = None if group_id in self.state.consumer else self._classic.group(group_id)
+        return admin.described(group_id, classic, api_version)
+
+    def describe_consumer_groups(
+        self, group_ids: Sequence[str]
+    ) -> list[messages.ConsumerGroupDescribeResponse.DescribedGroup]:
+        """Consumer groups with their members; the answer for each carries its error code."""
+        return self._consumer.describe(group_ids, self.settings)
 
     def decide_delete_groups(
         self, group_ids: Sequence[str], *, now: Now
@@ -171,7 +219,8 @@ class GroupsMachine:
 
     def group_ids(self) -> Iterator[str]:
         """Every group of the shard, once each."""
-        return self._classic.group_ids()
+        yield from self._consumer.group_ids()
+        yield from (group_id for group_id in self._classic.group_ids() if group_id not in self.state.consumer)
 
     def _existing(self, group_id: str) -> Group:
         if not group_id:
@@ -186,12 +235,14 @@ class GroupsMachine:
     def decide_elected(self, now_ms: float) -> Decision[Record, None]:
         draft = self._draft_at(now_ms)
         self._classic.elected(draft)
+        self._consumer.elected(draft)
         self._upkeep.begin(draft)
         return draft.decision()
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         draft = self._draft_at(now_ms)
-        if not (self._classic.timed_out(draft, event) or self._upkeep.timed_out(draft, event)):
+        parts = (self._classic, self._consumer, self._upkeep)
+        if not any(part.timed_out(draft, event) for part in parts):
             raise AssertionError(f"nobody set a timer for {event}")
         return draft.decision()
 

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.machines.groups.consumer.settings import ConsumerGroupSettings
 from moldau.model.settings import INT_MAX, Kind, setting
 from moldau.model.units import MINUTE_MS, SECOND_MS, KiB, MiB
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * MINUTE_MS
 """A new member cannot send heartbeats before it is told its id, so a join that waits is given up after this."""
+
+PENDING_MAX: Final = 10_000
+"""How many ids of a group may be given out to clients that have not come back with them."""
 
 DECISION_BYTES_MAX: Final = 16 * MiB
 """What one request may add to the log: its records are one batch, and a batch fits into a segment."""
@@ -17,7 +21,7 @@ OFFSETS_PER_SLICE: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(ConsumerGroupSettings):
     """How long members may be silent, how many there may be, and how long offsets are kept."""
 
     group_initial_rebalance_delay_ms: int = setting(

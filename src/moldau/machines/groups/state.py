@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from moldau.machines.groups.consumer.applying import APPLY as APPLY_CONSUMER
+from moldau.machines.groups.consumer.applying import apply_consumer_record
+from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.records import Record
 from moldau.wire import messages
 
@@ -13,10 +16,11 @@ Offsets = dict[str, dict[int, messages.OffsetCommitValue]]
 class GroupsState:
     """Groups and their offsets. The values are the messages of the log; nobody changes one after it was applied."""
 
-    __slots__ = ("classic", "offsets")
+    __slots__ = ("classic", "consumer", "offsets")
 
     def __init__(self) -> None:
         self.classic: dict[str, messages.GroupMetadataValue] = {}
+        self.consumer: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, Offsets] = {}
 
     def apply(self, record: Record) -> None:
@@ -31,12 +35,12 @@ class GroupsState:
             getattr(self, name) == getattr(other, name) for name in self.__slots__
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def group_ids(self) -> Iterator[str]:
         """Every group that the log knows, once each; one that only has offsets is a group too."""
         yield from self.classic
-        yield from (group_id for group_id in self.offsets if group_id not in self.classic)
+        yield from self.consumer
+        known = self.classic.keys() | self.consumer.keys()
+        yield from (group_id for group_id in self.offsets if group_id not in known)
 
     def offset(self, group_id: str, topic: str, partition: int) -> messages.OffsetCommitValue | None:
         """What was last committed for a partition."""
@@ -68,9 +72,13 @@ class GroupsState:
         else:
             self.classic[key.group] = value
 
+    def _apply_consumer(self, key: Any, value: Any) -> None:
+        apply_consumer_record(self.consumer, (key, value))
+
 
 _APPLY: Final[dict[type, Callable[[GroupsState, Any, Any], None]]] = {
     messages.GroupMetadataKey: GroupsState._apply_group,
     messages.LegacyOffsetCommitKey: GroupsState._apply_offset,
     messages.OffsetCommitKey: GroupsState._apply_offset,
+    **dict.fromkeys(APPLY_CONSUMER, GroupsState._apply_consumer),
 }
