@@ -171,6 +171,7 @@ class Broker:
         await self.caught_up()
         self._store.sweep(self.image, (METADATA_TOPIC,))
         self.upkeep.start()
+        self.groups.start()
         self.stalls.start()
 
     async def close(self) -> None:

@@ -5,13 +5,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from moldau.broker.groups.lag import LagWatch
 from moldau.broker.groups.loading import Loading
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic, partition_for
 from moldau.broker.groups.shard import Shard
 from moldau.broker.topics import create_topics
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
-from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
+from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator
 from moldau.model.ids import NO_NODE
 
 if TYPE_CHECKING:
@@ -27,18 +28,23 @@ class Groups:
         self._broker = broker
         self._on_failure = on_failure
         self._shards: dict[int, Shard] = {}
+        self._offline: set[int] = set()  # led here, but not open
         self._partitions = 0  # of the offsets topic, in the whole cluster
         self._creation = asyncio.Lock()
         self._loading = Loading(on_failure)
         self._notices: set[asyncio.Task[None]] = set()
+        self._lag_watch = LagWatch(broker)
 
     # Whose group it is
 
     def shard_of(self, group_id: str) -> Shard:
         """The shard that looks after a group; raises if it is not here."""
-        shard = self._shards.get(partition_for(group_id, self._partitions)) if self._partitions else None
+        if not self._partitions:
+            raise NotCoordinator("No broker coordinates groups yet.")
+        index = partition_for(group_id, self._partitions)
+        shard = self._shards.get(index)
         if shard is None:
-            raise NotCoordinator("This broker does not coordinate the group.")
+            shard = self._begin_late(index)
         return shard
 
     def shards(self) -> list[Shard]:
@@ -84,22 +90,32 @@ class Groups:
     async def _place(self, topic: TopicImage, index: int) -> None:
         shard = self._shards.get(index)
         if topic.partitions[index].leader != self._broker.node_id:
+            self._offline.discard(index)
             if shard is not None:
                 self._resign(index)
         elif shard is None:
             await self._begin(index)
 
     async def _begin(self, index: int) -> None:
-        try:
-            partition = self._broker.partitions.get(OFFSETS_TOPIC, index)
-        except KafkaError as error:  # its log is damaged, and the rest is served
-            logger.error("The groups of %s-%d are not served: %s", OFFSETS_TOPIC, index, error)
+        partition = self._broker.partitions.find(OFFSETS_TOPIC, index)
+        if partition is None:  # the disk refused, or the log is damaged: the rest is served
+            self._offline.add(index)
             return
         shard = self._shards[index] = Shard(partition, self._broker, self._on_failure)
         if shard.is_empty:
             await shard.load()
         else:
             self._loading.add(shard)
+
+    def _begin_late(self, index: int) -> Shard:
+        """A partition that could not be opened may be open by now."""
+        partition = self._broker.partitions.find(OFFSETS_TOPIC, index) if index in self._offline else None
+        if partition is None:
+            raise NotCoordinator("This broker does not coordinate the group.")
+        self._offline.discard(index)
+        shard = self._shards[index] = Shard(partition, self._broker, self._on_failure)
+        self._loading.add(shard)
+        return shard
 
     def _notify(self, notice: Coroutine[Any, Any, None]) -> None:
         """Decided in the order of notices, and not waited for: the metadata must go on."""
@@ -114,11 +130,17 @@ class Groups:
 
     def _resign_all(self) -> None:
         self._partitions = 0
+        self._offline.clear()
         for index in list(self._shards):
             self._resign(index)
 
+    def start(self) -> None:
+        """The node serves: begin to look after lags."""
+        self._lag_watch.start()
+
     async def close(self) -> None:
         """Stop loading, write what was decided."""
+        await self._lag_watch.stop()
         await self._loading.close()
         for shard in self.shards():
             await shard.close()

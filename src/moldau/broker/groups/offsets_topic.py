@@ -4,6 +4,7 @@ import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.machines.metadata.topics import NewTopic
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 HASHES_KEPT: Final = 1 << 16
+SEGMENT_BYTES_MIN: Final = 2 * DECISION_BYTES_MAX  # a batch must fit into a segment
 _INT_BITS: Final = 0xFFFF_FFFF
 _INT_MIN: Final = 0x8000_0000
 
@@ -51,6 +53,6 @@ def new_offsets_topic(broker: "Broker") -> NewTopic:
         configs=[
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),
-            ("segment.bytes", str(settings.offsets_topic_segment_bytes)),
+            ("segment.bytes", str(max(settings.offsets_topic_segment_bytes, SEGMENT_BYTES_MIN))),
         ],
     )

@@ -64,6 +64,23 @@ LOG_SIZE: Final = _gauge("kafka_log_log_size", "Bytes a partition's log holds.",
 LOG_START: Final = _gauge("kafka_log_log_logstartoffset", "The first offset of a log.", "topic", "partition")
 LOG_END: Final = _gauge("kafka_log_log_logendoffset", "The offset the next record gets.", "topic", "partition")
 LOG_SEGMENTS: Final = _gauge("kafka_log_log_numlogsegments", "Segments of a log.", "topic", "partition")
+PARTITION_END: Final = _gauge(
+    "kafka_topic_partition_current_offset", "Where a partition ends for readers.", "topic", "partition"
+)
+GROUP_OFFSET: Final = _gauge(
+    "kafka_consumergroup_current_offset",
+    "What a group has committed for a partition.",
+    "consumergroup",
+    "topic",
+    "partition",
+)
+GROUP_LAG: Final = _gauge(
+    "kafka_consumergroup_lag",
+    "How many records of a partition a group has not committed yet.",
+    "consumergroup",
+    "topic",
+    "partition",
+)
 FLUSH_TIME: Final = Metric(
     "kafka_log_logflushstats_logflushrateandtimems", "summary", "Milliseconds that flushes to disk took."
 )

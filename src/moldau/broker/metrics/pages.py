@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from moldau.broker.groups.lag import Position, positions
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
@@ -50,16 +51,17 @@ class MetricsPages:
 
     async def _metrics(self) -> bytes:
         lines: list[str] = []
-        for line in self._lines():
+        for line in self._lines(await positions(self._broker)):
             lines.append(line)
             if len(lines) % LINES_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return "".join(lines).encode()
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, groups: list[Position]) -> Iterator[str]:
         yield from self._traffic()
         yield from self._requests()
         yield from self._logs()
+        yield from self._groups(groups)
         yield from self._cluster()
         yield from self._node()
         yield from self._more()
@@ -88,11 +90,21 @@ class MetricsPages:
             (catalogue.LOG_START, lambda each: each.log.start_offset),
             (catalogue.LOG_END, lambda each: each.log.end_offset),
             (catalogue.LOG_SEGMENTS, lambda each: len(each.log.segment_base_offsets)),
+            (catalogue.PARTITION_END, lambda each: each.high_watermark),
         )
         for metric, read in reads:
             yield from plain(
                 metric, (((p.name.topic, str(p.name.partition)), read(p)) for p in partitions if p.is_open)
             )
+
+    def _groups(self, groups: list[Position]) -> Iterator[str]:
+        yield from plain(
+            catalogue.GROUP_OFFSET, (((each.group_id, each.topic, str(each.partition)), each.offset) for each in groups)
+        )
+        yield from plain(
+            catalogue.GROUP_LAG,
+            (((each.group_id, each.topic, str(each.partition)), each.lag) for each in groups if each.lag is not None),
+        )
 
     def _cluster(self) -> Iterator[str]:
         broker = self._broker

@@ -73,6 +73,10 @@ class Partitions:
             raise UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
         return partition
 
+    def find(self, topic: str, index: int) -> Partition | None:
+        """The partition; None where it is not here, whatever the reason."""
+        return self._partitions.get((topic, index))
+
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
 

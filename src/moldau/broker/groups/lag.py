@@ -1,0 +1,129 @@
+"""How far groups are behind: for the metrics page, and for a warning when one falls further and further behind."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from moldau.model.errors import KafkaError
+from moldau.model.units import SECOND_MS
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+    from moldau.machines.groups.machine import GroupsMachine
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_WARNING: Final = 5  # a lag that has grown so many times in a row grows
+LOOK_MS_MIN: Final = 100.0
+OFF_MS: Final = 60.0 * SECOND_MS  # how often it is seen whether warnings are wanted again
+
+
+class Position(NamedTuple):
+    """What a group has committed for a partition, and how much lies behind it, where this broker knows."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    lag: int | None
+
+
+class Falling(NamedTuple):
+    """A group that has fallen behind for a while."""
+
+    group_id: str
+    lag: int
+    since_ms: float
+
+
+async def positions(broker: "Broker") -> list[Position]:
+    """Of all groups that are looked after here; those of shards that are loading are left out."""
+    found: list[Position] = []
+    for shard in broker.groups.shards():
+        try:
+            committed = await shard.read(_committed)
+        except KafkaError:
+            continue
+        found += [Position(*each, _lag(broker, *each[1:])) for each in committed]
+        await asyncio.sleep(0)
+    return found
+
+
+def _committed(machine: "GroupsMachine") -> list[tuple[str, str, int, int]]:
+    return [
+        (group_id, topic, index, value.offset)
+        for group_id, topics in machine.state.offsets.items()
+        for topic, partitions in topics.items()
+        for index, value in partitions.items()
+    ]
+
+
+def _lag(broker: "Broker", topic: str, index: int, offset: int) -> int | None:
+    partition = broker.partitions.find(topic, index)
+    return None if partition is None else max(0, partition.high_watermark - offset)
+
+
+@dataclass(slots=True)
+class _Trend:
+    lag: int
+    since_ms: float  # the last time it had not grown
+
+
+class Trends:
+    """Which groups' lag grows, look after look."""
+
+    def __init__(self) -> None:
+        self._trends: dict[str, _Trend] = {}
+
+    def look(self, lags: Mapping[str, int], now_ms: float, patience_ms: float) -> list[Falling]:
+        """Those whose lag has grown at every look for so long; each is named once in that time."""
+        falling = []
+        trends: dict[str, _Trend] = {}
+        for group_id, lag in lags.items():
+            before = self._trends.get(group_id)
+            trend = trends[group_id] = _Trend(lag, now_ms if before is None or lag <= before.lag else before.since_ms)
+            if before is not None and now_ms - trend.since_ms >= patience_ms:
+                falling.append(Falling(group_id, lag, trend.since_ms))
+                trend.since_ms = now_ms
+        self._trends = trends
+        return falling
+
+
+class LagWatch:
+    """Looks at all lags from time to time, and writes a warning into the log."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._trends = Trends()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            patience_ms = self._broker.settings.lag_warning_ms
+            pause_ms = max(patience_ms / LOOKS_PER_WARNING, LOOK_MS_MIN) if patience_ms else OFF_MS
+            await asyncio.sleep(pause_ms / 1000)
+            if patience_ms:
+                await self.look(patience_ms)
+
+    async def look(self, patience_ms: float) -> None:
+        lags: Counter[str] = Counter()
+        for position in await positions(self._broker):
+            lags[position.group_id] += position.lag or 0
+        now_ms = self._broker.clock.monotonic_ms()
+        for group_id, lag, since_ms in self._trends.look(lags, now_ms, patience_ms):
+            self._broker.complaints.write(
+                "lag",
+                f"Group {group_id} falls behind: its lag has grown for {(now_ms - since_ms) / 1000:.0f} s, "
+                f"to {lag} records",
+            )
