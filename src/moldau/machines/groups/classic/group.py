@@ -80,6 +80,7 @@ class ClassicGroup:
         "static_ids",
         "support",
         "syncs",
+        "topics",
         "unsynced",
     )
 
@@ -104,6 +105,7 @@ class ClassicGroup:
         self.delay_left_ms = 0.0  # by how much at most
         self.alarm_ms: float | None = None  # when the timer of its sessions will go off
         self.empty_since_ms = NO_TIMESTAMP  # wall time
+        self.topics: frozenset[str] | None = None  # what its members read, once somebody asked
 
     @classmethod
     def restored(cls, group_id: str, stored: messages.GroupMetadataValue, now_ms: float) -> "ClassicGroup":
@@ -115,7 +117,7 @@ class ClassicGroup:
         group.empty_since_ms = stored.current_state_timestamp
         for each in stored.members:
             group.add(_restored_member(each, stored.protocol or "", now_ms))
-        group.leader = stored.leader
+        group.leader = stored.leader or group.leader
         group.phase = Phase.STABLE if group.members else Phase.EMPTY
         return group
 
@@ -137,6 +139,7 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self.topics = None
         self.support.update(name for name, _ in member.protocols)
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.member_id
@@ -144,6 +147,7 @@ class ClassicGroup:
     def remove(self, member_id: str) -> Member:
         """A member is gone; whoever waits in its name is left to the caller."""
         member = self.members.pop(member_id)
+        self.topics = None
         self.support.subtract(name for name, _ in member.protocols)
         if member.instance_id is not None:
             self.static_ids.pop(member.instance_id, None)
@@ -167,6 +171,7 @@ class ClassicGroup:
 
     def change(self, member: Member, request: messages.JoinGroupRequest) -> None:
         """A member says anew what it knows and how long it may be waited for."""
+        self.topics = None
         self.support.subtract(name for name, _ in member.protocols)
         member.protocols = protocols_of(request)
         self.support.update(name for name, _ in member.protocols)
@@ -253,9 +258,9 @@ class ClassicGroup:
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """What the members read; None where that cannot be known."""
-        if self.protocol_type != CONSUMER or self.protocol is None:
-            return None
-        return subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
+        if self.topics is None and self.protocol_type == CONSUMER and self.protocol is not None:
+            self.topics = subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
+        return self.topics
 
     def expiry_base(self) -> BaseTimestamp | None:
         """Offsets age from the moment when the group became empty; topics that a stable one left, from the commit."""

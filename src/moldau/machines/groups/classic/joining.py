@@ -13,7 +13,6 @@ from moldau.machines.groups.classic.group import (
 )
 from moldau.machines.groups.classic.rebalancing import (
     complete_if_all_joined,
-    everybody,
     joined,
     prepare,
     rebalance,
@@ -22,7 +21,7 @@ from moldau.machines.groups.classic.rebalancing import (
 from moldau.machines.groups.classic.timers import extend_session, watch
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.groups.records import group_record
-from moldau.machines.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
+from moldau.machines.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS, PENDING_MAX
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire import messages
 
@@ -68,6 +67,8 @@ class Joining:
     def _has_room(self) -> bool:
         """While members come back, those who are here count: the last to come are turned away."""
         group, size_max, member_id = self.group, self.draft.settings.group_max_size, self.request.member_id
+        if len(group.pending) >= PENDING_MAX and member_id == NO_MEMBER_ID:
+            return False
         if group.phase is Phase.EMPTY:
             return True
         if group.phase is Phase.PREPARING:
@@ -167,7 +168,7 @@ class Joining:
         old_leader = group.leader
         refuse_waiting(group, old_id, draft, ErrorCode.FENCED_INSTANCE_ID)
         member = group.rename(old_id, self.new_id)
-        member.client_id, member.client_host = self.asker.client_id, self.asker.client_host
+        member.client_id, member.client_host, member.is_new = self.asker.client_id, self.asker.client_host, False
         group.change(member, self.request)
         extend_session(group, member, draft)
         if group.phase is Phase.STABLE and group.elected_protocol() == group.protocol:
@@ -182,9 +183,9 @@ class Joining:
 
     def _as_before(self, old_leader: str | None) -> messages.JoinGroupResponse:
         """The generation goes on: a leader is told not to assign anew, by its flag or by not knowing that it leads."""
-        group, response = self.group, joined(self.group, self.new_id)
+        response = joined(self.group, self.new_id)
         if self.asker.api_version < SKIPS_ASSIGNMENT_FROM:
             response.leader, response.members = old_leader or NO_MEMBER_ID, []
-        elif group.leader == self.new_id:
-            response.skip_assignment, response.members = True, everybody(group)
+        else:
+            response.skip_assignment = self.group.leader == self.new_id
         return response

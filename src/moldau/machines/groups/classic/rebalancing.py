@@ -88,11 +88,11 @@ def _begin_generation(group: ClassicGroup, draft: Draft) -> None:
     """Everybody who joined is told, and the leader who they are."""
     group.generation += 1
     group.phase = Phase.COMPLETING
-    group.protocol = group.elected_protocol()
+    group.protocol, group.topics = group.elected_protocol(), None
     if group.leader not in group.joins:
         group.leader = next(iter(group.joins))
-    group.unsynced = dict.fromkeys(group.members)
     joins, group.joins = group.joins, {}
+    group.unsynced = dict.fromkeys(joins)  # a static member that is away keeps its place until its session ends
     for member_id, ticket in joins.items():
         member = group.members[member_id]
         member.is_new = False
@@ -109,11 +109,11 @@ def joined(group: ClassicGroup, member_id: str) -> messages.JoinGroupResponse:
         protocol_name=group.protocol,
         leader=group.leader or NO_MEMBER_ID,
         member_id=member_id,
-        members=everybody(group) if member_id == group.leader else [],
+        members=_everybody(group) if member_id == group.leader else [],
     )
 
 
-def everybody(group: ClassicGroup) -> list[messages.JoinGroupResponse.JoinGroupResponseMember]:
+def _everybody(group: ClassicGroup) -> list[messages.JoinGroupResponse.JoinGroupResponseMember]:
     """The members with what they say of themselves, for the leader."""
     return [
         messages.JoinGroupResponse.JoinGroupResponseMember(

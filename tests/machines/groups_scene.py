@@ -1,0 +1,301 @@
+"""A shard of groups with its own time: requests go in, timers go off, and answers are kept under their tickets."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket
+from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
+from moldau.machines.groups.classic.group import ClassicGroup
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.wire import messages
+from moldau.wire.data_records import decode_group_record, encode_coordinator_key, encode_data, encode_versioned
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+WALL_AHEAD_MS = 1_700_000_000_000
+
+
+def written(record: Record) -> tuple[bytes, bytes | None]:
+    """A record as it stands in the log."""
+    key, value = record
+    return encode_coordinator_key(key), None if value is None else encode_versioned(value, record_version(value))
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says of itself."""
+    return (0).to_bytes(2, "big") + encode_data(messages.ConsumerProtocolSubscription(topics=topics), 0)
+
+
+class Scene:
+    """Runs decisions as a driver does. Beside the machine a second one takes up what was written, and nothing else."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self.now_ms = 1_000.0
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.answers: dict[Ticket, Any] = {}
+        self.waiting: set[Ticket] = set()
+        self.timers: dict[Hashable, float] = {}
+        self.records_most = 0  # in one decision
+        self._tickets = 0
+        self._ids = 0
+        self.elect()
+
+    def elect(self) -> None:
+        """A new machine takes over from what was written. Whoever waited with the old one is forgotten."""
+        self.machine = replayed(self.log, self.settings)
+        self.shadow = replayed(self.log, self.settings)
+        self.timers.clear()
+        self.waiting.clear()
+        self.run(lambda: self.machine.decide_elected(self.now_ms))
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, self.wall_ms)
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_AHEAD_MS + round(self.now_ms)
+
+    def group(self, group_id: str = "g") -> ClassicGroup:
+        group = self.machine._classic.group(group_id)
+        assert group is not None
+        return group
+
+    # The driver's part
+
+    def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
+        """What `decide` answers to whoever asks; requests with tickets find theirs in `answers`."""
+        try:
+            decision = decide()
+        finally:
+            assert self.machine.state == self.shadow.state  # deciding changes nothing that is replicated
+        if ticket is not None:
+            self.waiting.add(ticket)
+        self.records_most = max(self.records_most, len(decision.records))
+        for record in decision.records:
+            self._append(record)
+        assert self.machine.state == self.shadow.state  # what is read back is what was meant
+        for change in decision.timers:
+            self.timers.pop(change.event, None)
+            if isinstance(change, SetTimer):
+                self.timers[change.event] = self.now_ms + max(change.delay_ms, 0.0)
+            else:
+                assert isinstance(change, CancelTimer)
+        for answered, answer in decision.answers.items():
+            if answered != ASKER:
+                assert answered in self.waiting, "answered twice, or never asked"
+                self.waiting.remove(answered)
+                self.answers[answered] = answer
+        return decision.answers.get(ASKER)
+
+    def _append(self, record: Record) -> None:
+        self.machine.apply(record, len(self.log))
+        self.log.append(written(record))
+        key, value = self.log[-1]
+        self.shadow.apply(decode_group_record(key, value), len(self.log) - 1)
+
+    def pass_time(self, ms: float) -> None:
+        """Let timers go off in their order."""
+        end_ms = self.now_ms + ms
+        while self.timers:
+            event = min(self.timers, key=self.timers.__getitem__)
+            if self.timers[event] > end_ms:
+                break
+            self.now_ms = max(self.now_ms, self.timers.pop(event))
+            self.run(lambda event=event: self.machine.decide_timed_out(event, self.now_ms))  # type: ignore[misc]
+        self.now_ms = end_ms
+
+    def new_ticket(self) -> Ticket:
+        self._tickets += 1
+        return Ticket(self._tickets)
+
+    def random_bytes(self) -> bytes:
+        self._ids += 1
+        return self._ids.to_bytes(16, "big")
+
+    # Members
+
+    def send_join(
+        self,
+        member_id: str = "",
+        *,
+        group_id: str = "g",
+        instance_id: str | None = None,
+        protocols: Sequence[tuple[str, bytes]] = (("range", b"r"),),
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 9,
+        client_id: str = "client",
+    ) -> Ticket:
+        """A join on its way; its answer will be in `answers`."""
+        offered = [messages.JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols]
+        request = messages.JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=offered,
+        )
+        ticket, asker, randomness = self.new_ticket(), Asker(client_id, "/10.0.0.1", version), self.random_bytes()
+        self.run(
+            lambda: self.machine.decide_join(request, asker, ticket=ticket, now=self.now, randomness=randomness), ticket
+        )
+        return ticket
+
+    def new_id(self, **options: Any) -> str:
+        """The id that a newcomer is given to come back with."""
+        response = self.answers[self.send_join(**options)]
+        assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return str(response.member_id)
+
+    def enter(self, **options: Any) -> tuple[str, Ticket]:
+        """A newcomer's both joins: its id, and the one that waits."""
+        member_id = self.new_id(**options)
+        return member_id, self.send_join(member_id, **options)
+
+    def send_sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: Iterable[tuple[str, bytes]] = (),
+        *,
+        group_id: str = "g",
+        instance_id: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol_name: str | None = "range",
+    ) -> Ticket:
+        request = messages.SyncGroupRequest(
+            group_id=group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=[
+                messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=each, assignment=assignment)
+                for each, assignment in assignments
+            ],
+        )
+        ticket = self.new_ticket()
+        self.run(lambda: self.machine.decide_sync(request, ticket=ticket, now=self.now), ticket)
+        return ticket
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, group_id: str = "g", instance_id: str | None = None
+    ) -> ErrorCode:
+        request = messages.HeartbeatRequest(
+            group_id=group_id, member_id=member_id, generation_id=generation, group_instance_id=instance_id
+        )
+        return self.code_of(lambda: self.machine.decide_heartbeat(request, self.now_ms))
+
+    def leave(self, *members: tuple[str, str | None], group_id: str = "g") -> list[int]:
+        identities = [
+            messages.LeaveGroupRequest.MemberIdentity(member_id=each, group_instance_id=instance_id)
+            for each, instance_id in members
+        ]
+        request = messages.LeaveGroupRequest(group_id=group_id, members=identities)
+        response = self.run(lambda: self.machine.decide_leave(request, api_version=5, now=self.now))
+        return [each.error_code for each in response.members]
+
+    def settle(self, *instance_ids: str | None, **options: Any) -> list[str]:
+        """A stable group of so many members, the leader first; each is assigned its own id."""
+        members = {}
+        for instance_id in instance_ids or (None,):
+            if instance_id is None:
+                member_id, ticket = self.enter(**options)
+            else:
+                ticket, member_id = self.send_join(instance_id=instance_id, **options), ""
+            members[ticket] = member_id
+        while self.waiting & members.keys():
+            self.pass_time(500)
+        return self.sync_all({each: self.answers[each] for each in members}, options.get("group_id", "g"))
+
+    def sync_all(self, joined: dict[Ticket, messages.JoinGroupResponse], group_id: str = "g") -> list[str]:
+        """Everybody who joined syncs; the leader assigns to each its own id. The ids, the leader's first."""
+        ids = [response.member_id for response in joined.values()]
+        (leader,) = {response.leader for response in joined.values()}
+        (generation,) = {response.generation_id for response in joined.values()}
+        followers = [each for each in ids if each != leader]
+        for each in followers:
+            self.send_sync(each, generation, group_id=group_id, protocol_type=None, protocol_name=None)
+        assignments = [(each, each.encode()) for each in self.group(group_id).members]
+        last = self.send_sync(
+            leader, generation, assignments, group_id=group_id, protocol_type=None, protocol_name=None
+        )
+        assert self.answers[last].error_code == ErrorCode.NONE
+        return [leader, *followers]
+
+    # Offsets
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        group_id: str = "g",
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        topic: str = "t",
+        partition: int = 0,
+        note: str | None = "",
+        retention_ms: int = -1,
+        version: int = 9,
+    ) -> ErrorCode:
+        """Commit one offset; the error of the whole or of the one partition."""
+        wanted = messages.OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=note
+        )
+        request = messages.OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            retention_time_ms=retention_ms,
+            topics=[messages.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[wanted])],
+        )
+        try:
+            response = self.run(lambda: self.machine.decide_commit_offsets(request, api_version=version, now=self.now))
+        except KafkaError as refusal:
+            return refusal.code
+        return ErrorCode(response.topics[0].partitions[0].error_code)
+
+    def committed(self, topic: str = "t", partition: int = 0, group_id: str = "g") -> int | None:
+        found = self.machine.state.offset(group_id, topic, partition)
+        return None if found is None else found.offset
+
+    def delete_offsets(self, topic: str = "t", partition: int = 0, group_id: str = "g") -> ErrorCode:
+        each = messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)
+        wanted = messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=[each])
+        request = messages.OffsetDeleteRequest(group_id=group_id, topics=[wanted])
+        try:
+            response = self.run(lambda: self.machine.decide_delete_offsets(request, now=self.now))
+        except KafkaError as refusal:
+            return refusal.code
+        return ErrorCode(response.topics[0].partitions[0].error_code)
+
+    def delete_group(self, group_id: str = "g") -> ErrorCode:
+        (result,) = self.run(lambda: self.machine.decide_delete_groups([group_id], now=self.now))
+        return ErrorCode(result.error_code)
+
+    def code_of(self, decide: Callable[[], Decision[Record, Any]]) -> ErrorCode:
+        try:
+            self.run(decide)
+        except KafkaError as refusal:
+            return refusal.code
+        return ErrorCode.NONE
+
+    def error(self, ticket: Ticket) -> ErrorCode:
+        """The error that a request with a ticket was answered with."""
+        return ErrorCode(self.answers[ticket].error_code)
+
+
+def replayed(log: Iterable[tuple[bytes, bytes | None]], settings: GroupSettings | None = None) -> GroupsMachine:
+    """A machine made anew from what was written."""
+    machine = GroupsMachine(settings or GroupSettings(), wall_ahead_ms=WALL_AHEAD_MS)
+    for offset, (key, value) in enumerate(log):
+        machine.apply(decode_group_record(key, value), offset)
+    return machine

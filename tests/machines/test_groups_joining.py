@@ -1,0 +1,350 @@
+"""JoinGroup to classic groups: who is let in, who must come again, and who is told why not."""
+
+import pytest
+from groups_scene import REBALANCE_MS, SESSION_MS, Scene
+
+from moldau.machines.groups import GroupSettings
+from moldau.machines.groups.classic.group import Phase
+from moldau.machines.groups.ids import member_id_from
+from moldau.model.errors import ErrorCode
+from moldau.model.units import MINUTE_MS
+
+DELAY_MS = 3_000
+
+
+def test_a_newcomer_is_given_an_id_and_comes_back_with_it() -> None:
+    scene = Scene()
+    answer = scene.answers[scene.send_join(client_id="reader")]
+    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert answer.member_id.startswith("reader-")
+    ticket = scene.send_join(answer.member_id)
+    scene.pass_time(DELAY_MS)
+    assert (scene.answers[ticket].error_code, scene.answers[ticket].member_id) == (0, answer.member_id)
+
+
+def test_before_version_4_a_newcomer_joins_at_once() -> None:
+    scene = Scene()
+    ticket = scene.send_join(version=3)
+    scene.pass_time(DELAY_MS)
+    assert scene.answers[ticket].generation_id == 1
+
+
+def test_an_id_that_was_given_out_lapses_with_the_session() -> None:
+    scene = Scene()
+    member_id = scene.new_id()
+    assert list(scene.group().pending) == [member_id]
+    scene.pass_time(SESSION_MS)
+    assert scene.machine.group("g") is None
+    assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_id_takes_sixteen_random_bytes() -> None:
+    with pytest.raises(ValueError, match="16"):
+        member_id_from("client", b"short")
+
+
+@pytest.mark.parametrize("group_id", ["g", "other"])
+def test_an_id_that_nobody_gave_out_is_unknown(group_id: str) -> None:
+    scene = Scene()
+    scene.settle()
+    ticket = scene.send_join("mallory", group_id=group_id)
+    assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.answers[ticket].member_id == "mallory"
+
+
+def test_a_member_of_an_empty_group_is_unknown() -> None:
+    scene = Scene()
+    (member_id,) = scene.settle()
+    scene.leave((member_id, None))
+    assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_needs_an_id() -> None:
+    assert (scene := Scene()).error(scene.send_join(group_id="")) == ErrorCode.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize(("session_ms", "is_accepted"), [(5_999, False), (6_000, True), (30 * MINUTE_MS, True)])
+def test_a_session_timeout_has_bounds(session_ms: int, is_accepted: bool) -> None:
+    scene = Scene()
+    error = scene.error(scene.send_join(session_ms=session_ms))
+    assert error == (ErrorCode.MEMBER_ID_REQUIRED if is_accepted else ErrorCode.INVALID_SESSION_TIMEOUT)
+    assert scene.error(scene.send_join(session_ms=30 * MINUTE_MS + 1)) == ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"protocol_type": "connect"},
+        {"protocols": [("sticky", b"")]},
+        {"protocols": []},
+        {"protocol_type": ""},
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_members_agree_on_a_type_and_on_one_assignor_at_least(options: dict[str, object], is_known: bool) -> None:
+    scene = Scene()
+    leader, _ = scene.settle(None, None)
+    member_id = leader if is_known else ""
+    assert scene.error(scene.send_join(member_id, **options)) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
+    assert scene.group().phase is Phase.STABLE
+
+
+@pytest.mark.parametrize("options", [{"protocols": []}, {"protocol_type": ""}])
+def test_the_first_member_brings_a_type_and_an_assignor(options: dict[str, object]) -> None:
+    scene = Scene()
+    assert scene.error(scene.send_join(**options)) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
+    assert scene.machine.group("g") is None
+
+
+def test_an_empty_group_may_become_one_of_another_type() -> None:
+    scene = Scene()
+    (member_id,) = scene.settle()
+    scene.leave((member_id, None))
+    scene.settle(protocol_type="connect", protocols=[("eager", b"")])
+    assert scene.machine.state.classic["g"].protocol_type == "connect"
+
+
+def test_the_assignor_with_the_most_votes_among_those_all_know_is_taken() -> None:
+    scene = Scene()
+    a, b, c = (b"a", b"b", b"c")
+    tickets = [
+        scene.enter(protocols=[("sticky", a), ("range", a), ("mine", a)])[1],
+        scene.enter(protocols=[("range", b), ("sticky", b)])[1],
+        scene.enter(protocols=[("range", c), ("sticky", c), ("mine", c)])[1],
+    ]
+    scene.pass_time(3 * DELAY_MS)
+    answers = [scene.answers[ticket] for ticket in tickets]
+    assert {each.protocol_name for each in answers} == {"range"}
+    assert {each.protocol_type for each in answers} == {"consumer"}
+    leader, *others = sorted(answers, key=lambda each: each.leader != each.member_id)
+    assert [each.metadata for each in leader.members] == [a, b, c]
+    assert all(not each.members and each.leader == leader.member_id for each in others)
+
+
+def test_an_assignor_named_twice_counts_once() -> None:
+    scene = Scene()
+    scene.settle(protocols=[("range", b"1"), ("range", b"2")])
+    assert scene.group().support == {"range": 1}
+    assert scene.machine.state.classic["g"].members[0].subscription == b"1"
+
+
+class TestTheWaitOfAnEmptyGroup:
+    def test_it_ends_after_the_delay_when_nobody_else_comes(self) -> None:
+        scene = Scene()
+        _, ticket = scene.enter()
+        scene.pass_time(DELAY_MS - 1)
+        assert ticket in scene.waiting
+        scene.pass_time(1)
+        assert scene.answers[ticket].generation_id == 1
+
+    def test_it_is_extended_by_newcomers(self) -> None:
+        scene = Scene()
+        first = scene.enter()[1]
+        scene.pass_time(DELAY_MS - 1)
+        second = scene.enter()[1]
+        scene.pass_time(1)
+        assert {first, second} <= scene.waiting
+        scene.pass_time(DELAY_MS)
+        assert {scene.answers[each].generation_id for each in (first, second)} == {1}
+
+    def test_it_is_not_extended_beyond_the_rebalance_timeout(self) -> None:
+        scene = Scene()
+        first = scene.enter(rebalance_ms=2 * DELAY_MS + 500)[1]
+        for _ in range(2):
+            scene.pass_time(DELAY_MS - 100)
+            scene.enter()
+            scene.pass_time(100)
+        scene.enter()
+        assert first in scene.waiting
+        scene.pass_time(500)
+        assert first not in scene.waiting
+
+    def test_without_a_delay_the_first_member_begins_alone(self) -> None:
+        scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=0))
+        ticket = scene.enter()[1]
+        scene.pass_time(0)
+        assert scene.answers[ticket].generation_id == 1
+
+    def test_whoever_was_given_an_id_does_not_hold_it_up(self) -> None:
+        scene = Scene()
+        ticket = scene.enter()[1]
+        scene.new_id()
+        scene.pass_time(DELAY_MS)
+        assert ticket not in scene.waiting
+
+    def test_all_may_leave_meanwhile(self) -> None:
+        scene = Scene()
+        member_id, ticket = scene.enter()
+        assert scene.leave((member_id, None)) == [0]
+        assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
+        scene.enter(protocol_type="connect")  # there is nobody to agree with
+        scene.pass_time(2 * DELAY_MS)
+        assert scene.group().phase is Phase.COMPLETING
+
+
+class TestAGroupThatIsFull:
+    def test_refuses_newcomers_when_it_is_stable(self) -> None:
+        scene = Scene(GroupSettings(group_max_size=2))
+        scene.settle(None, None)
+        ticket = scene.send_join()
+        assert (scene.error(ticket), scene.answers[ticket].member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        assert scene.group().phase is Phase.STABLE
+
+    def test_refuses_whoever_comes_last_while_it_gathers(self) -> None:
+        scene = Scene(GroupSettings(group_max_size=2))
+        ids = [scene.new_id() for _ in range(3)]
+        tickets = [scene.send_join(each) for each in ids]
+        assert scene.error(tickets[2]) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        scene.pass_time(2 * DELAY_MS)
+        assert [scene.error(each) for each in tickets[:2]] == [0, 0]
+        assert list(scene.group().members) == ids[:2]
+
+    def test_lets_a_member_that_waits_ask_again(self) -> None:
+        scene = Scene(GroupSettings(group_max_size=1))
+        member_id, first = scene.enter()
+        again = scene.send_join(member_id)
+        assert scene.error(first) == ErrorCode.REBALANCE_IN_PROGRESS
+        scene.pass_time(DELAY_MS)
+        assert scene.error(again) == ErrorCode.NONE
+
+    def test_that_has_become_too_large_shrinks_when_it_is_loaded(self) -> None:
+        scene = Scene()
+        ids = scene.settle(None, None, None)
+        scene.settings = GroupSettings(group_max_size=2)
+        scene.elect()
+        assert scene.heartbeat(ids[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
+        tickets = [scene.send_join(each) for each in ids]
+        assert [scene.error(each) for each in tickets] == [0, 0, ErrorCode.GROUP_MAX_SIZE_REACHED]
+        assert list(scene.group().members) == ids[:2]
+
+    def test_ids_that_nobody_comes_back_with_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("moldau.machines.groups.classic.joining.PENDING_MAX", 3)
+        scene = Scene()
+        ids = [scene.new_id() for _ in range(3)]
+        assert scene.error(scene.send_join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        scene.send_join(ids[0])
+        scene.new_id()
+
+
+class TestAMemberThatJoinsAgain:
+    def test_hears_the_same_again_while_the_generation_is_not_assigned(self) -> None:
+        scene = Scene()
+        tickets = [scene.enter()[1] for _ in range(2)]
+        scene.pass_time(2 * DELAY_MS)
+        for ticket in tickets:
+            answer = scene.answers[ticket]
+            again = scene.answers[scene.send_join(answer.member_id)]
+            assert again == answer
+        assert scene.group().phase is Phase.COMPLETING
+
+    def test_with_another_subscription_begins_a_rebalance(self) -> None:
+        scene = Scene()
+        leader, follower = scene.settle(None, None)
+        ticket = scene.send_join(follower, protocols=[("range", b"other")])
+        assert scene.group().phase is Phase.PREPARING
+        assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+        other = scene.send_join(leader)
+        assert {scene.answers[each].generation_id for each in (ticket, other)} == {2}
+        assert scene.answers[other].members[1].metadata == b"other"
+
+    def test_with_another_subscription_while_others_wait_for_theirs_sends_them_back(self) -> None:
+        scene = Scene()
+        tickets = [scene.enter()[1] for _ in range(2)]
+        scene.pass_time(2 * DELAY_MS)
+        leader, follower = (scene.answers[each].member_id for each in tickets)
+        sync = scene.send_sync(follower, 1)
+        scene.send_join(leader, protocols=[("range", b"other")])
+        assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
+
+    def test_as_the_leader_of_a_stable_group_wants_to_assign_anew(self) -> None:
+        scene = Scene()
+        leader, follower = scene.settle(None, None)
+        ticket = scene.send_join(leader)
+        assert scene.group().phase is Phase.PREPARING
+        scene.send_join(follower)
+        assert scene.answers[ticket].generation_id == 2
+
+    def test_as_a_follower_with_nothing_new_hears_what_it_missed(self) -> None:
+        scene = Scene()
+        leader, follower = scene.settle(None, None)
+        answer = scene.answers[scene.send_join(follower)]
+        assert (answer.generation_id, answer.leader, answer.members) == (1, leader, [])
+        assert scene.group().phase is Phase.STABLE
+
+    def test_while_it_waits_is_answered_once_only(self) -> None:
+        scene = Scene()
+        leader, _ = scene.settle(None, None)
+        first, second = scene.send_join(leader), scene.send_join(leader)
+        assert scene.error(first) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert second in scene.waiting
+
+
+def test_members_that_do_not_come_back_in_time_are_left_behind() -> None:
+    scene = Scene()
+    leader, slow, _ = scene.settle(None, None, None, session_ms=5 * REBALANCE_MS)
+    ticket = scene.send_join(slow, protocols=[("range", b"other")])
+    scene.pass_time(REBALANCE_MS - 1)
+    assert ticket in scene.waiting
+    scene.pass_time(1)
+    answer = scene.answers[ticket]
+    assert (answer.generation_id, answer.leader) == (2, slow)
+    assert [each.member_id for each in answer.members] == [slow]
+    assert scene.heartbeat(leader, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_rebalance_waits_for_the_slowest_member() -> None:
+    scene = Scene()
+    leader, _ = scene.settle(None, None, rebalance_ms=2 * REBALANCE_MS, session_ms=5 * REBALANCE_MS)
+    ticket = scene.send_join(leader, rebalance_ms=REBALANCE_MS)
+    scene.pass_time(2 * REBALANCE_MS - 1)
+    assert ticket in scene.waiting
+    scene.pass_time(1)
+    assert ticket not in scene.waiting
+
+
+def test_the_first_version_waits_for_as_long_as_a_session_lasts() -> None:
+    scene = Scene()
+    scene.settle(rebalance_ms=-1)
+    assert scene.group().rebalance_timeout_ms == SESSION_MS
+
+
+def test_a_newcomer_whose_join_waits_for_too_long_is_given_up() -> None:
+    scene = Scene()
+    leader, _ = scene.settle(None, None, rebalance_ms=10 * MINUTE_MS, session_ms=30 * MINUTE_MS)
+    _, ticket = scene.enter()
+    scene.pass_time(5 * MINUTE_MS - 1)
+    assert ticket in scene.waiting
+    scene.pass_time(1)
+    assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_whoever_waits_to_join_need_not_send_heartbeats() -> None:
+    scene = Scene()
+    leader, _ = scene.settle(None, None, rebalance_ms=3 * SESSION_MS)
+    ticket = scene.send_join(leader)
+    scene.pass_time(3 * SESSION_MS)
+    assert scene.error(ticket) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("delay_ms", [0, DELAY_MS])
+def test_two_hundred_members_that_come_at_once_settle_in_two_generations(delay_ms: int) -> None:
+    scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=delay_ms))
+    ids, latest = [], {}
+    for _ in range(200):
+        ids.append(scene.new_id())
+        scene.pass_time(1)
+    for member_id in ids:
+        latest[member_id] = scene.send_join(member_id)
+        scene.pass_time(1)
+    while set(latest.values()) & scene.waiting:
+        scene.pass_time(3_000)
+        for member_id, ticket in latest.items():  # what a member does who hears of a rebalance
+            if ticket not in scene.waiting:
+                generation = scene.answers[ticket].generation_id
+                if scene.heartbeat(member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS:
+                    latest[member_id] = scene.send_join(member_id)
+    group = scene.group()
+    assert len(group.members) == 200
+    assert group.generation <= 2
+    assert {scene.answers[ticket].generation_id for ticket in latest.values()} == {group.generation}

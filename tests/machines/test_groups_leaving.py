@@ -1,0 +1,129 @@
+"""LeaveGroup to classic groups: alone, in batches, and by an admin."""
+
+import pytest
+from groups_scene import Scene
+
+from moldau.machines.groups.classic.group import Phase
+from moldau.model.errors import ErrorCode, InvalidGroupId, UnknownMemberId
+from moldau.wire import messages
+
+
+def test_a_leave_is_answered_at_once_and_the_others_share_anew() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    assert scene.leave((leader, None)) == [ErrorCode.NONE]
+    assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    answer = scene.answers[scene.send_join(follower)]
+    assert (answer.generation_id, answer.leader) == (2, follower)
+
+
+def test_the_last_one_leaves_an_empty_group() -> None:
+    scene = Scene()
+    (member_id,) = scene.settle()
+    scene.leave((member_id, None))
+    stored = scene.machine.state.classic["g"]
+    assert (stored.generation, list(stored.members), stored.current_state_timestamp) == (2, [], scene.wall_ms)
+    assert not [event for event in scene.timers if "g" in str(getattr(event, "group_id", ""))]
+
+
+def test_many_may_leave_at_once_and_each_hears_what_became_of_it() -> None:
+    scene = Scene()
+    leader, two, three = scene.settle("one", "two", None)
+    pending = scene.new_id()
+    answers = scene.leave(
+        ("", "one"), (two, "two"), (three, None), (pending, None), ("mallory", None), ("", "x"), ("", None)
+    )
+    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+    assert answers == [0, 0, 0, 0, unknown, unknown, unknown]
+    assert scene.machine.state.classic["g"].generation == 2
+    assert scene.heartbeat(leader, 1) == unknown
+
+
+def test_the_answer_names_each_member() -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    identity = messages.LeaveGroupRequest.MemberIdentity(member_id=leader, group_instance_id="one")
+    request = messages.LeaveGroupRequest(group_id="g", members=[identity])
+    (member,) = scene.run(lambda: scene.machine.decide_leave(request, api_version=3, now=scene.now)).members
+    assert (member.member_id, member.group_instance_id) == (leader, "one")
+
+
+@pytest.mark.parametrize(("is_member", "error"), [(True, ErrorCode.NONE), (False, ErrorCode.UNKNOWN_MEMBER_ID)])
+def test_before_version_3_a_member_speaks_for_itself(is_member: bool, error: ErrorCode) -> None:
+    scene = Scene()
+    (member_id,) = scene.settle()
+    request = messages.LeaveGroupRequest(group_id="g", member_id=member_id if is_member else "mallory")
+    answer = scene.run(lambda: scene.machine.decide_leave(request, api_version=2, now=scene.now))
+    assert (answer.error_code, len(answer.members)) == (error, 0)
+
+
+def test_a_group_that_is_not_there_has_no_members() -> None:
+    scene = Scene()
+    with pytest.raises(UnknownMemberId):
+        scene.leave(("a", None))
+    with pytest.raises(InvalidGroupId):
+        scene.leave(("a", None), group_id="")
+
+
+def test_nobody_can_leave_an_empty_group() -> None:
+    scene = Scene()
+    (member_id,) = scene.settle()
+    scene.leave((member_id, None))
+    assert scene.leave((member_id, None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_whoever_leaves_while_waiting_is_told_and_the_others_go_on() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    newcomer, ticket = scene.enter()
+    joins = [scene.send_join(each) for each in (leader,)]
+    assert scene.leave((newcomer, None), (follower, None)) == [0, 0]
+    assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.answers[joins[0]].generation_id == 2
+
+
+def test_whoever_leaves_while_its_sync_waits_is_told() -> None:
+    scene = Scene()
+    tickets = [scene.enter()[1] for _ in range(2)]
+    scene.pass_time(6_000)
+    follower = scene.answers[tickets[1]].member_id
+    sync = scene.send_sync(follower, 1)
+    scene.leave((follower, None))
+    assert scene.error(sync) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leave_that_is_refused_disturbs_nobody() -> None:
+    scene = Scene()
+    scene.settle(None, None)
+    scene.leave(("mallory", None))
+    assert scene.group().phase is Phase.STABLE
+
+
+def test_whoever_was_only_given_an_id_leaves_without_disturbing_anybody() -> None:
+    scene = Scene()
+    scene.settle(None, None)
+    pending = scene.new_id()
+    assert scene.leave((pending, None)) == [ErrorCode.NONE]
+    assert scene.group().phase is Phase.STABLE
+    assert not scene.group().pending
+
+
+def test_whoever_was_only_given_an_id_and_leaves_is_not_waited_for() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    pending = scene.new_id()
+    tickets = [scene.send_join(each, protocols=[("range", b"other")]) for each in (leader, follower)]
+    assert set(tickets) <= scene.waiting
+    scene.leave((pending, None))
+    assert not scene.waiting
+
+
+def test_an_id_that_lapses_is_not_waited_for() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.new_id(session_ms=6_000)
+    scene.send_join(leader)
+    scene.send_join(follower)
+    assert scene.waiting
+    scene.pass_time(6_000)
+    assert not scene.waiting

@@ -1,0 +1,178 @@
+"""Static members (KIP-345): a restart costs no rebalance, and two of one name cannot both be members."""
+
+import pytest
+from groups_scene import REBALANCE_MS, SESSION_MS, Scene
+
+from moldau.machines.groups.classic.group import Phase
+from moldau.model.errors import ErrorCode
+
+
+def test_a_static_member_needs_no_second_join() -> None:
+    scene = Scene()
+    ticket = scene.send_join(instance_id="one")
+    scene.pass_time(3_000)
+    assert scene.answers[ticket].member_id.startswith("one-")
+    assert scene.answers[ticket].members[0].group_instance_id == "one"
+
+
+def test_a_static_follower_that_restarts_gets_its_assignment_without_a_rebalance() -> None:
+    scene = Scene()
+    leader, follower = scene.settle("one", "two")
+    answer = scene.answers[scene.send_join(instance_id="two")]
+    assert (answer.error_code, answer.generation_id, answer.leader, answer.members) == (0, 1, leader, [])
+    assert answer.member_id != follower
+    assert scene.heartbeat(leader, 1, instance_id="one") == ErrorCode.NONE
+    sync = scene.send_sync(answer.member_id, 1, instance_id="two")
+    assert scene.answers[sync].assignment == follower.encode()
+    assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, answer.member_id}
+
+
+def test_a_static_leader_that_restarts_is_told_not_to_assign() -> None:
+    scene = Scene()
+    leader, follower = scene.settle("one", "two")
+    answer = scene.answers[scene.send_join(instance_id="one")]
+    assert answer.skip_assignment
+    assert answer.leader == answer.member_id == scene.group().leader
+    assert {each.member_id for each in answer.members} == {answer.member_id, follower}
+    assert scene.answers[scene.send_sync(answer.member_id, 1)].assignment == leader.encode()
+    assert scene.group().phase is Phase.STABLE
+
+
+def test_a_static_leader_that_cannot_be_told_so_believes_to_follow() -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    answer = scene.answers[scene.send_join(instance_id="one", version=8)]
+    assert (answer.skip_assignment, answer.leader, answer.members) == (False, leader, [])
+    assert scene.group().leader == answer.member_id
+
+
+def test_after_a_restart_the_old_id_is_fenced() -> None:
+    scene = Scene()
+    _, follower = scene.settle("one", "two")
+    scene.send_join(instance_id="two")
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    assert scene.heartbeat(follower, 1, instance_id="two") == fenced
+    assert scene.error(scene.send_sync(follower, 1, instance_id="two")) == fenced
+    assert scene.error(scene.send_join(follower, instance_id="two")) == fenced
+    assert scene.commit(1, member_id=follower, generation=1, instance_id="two") == fenced
+    assert scene.leave((follower, "two")) == [fenced]
+    assert scene.heartbeat(follower, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_whoever_waits_under_the_old_id_is_fenced() -> None:
+    scene = Scene()
+    waiting = scene.send_join(instance_id="one")
+    scene.send_join(instance_id="one")
+    assert scene.error(waiting) == ErrorCode.FENCED_INSTANCE_ID
+    scene.pass_time(6_000)
+    (member_id,) = scene.group().members
+    assert scene.heartbeat(member_id, 1, instance_id="one") == ErrorCode.NONE
+
+
+def test_a_sync_that_waits_under_the_old_id_is_fenced() -> None:
+    scene = Scene()
+    tickets = [scene.send_join(instance_id=each) for each in ("one", "two")]
+    scene.pass_time(6_000)
+    follower = scene.answers[tickets[1]].member_id
+    sync = scene.send_sync(follower, 1, instance_id="two")
+    ticket = scene.send_join(instance_id="two")
+    assert scene.error(sync) == ErrorCode.FENCED_INSTANCE_ID
+    assert ticket in scene.waiting  # the leader may be assigning to the old id, so the generation is begun again
+    assert scene.group().phase is Phase.PREPARING
+
+
+def test_a_restart_while_members_gather_just_joins() -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    first = scene.send_join(leader, instance_id="one")
+    second = scene.send_join(instance_id="two")
+    assert {scene.answers[each].generation_id for each in (first, second)} == {2}
+
+
+def test_a_restart_with_another_subscription_of_the_same_assignor_costs_no_rebalance() -> None:
+    scene = Scene()
+    scene.settle("one", "two")
+    scene.send_join(instance_id="two", protocols=[("range", b"other")])
+    assert scene.group().phase is Phase.STABLE
+    assert [each.subscription for each in scene.machine.state.classic["g"].members] == [b"r", b"other"]
+
+
+def test_a_restart_that_would_change_the_assignor_is_a_rebalance() -> None:
+    scene = Scene()
+    both = [("range", b""), ("sticky", b"")]
+    leader, _ = scene.settle("one", "two", protocols=both)
+    ticket = scene.send_join(instance_id="two", protocols=[("sticky", b"")])
+    assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    scene.send_join(leader, instance_id="one", protocols=both)
+    assert scene.answers[ticket].protocol_name == "sticky"
+
+
+def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> None:
+    scene = Scene()
+    leader, away = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
+    ticket = scene.send_join(leader, instance_id="one", session_ms=5 * REBALANCE_MS)
+    scene.pass_time(REBALANCE_MS)
+    answer = scene.answers[ticket]
+    assert {each.member_id for each in answer.members} == {leader, away}
+    scene.send_sync(leader, 2, [(leader, b"some"), (away, b"rest")])
+    scene.pass_time(2 * REBALANCE_MS)  # nobody waits for its sync either
+    assert scene.group().phase is Phase.STABLE
+    back = scene.answers[scene.send_join(instance_id="two", session_ms=5 * REBALANCE_MS)]
+    assert scene.answers[scene.send_sync(back.member_id, 2)].assignment == b"rest"
+
+
+def test_a_static_leader_that_is_away_does_not_lead_the_next_generation() -> None:
+    scene = Scene()
+    _, follower = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
+    ticket = scene.send_join(follower, instance_id="two", protocols=[("range", b"other")], session_ms=5 * REBALANCE_MS)
+    scene.pass_time(REBALANCE_MS)
+    assert scene.answers[ticket].leader == follower
+
+
+def test_when_only_static_members_are_left_and_all_are_away_their_sessions_decide() -> None:
+    scene = Scene()
+    _, _, dynamic = scene.settle("one", "two", None, session_ms=3 * REBALANCE_MS)
+    scene.leave((dynamic, None))
+    scene.pass_time(2 * REBALANCE_MS)
+    assert scene.group().phase is Phase.PREPARING
+    assert len(scene.group().members) == 2
+    scene.pass_time(2 * REBALANCE_MS)
+    assert not scene.machine.state.classic["g"].members
+
+
+def test_a_static_member_that_is_silent_for_a_session_is_out() -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    scene.pass_time(SESSION_MS - 1)
+    scene.heartbeat(leader, 1)
+    scene.pass_time(1)
+    assert list(scene.group().static_ids) == ["one"]
+
+
+def test_an_instance_that_nobody_has_is_unknown() -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    assert scene.error(scene.send_join(leader, instance_id="three")) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_may_restart_after_a_failover() -> None:
+    scene = Scene()
+    _, follower = scene.settle("one", "two")
+    scene.elect()
+    answer = scene.answers[scene.send_join(instance_id="two")]
+    assert answer.generation_id == 1
+    assert scene.answers[scene.send_sync(answer.member_id, 1)].assignment == follower.encode()
+    scene.elect()
+    assert scene.heartbeat(follower, 1, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize("phase", ["stable", "gathering"])
+def test_a_restart_keeps_the_session_alive(phase: str) -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", "two", rebalance_ms=3 * SESSION_MS)
+    if phase == "gathering":
+        scene.send_join(leader, instance_id="one")
+    scene.pass_time(SESSION_MS - 1)
+    scene.send_join(instance_id="two")
+    scene.pass_time(1)
+    assert "two" in scene.group().static_ids

@@ -1,0 +1,268 @@
+"""SyncGroup and Heartbeat to classic groups: how an assignment is settled, and how silence ends a membership."""
+
+import pytest
+from groups_scene import REBALANCE_MS, SESSION_MS, Scene
+
+from moldau.machines.decision import Ticket
+from moldau.machines.groups.classic.group import Phase
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages
+
+
+def gathered(scene: Scene, count: int = 2, **options: object) -> list[str]:
+    """A generation that waits for its leader: the ids of its members, the leader's first."""
+    tickets = [scene.enter(**options)[1] for _ in range(count)]
+    while tickets[0] in scene.waiting:
+        scene.pass_time(500)
+    answers: list[messages.JoinGroupResponse] = [scene.answers[each] for each in tickets]
+    return sorted((each.member_id for each in answers), key=lambda each: each != answers[0].leader)
+
+
+def test_everybody_gets_what_the_leader_assigned() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene)
+    early = scene.send_sync(follower, 1)
+    assert early in scene.waiting
+    last = scene.send_sync(leader, 1, [(leader, b"mine"), (follower, b"yours")])
+    assert (scene.answers[early].assignment, scene.answers[last].assignment) == (b"yours", b"mine")
+    assert (scene.answers[last].protocol_type, scene.answers[last].protocol_name) == ("consumer", "range")
+    stored = scene.machine.state.classic["g"]
+    assert (stored.generation, stored.protocol, stored.leader) == (1, "range", leader)
+    assert {each.member_id: each.assignment for each in stored.members} == {leader: b"mine", follower: b"yours"}
+
+
+def test_an_assignment_is_written_before_it_is_told() -> None:
+    scene = Scene()
+    leader, _ = gathered(scene)
+    request = messages.SyncGroupRequest(group_id="g", generation_id=1, member_id=leader)
+    decision = scene.machine.decide_sync(request, ticket=Ticket(99), now=scene.now)
+    assert len(decision.records) == 1
+    assert Ticket(99) in decision.answers
+
+
+def test_only_members_are_assigned_anything_and_whoever_is_forgotten_gets_nothing() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene)
+    scene.send_sync(leader, 1, [("mallory", b"all of it"), (leader, b"mine")])
+    assert scene.answers[scene.send_sync(follower, 1)].assignment == b""
+    assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, follower}
+
+
+def test_only_the_leader_assigns() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene)
+    ticket = scene.send_sync(follower, 1, [(follower, b"all of it")])
+    assert ticket in scene.waiting
+    scene.send_sync(leader, 1, [(follower, b"some")])
+    assert scene.answers[ticket].assignment == b"some"
+
+
+def test_a_late_sync_finds_the_assignment() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
+    assert scene.answers[scene.send_sync(leader, 1)].assignment == leader.encode()
+
+
+def test_a_leader_of_a_stable_group_does_not_assign_again() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.send_sync(leader, 1, [(leader, b"all of it")])
+    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
+
+
+def test_of_two_syncs_of_one_member_the_later_counts() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene)
+    first, second = scene.send_sync(follower, 1), scene.send_sync(follower, 1)
+    assert scene.error(first) == ErrorCode.REBALANCE_IN_PROGRESS
+    scene.send_sync(leader, 1, [(follower, b"some")])
+    assert scene.answers[second].assignment == b"some"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "mallory"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation": 0}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": None, "protocol_name": None}, ErrorCode.NONE),
+    ],
+)
+def test_a_sync_that_does_not_fit_the_generation_is_refused(options: dict[str, object], error: ErrorCode) -> None:
+    scene = Scene()
+    leader, _ = scene.settle(None, None)
+    assert scene.error(scene.send_sync(**{"member_id": leader, "generation": 1, **options})) == error  # type: ignore[arg-type]
+
+
+def test_a_sync_while_members_gather_sends_them_to_join() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.send_join(leader)
+    assert scene.error(scene.send_sync(follower, 1)) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_an_assignment_that_the_log_could_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moldau.machines.groups.classic.syncing.DECISION_BYTES_MAX", 100)
+    scene = Scene()
+    leader, follower = gathered(scene)
+    assert scene.error(scene.send_sync(leader, 1, [(follower, bytes(101))])) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert not scene.log
+    assert scene.error(scene.send_sync(leader, 1, [(follower, bytes(50))])) == ErrorCode.NONE
+
+
+def test_a_newcomer_sends_those_who_wait_for_their_assignment_back_to_join() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene)
+    sync = scene.send_sync(follower, 1)
+    _, ticket = scene.enter()
+    assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
+    others = [scene.send_join(each) for each in (leader, follower)]
+    assert {scene.answers[each].generation_id for each in (ticket, *others)} == {2}
+
+
+def test_who_joins_and_does_not_sync_is_out() -> None:
+    scene = Scene()
+    leader, silent, follower = gathered(scene, 3, session_ms=5 * REBALANCE_MS)
+    scene.send_sync(leader, 1)
+    scene.send_sync(follower, 1)
+    scene.pass_time(REBALANCE_MS - 1)
+    assert scene.group().phase is Phase.STABLE
+    scene.pass_time(1)
+    assert scene.group().phase is Phase.PREPARING
+    assert silent not in scene.group().members
+    assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_leader_that_never_assigns_is_out_and_another_leads() -> None:
+    scene = Scene()
+    leader, follower = gathered(scene, session_ms=5 * REBALANCE_MS)
+    sync = scene.send_sync(follower, 1)
+    scene.pass_time(REBALANCE_MS)
+    assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
+    answer = scene.answers[scene.send_join(follower)]
+    assert (answer.generation_id, answer.leader) == (2, follower)
+    assert scene.error(scene.send_join(leader)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_once_everybody_has_synced_nobody_is_out() -> None:
+    scene = Scene()
+    ids = scene.settle(None, None, session_ms=5 * REBALANCE_MS)
+    scene.pass_time(2 * REBALANCE_MS)
+    assert list(scene.group().members) == ids
+
+
+class TestHeartbeats:
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({}, ErrorCode.NONE),
+            ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+            ({"group_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"member_id": "mallory"}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"member_id": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"generation": 0}, ErrorCode.ILLEGAL_GENERATION),
+            ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
+        ],
+    )
+    def test_are_answered_in_a_stable_group(self, options: dict[str, object], error: ErrorCode) -> None:
+        scene = Scene()
+        leader, _ = scene.settle(None, None)
+        assert scene.heartbeat(**{"member_id": leader, "generation": 1, **options}) == error  # type: ignore[arg-type]
+
+    def test_of_whoever_was_only_given_an_id_are_unknown(self) -> None:
+        scene = Scene()
+        scene.settle()
+        assert scene.heartbeat(scene.new_id(), 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_are_fine_while_the_leader_assigns(self) -> None:
+        scene = Scene()
+        leader, follower = gathered(scene)
+        assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
+
+    def test_keep_a_session_alive_in_every_phase(self) -> None:
+        scene = Scene()
+        leader, follower = gathered(scene, rebalance_ms=4 * SESSION_MS)
+        for _ in range(3):
+            scene.pass_time(SESSION_MS - 1)
+            scene.heartbeat(leader, 1)
+            scene.heartbeat(follower, 1)
+        scene.sync_all({Ticket(0): scene.answers[scene.send_join(leader)]})
+        scene.send_join(leader)
+        for _ in range(3):
+            scene.pass_time(SESSION_MS - 1)
+            assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert list(scene.group().members) == [leader, follower]
+
+    def test_write_nothing_and_move_no_timer(self) -> None:
+        scene = Scene()
+        leader, _ = scene.settle(None, None)
+        request = messages.HeartbeatRequest(group_id="g", member_id=leader, generation_id=1)
+        decision = scene.machine.decide_heartbeat(request, scene.now_ms)
+        assert (decision.records, decision.timers, decision.effects) == ((), (), ())
+
+    def test_missing_for_a_session_cost_the_membership(self) -> None:
+        scene = Scene()
+        leader, silent = scene.settle(None, None)
+        scene.pass_time(SESSION_MS - 1)
+        assert scene.heartbeat(leader, 1) == ErrorCode.NONE
+        scene.pass_time(1)
+        assert list(scene.group().members) == [leader]
+        assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert scene.heartbeat(silent, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_missing_of_all_leave_the_group_empty(self) -> None:
+        scene = Scene()
+        scene.settle(None, None)
+        scene.pass_time(SESSION_MS)
+        stored = scene.machine.state.classic["g"]
+        assert (stored.generation, list(stored.members), stored.leader, stored.protocol) == (2, [], None, None)
+        assert stored.protocol_type == "consumer"
+        assert not scene.machine._classic.live
+
+    def test_each_member_has_its_own_session(self) -> None:
+        scene = Scene()
+        patient, ticket = scene.enter(session_ms=3 * SESSION_MS)
+        _, other = scene.enter()
+        scene.pass_time(6_000)
+        scene.sync_all({each: scene.answers[each] for each in (ticket, other)})
+        scene.pass_time(SESSION_MS)
+        assert list(scene.group().members) == [patient]
+
+
+def test_after_a_failover_sessions_begin_anew_and_the_generation_goes_on() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.pass_time(SESSION_MS - 1)
+    scene.elect()
+    scene.pass_time(SESSION_MS - 1)
+    assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
+    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
+    assert scene.answers[scene.send_join(follower)].leader == leader
+
+
+def test_after_a_failover_members_that_are_gone_lose_their_place() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.elect()
+    scene.pass_time(SESSION_MS - 1)
+    scene.heartbeat(leader, 1)
+    scene.pass_time(1)
+    assert follower not in scene.group().members
+
+
+def test_a_generation_whose_assignment_was_not_written_is_forgotten_by_a_failover() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    scene.send_join(leader)
+    scene.send_join(follower)
+    assert scene.group().generation == 2
+    scene.elect()
+    assert scene.error(scene.send_sync(leader, 2, [(leader, b"new")])) == ErrorCode.ILLEGAL_GENERATION
+    assert scene.heartbeat(follower, 1) == ErrorCode.NONE
