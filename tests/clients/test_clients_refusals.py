@@ -16,11 +16,17 @@ def test_a_topic_is_not_created_twice(client: KafkaClient, topic: str) -> None:
     assert code_of(refused) is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-@pytest.mark.parametrize("name", ["with space", "..", "sl/ash", "x" * 250, "ümlaut", "__cluster_metadata"])
+@pytest.mark.parametrize("name", ["with space", "..", "sl/ash", "x" * 250, "ümlaut"])
 def test_an_invalid_topic_name_is_refused(client: KafkaClient, name: str) -> None:
     with pytest.raises(Refused) as refused:
         client.create_topic(name)
     assert code_of(refused) is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_cluster_s_own_log_is_not_created_by_clients(client: KafkaClient) -> None:
+    with pytest.raises(Refused) as refused:
+        client.create_topic("__cluster_metadata")
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST
 
 
 def test_names_that_differ_in_dots_and_underscores_only_collide(client: KafkaClient, topic_name: str) -> None:

@@ -7,7 +7,7 @@ from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
 from moldau.broker.topics import METADATA_TOPIC, create_topics
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
-from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, TopicAuthorizationFailed
+from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 DETAILS_FROM: Final = 5
@@ -33,7 +33,7 @@ def _refusal(name: str, context: RequestContext) -> KafkaError | None:
     ):
         return TopicAuthorizationFailed(f"Not authorized to create topic {name}.")
     if name == METADATA_TOPIC:
-        return InvalidTopic(f"{METADATA_TOPIC} is the broker's own log.")
+        return InvalidRequest(f"{METADATA_TOPIC} is the cluster's own log, not a topic to be created.")
     return None
 
 
