@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.groups import patterns
 from moldau.broker.groups.coding import GroupCoding
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.groups.draft import Now
@@ -69,7 +70,12 @@ class Shard:
 
     def _new_machine(self) -> GroupsMachine:
         now = self.now
-        return GroupsMachine(self._broker.settings, wall_ahead_ms=now.wall_ms - now.ms)
+        return GroupsMachine(
+            self._broker.settings,
+            wall_ahead_ms=now.wall_ms - now.ms,
+            image=lambda: self._broker.image,
+            matcher=patterns,
+        )
 
     def _refusal(self) -> KafkaError:
         if self._awaits_load:

@@ -6,6 +6,8 @@ from typing import Final
 from moldau.broker.handlers import (
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -36,6 +38,7 @@ from moldau.broker.handlers import (
 from moldau.broker.router import Api, Refuse, with_error_code
 from moldau.wire.messages import (
     ApiVersionsResponse,
+    ConsumerGroupHeartbeatResponse,
     DescribeClusterResponse,
     DescribeLogDirsResponse,
     HeartbeatResponse,
@@ -84,6 +87,15 @@ def served_apis() -> list[Api]:
         _api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
         _api(47, "OffsetDelete", 0, 0, offset_delete, with_error_code(OffsetDeleteResponse)),
         _api(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
+        _api(
+            68,
+            "ConsumerGroupHeartbeat",
+            0,
+            1,
+            consumer_group_heartbeat,
+            with_error_code(ConsumerGroupHeartbeatResponse),
+        ),
+        _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
         _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]
     for api in apis:

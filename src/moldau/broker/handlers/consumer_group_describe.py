@@ -1,0 +1,53 @@
+"""ConsumerGroupDescribe: consumer groups with their members, what they read and what they are to read."""
+
+from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.broker.turns import Turn
+from moldau.model.errors import KafkaError, TopicAuthorizationFailed
+from moldau.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+
+Described = ConsumerGroupDescribeResponse.DescribedGroup
+
+
+async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
+    """Each group is described or refused by itself."""
+    turn = Turn(context)
+    groups = []
+    for group_id in request.group_ids:
+        groups.append(await _describe(group_id, request, context))
+        if turn.is_over():
+            await turn.next()
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+async def _describe(group_id: str, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Described:
+    try:
+        context.authorize_group(Operation.DESCRIBE, group_id)
+        shard = context.broker.groups.shard_of(group_id)
+        (described,) = await shard.read(lambda machine: machine.describe_consumer_groups([group_id]))
+        if not all(context.may(Operation.DESCRIBE, topic) for topic in _topics(described)):
+            raise TopicAuthorizationFailed("Not authorized to describe all of the topics that the group reads.")
+    except KafkaError as error:
+        return _refused(group_id, error)
+    if request.include_authorized_operations and not described.error_code:
+        resource = Resource(ResourceKind.GROUP, group_id)
+        described.authorized_operations = context.operations(resource, GROUP_OPERATIONS)
+    return described
+
+
+def _topics(group: Described) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    } | {name for member in group.members for name in member.subscribed_topic_names}
+
+
+def _refused(group_id: str, error: KafkaError) -> Described:
+    return Described(group_id=group_id, error_code=int(error.code), error_message=error.message)
+
+
+def refuse(request: ConsumerGroupDescribeRequest, error: KafkaError, version: int) -> ConsumerGroupDescribeResponse:  # noqa: ARG001
+    """The same error for every group."""
+    return ConsumerGroupDescribeResponse(groups=[_refused(group_id, error) for group_id in request.group_ids])

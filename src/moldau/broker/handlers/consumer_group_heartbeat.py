@@ -1,0 +1,33 @@
+"""ConsumerGroupHeartbeat: a member joins, lives or leaves; the answer tells it which partitions to read."""
+
+from typing import Final
+
+from moldau.broker.access import Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.groups.draft import Asker, Now
+from moldau.model.errors import TopicAuthorizationFailed
+from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+ID_BYTES: Final = 16
+
+
+async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerGroupHeartbeatResponse:
+    """A heartbeat that says nothing new moves a deadline and writes nothing."""
+    context.authorize_group(Operation.READ, request.group_id)
+    _check_topics(request, context)
+    broker = context.broker
+    shard = broker.groups.shard_of(request.group_id)
+    asker = Asker(context.client_id or "", context.client_host, context.api_version)
+    randomness = b"" if request.member_id else broker.random.randbytes(ID_BYTES)
+    now = Now(context.started_ms, broker.clock.wall_ms())
+    return await shard.write(
+        lambda machine: machine.decide_consumer_heartbeat(
+            request, asker, now=now, randomness=randomness, may_see=lambda topic: context.may(Operation.DESCRIBE, topic)
+        )
+    )
+
+
+def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
+    """Topics that are named must be known to whoever names them; those of a pattern are left out where they are not."""
+    if not all(context.may(Operation.DESCRIBE, name) for name in request.subscribed_topic_names or ()):
+        raise TopicAuthorizationFailed("Not authorized to describe all of the topics.")
