@@ -92,12 +92,13 @@ def run_test(test: str, source: Path) -> int:
     return result.returncode
 
 
-def verdict(mutant: Mutant, source: Path) -> str:
+def verdict(mutant: Mutant, source: Path, passing: set[str]) -> str:
     """Empty if the test passes on the clean copy and fails on the broken one; otherwise what went wrong."""
     path = source / Path(mutant.file).relative_to("src")
     clean = path.read_text()
-    if run_test(mutant.test, source) != 0:
+    if mutant.test not in passing and run_test(mutant.test, source) != 0:
         return "the test fails without the bug too"
+    passing.add(mutant.test)
     try:
         path.write_text(apply(mutant, clean))
         code = run_test(mutant.test, source)
@@ -109,11 +110,12 @@ def verdict(mutant: Mutant, source: Path) -> str:
 def hunt(mutants: Sequence[Mutant]) -> list[Mutant]:
     """Try each mutant and say how it went; those that were caught come back."""
     caught = []
+    passing: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in mutants:
-            problem = verdict(mutant, source)
+            problem = verdict(mutant, source, passing)
             print(f"{mutant.code:3} {problem or 'caught'}: {mutant.name}", flush=True)
             if not problem:
                 caught.append(mutant)

@@ -23,7 +23,9 @@ print("started with", *sys.argv[1:], flush=True)
 host, port = options["--listen"].split(":")
 ready = {{"bootstrap_servers": f"{{host}}:{{port if port != '0' else 40404}}", "metrics": None}}
 woken, wake = os.pipe()
-signal.signal(signal.SIGTERM, lambda *_: os.write(wake, b"x"))
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)  # a handler in Python may be put off until after the select
+signal.signal(signal.SIGTERM, lambda *_: None)
 with os.fdopen(int(options["--announce-fd"]), "w") as announce:
     announce.write(json.dumps(ready) + "\\n")
 select.select([woken, int(options["--lifeline-fd"])], [], [])
