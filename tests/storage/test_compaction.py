@@ -266,6 +266,19 @@ def test_a_marker_stays_while_records_of_its_transaction_do_and_for_a_while_afte
     assert bench.log.aborted_transactions(0, 10) == []
 
 
+def test_the_last_batch_of_a_round_keeps_its_frame_so_that_the_end_is_known() -> None:
+    bench = CompactedBench()
+    bench.put((b"a", b"1"))
+    bench.put((b"b", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    bench.log.roll(NOW_MS)
+    bench.end_transaction(1, is_commit=False)
+    bench.log.producers.clear(bench.log.end_offset)
+    job = bench.log.compaction_job(0, bench.log.end_offset, NOW_MS)
+    assert job is not None
+    bench.log.replace_segments(compact(bench.mounted, job))
+    assert [(header.base_offset, header.records_count) for header in bench.headers()] == [(0, 1), (1, 0), (2, 1)]
+
+
 def test_an_open_transaction_stops_the_cleaner() -> None:
     bench = CompactedBench()
     bench.put((b"a", b"1"))

@@ -3,7 +3,7 @@
 import pytest
 from storage_bench import NOW_MS, Bench, read_records
 
-from moldau.model.errors import OffsetOutOfRange, RecordListTooLarge
+from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge
 from moldau.model.units import KiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -98,6 +98,23 @@ def test_a_read_stops_below_the_offset_it_is_limited_to(is_reopened: bool) -> No
         assert all(end <= until for end in ends)
         if until >= 12:
             assert ends
+
+
+def test_a_read_at_the_tail_stops_below_the_offset_it_is_limited_to() -> None:
+    bench = Bench()
+    for number in range(20):
+        bench.append(b"%d" % number * 20, b"second")
+    for until in range(41):
+        headers = [header for header, _ in iterate_batches(bench.log.read_bytes(6, 1 << 20, until_offset=until))]
+        assert [header.base_offset for header in headers] == list(range(6, until - 1, 2))
+
+
+def test_an_append_of_a_leader_epoch_that_has_passed_is_refused() -> None:
+    bench = Bench()
+    bench.append(b"a", epoch=4)
+    with pytest.raises(FencedLeaderEpoch):
+        bench.append(b"b", epoch=3)
+    assert bench.append(b"c", epoch=4).base_offset == 1
 
 
 def test_reading_outside_the_log_is_refused_and_at_its_end_gives_nothing() -> None:

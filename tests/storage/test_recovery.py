@@ -6,6 +6,7 @@ import pytest
 from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.units import KiB
+from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 from moldau.storage.recovery import CorruptLog
 
@@ -273,6 +274,54 @@ def test_a_broken_transaction_index_is_made_anew() -> None:
             bench.disk.flip_bit(f"{FOLDER}/{name}", 1)
     bench.open(is_clean=True)
     assert bench.log.aborted_transactions(0, 100) == expected
+
+
+def write_log(bench: Bench, base_offset: int, *batches: bytes) -> None:
+    file = bench.disk.mount().open(f"{FOLDER}/{base_offset:020d}.log", create=True)
+    file.pwrite(b"".join(batches), file.size())
+    file.close()
+
+
+def batch_at(offset: int, epoch: int, value: bytes) -> bytes:
+    return bytes(build_batch([(NOW_MS, None, value, ())], base_offset=offset, leader_epoch=epoch))
+
+
+@pytest.mark.proves("S8")
+def test_surplus_batches_of_a_segment_give_way_to_the_next_segment() -> None:
+    """A segment was truncated and rolled, and the power went before the truncation was on disk."""
+    bench = filled(5, segment_bytes=1 << 20)
+    bench.disk.crash()
+    write_log(bench, 0, batch_at(5, 0, b"ghost"), batch_at(6, 0, b"ghost"))
+    write_log(bench, 5, batch_at(5, 1, b"new"), batch_at(6, 1, b"new"))
+    bench.open(has_lost_power=True)
+    assert bench.values()[5:] == [b"new", b"new"]
+    assert bench.log.segment_base_offsets == [0, 5]
+
+
+@pytest.mark.proves("S8")
+def test_after_a_power_loss_a_batch_of_an_older_epoch_is_a_ghost_and_is_cut() -> None:
+    bench = filled(0)
+    bench.disk.crash()
+    write_log(bench, 0, batch_at(0, 3, b"a"), batch_at(1, 5, b"b"), batch_at(2, 4, b"ghost"))
+    assert bench.open().end_offset == 3  # nobody lost power: whatever wrote it meant it
+    bench.disk.crash()
+    bench.open(has_lost_power=True)
+    assert bench.values() == [b"a", b"b"]
+
+
+def test_a_snapshot_from_before_the_first_batch_is_not_believed() -> None:
+    bench = Bench(segment_bytes=1 * KiB)
+    for sequence in range(12):
+        bench.append(b"x" * 200, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    bench.log.close(NOW_MS)
+    stale = next(name for name in bench.names() if name.endswith(".snapshot"))
+    content = bench.file(stale)
+    bench.open(is_clean=True)
+    bench.log.truncate_and_start_at(100)
+    bench.disk.crash()
+    bench.disk.mount().open(f"{FOLDER}/{stale}", create=True).pwrite(content, 0)
+    bench.open(recovery_point=100)
+    assert bench.log.producers.by_id == {}
 
 
 def test_a_log_that_ends_before_it_starts_is_begun_anew() -> None:

@@ -221,6 +221,22 @@ def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
 
 
 @pytest.mark.proves("S6")
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def test_after_a_roll_that_failed_the_old_segment_goes_on_and_nothing_is_hidden(suffix: str) -> None:
+    bench = Bench(segment_bytes=1 * KiB)
+    for number in range(3):
+        bench.append(b"%d" % number * 200)
+    bench.disk.fail("create", errno.ENOSPC, path=f"{3:020d}{suffix}")
+    with pytest.raises(OSError, match=r".*"):
+        bench.append(b"too large for what is left" * 10)
+    bench.append(b"fits")
+    bench.append(b"fits")
+    bench.kill()
+    assert [record.offset for record in bench.records()] == list(range(5))
+    assert bench.log.segment_base_offsets == [0]
+
+
+@pytest.mark.proves("S6")
 def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
     bench = Bench()
     bench.append(b"a")
