@@ -9,6 +9,7 @@ COMMANDS: Final[dict[str, str]] = {
     "start": "moldau.cli.start:app",
     "topic": "moldau.cli.topics:app",
     "config": "moldau.cli.configs:app",
+    "group": "moldau.cli.groups:app",
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",
     "log": "moldau.cli.log:app",

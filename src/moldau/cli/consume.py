@@ -42,12 +42,17 @@ def consume(
         ),
     ] = "%v",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json: one object a line.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Read as a member of this group: its share of partitions, its progress."),
+    ] = None,
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Nothing of open or aborted transactions.")
     ] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Read a topic and print its records; goes on until stopped unless --until or --count is given."""
+    from moldau.cli.group_reading import consume_in_group
     from moldau.cli.positions import parse_position
     from moldau.cli.records_text import compile_format
     from moldau.client.words import Isolation
@@ -55,6 +60,11 @@ def consume(
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")
     formatter = compile_format("json" if json else template)
+    if group is not None:
+        if finish is not None or partition:
+            raise wrong_usage("--group shares partitions and progress: --until and --partition do not go with it")
+        consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)
+        return
     isolation = Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED
     asyncio.run(_consume(bootstrap_servers, topic, partition, begin, finish, isolation, count, formatter))
 

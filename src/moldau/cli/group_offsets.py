@@ -1,0 +1,143 @@
+"""Offsets of groups: how far behind they are, and where to move them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
+from moldau.client.groups import DescribedGroup, Groups
+from moldau.client.words import Isolation
+from moldau.model.ids import TopicPartition
+from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from moldau.node.ports.clock import SystemClock
+
+_DURATION: Final = re.compile(r"(\d+)([smhd])")
+_UNITS: Final = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
+
+Move = tuple[TopicPartition, int | None, int]  # where, from, to
+
+
+class Progress(NamedTuple):
+    """One partition of a group."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag: int | None
+    member: str | None
+    host: str | None
+
+
+class Plan(NamedTuple):
+    """Where offsets are to go; one of the last four is given."""
+
+    topics: list[str]
+    to: str | None
+    shift: int | None
+    by_duration: str | None
+    from_file: Path | None
+
+
+async def progress(groups: Groups, described: DescribedGroup) -> list[Progress]:
+    """Every partition that is committed or assigned, with its lag."""
+    committed = await groups.offsets(described.group)
+    assigned = {place for member in described.members for place in member.partitions}
+    places = sorted(assigned | committed.keys())
+    ends = await _ends(groups, places)
+    rows = []
+    for place in places:
+        offset, end, owner = committed.get(place), ends.get(place), described.owner(place)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        rows.append(
+            Progress(
+                place.topic,
+                place.partition,
+                offset,
+                end,
+                lag,
+                owner.member_id if owner else None,
+                owner.host if owner else None,
+            )
+        )
+    return rows
+
+
+async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Topics that are gone have no end."""
+    there = {view.name: view for view in await groups.client.describe_topics()}
+    known = [place for place in places if place.topic in there]
+    found = await extents(groups.client, known, Isolation.READ_UNCOMMITTED) if known else {}
+    return {place: each.end for place, each in found.items()}
+
+
+async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
+    """Each partition, where the group is, and where it is to be."""
+    committed = await groups.offsets(group)
+    if wanted.from_file is not None:
+        targets = _read_file(wanted.from_file)
+        known = await _extents(groups, targets)
+        return [(place, committed.get(place), _within(targets[place], known[place])) for place in sorted(targets)]
+    places = await _places(groups, committed, wanted.topics)
+    known = await _extents(groups, places)
+    if wanted.shift is not None:
+        shifted = {place: committed[place] + wanted.shift for place in places if place in committed}
+        return [(place, committed[place], _within(offset, known[place])) for place, offset in sorted(shifted.items())]
+    position = AtTime(_ago_ms(wanted.by_duration)) if wanted.by_duration else parse_position(wanted.to or "", "--to")
+    offsets = await resolve(groups.client, position, known, Isolation.READ_UNCOMMITTED)
+    return [(place, committed.get(place), offsets[place]) for place in sorted(places)]
+
+
+async def _places(groups: Groups, committed: Mapping[TopicPartition, int], topics: list[str]) -> list[TopicPartition]:
+    """What was named with --topic, whole topics where no partition was; else all that the group has committed."""
+    if not topics:
+        if not committed:
+            raise Complaint("the group has no offsets yet: name the topics with --topic")
+        return sorted(committed)
+    views = {view.name: view for view in await groups.client.describe_topics()}
+    everything = [TopicPartition(view.name, each.index) for view in views.values() for each in view.partitions]
+    return chosen(everything, topics)
+
+
+def chosen(places: Iterable[TopicPartition], topics: list[str]) -> list[TopicPartition]:
+    """Those of the places that the --topic options name."""
+    known = sorted(places)
+    found: dict[TopicPartition, None] = {}
+    for text in topics:
+        name, _, partition = text.partition(":")
+        matching = [each for each in known if each.topic == name and partition in ("", str(each.partition))]
+        if not matching:
+            raise Complaint(f"--topic {text}: there is no such topic or partition here")
+        found.update(dict.fromkeys(matching))
+    return sorted(found)
+
+
+async def _extents(groups: Groups, places: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+    return await extents(groups.client, sorted(places), Isolation.READ_UNCOMMITTED)
+
+
+def _within(offset: int, extent: Extent) -> int:
+    return min(max(offset, extent.start), extent.end)
+
+
+def _ago_ms(text: str | None) -> int:
+    found = _DURATION.fullmatch((text or "").strip())
+    if found is None:
+        raise wrong_usage(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
+    return SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]]
+
+
+def _read_file(path: Path) -> dict[TopicPartition, int]:
+    targets: dict[TopicPartition, int] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        parts = [part.strip().strip('"') for part in line.split(",")]
+        if len(parts) != 3 or not parts[1].isdecimal() or not parts[2].isdecimal():
+            raise wrong_usage(f"{path}:{number}: write topic,partition,offset")
+        targets[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
+    if not targets:
+        raise wrong_usage(f"{path} names no offsets")
+    return targets

@@ -1,0 +1,56 @@
+"""`moldau consume --group`: reading as a member of a group, through the Python API and so through librdkafka."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.pipes import write_out
+from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, Position
+from moldau.records.record import Record
+
+if TYPE_CHECKING:
+    from moldau.cli.records_text import Formatter
+
+
+def consume_in_group(
+    bootstrap_servers: str,
+    topic: str,
+    group: str,
+    begin: Position,
+    count: int | None,
+    formatter: "Formatter",
+    *,
+    is_committed_only: bool,
+) -> None:
+    """Print records as they come. What was printed counts as processed and is committed."""
+    try:
+        from moldau.api import Failed, connect
+    except ModuleNotFoundError as missing:
+        raise Complaint("--group needs confluent-kafka: pip install 'moldau[client]'") from missing
+    isolation = "read_committed" if is_committed_only else "read_uncommitted"
+    try:
+        with (
+            connect(bootstrap_servers, isolation_level=isolation) as connection,
+            connection.consume(topic, group=group, start=_start(begin)) as messages,
+        ):
+            for number, message in enumerate(messages, 1):
+                record = Record(message.offset, message.timestamp_ms, message.key, message.value, message.headers)
+                write_out(formatter(message.topic, message.partition, record))
+                if number == count:
+                    return
+    except Failed as error:
+        raise Complaint(str(error)) from error
+
+
+def _start(begin: Position) -> str | int | datetime:
+    match begin:
+        case AtStart():
+            return "earliest"
+        case AtEnd():
+            return "latest"
+        case AtOffset(offset):
+            return offset
+        case AtTime(timestamp_ms):
+            return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        case _:
+            raise wrong_usage("--from -N does not go with --group; there are start, end, @TIME and an offset")

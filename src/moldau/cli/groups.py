@@ -1,0 +1,218 @@
+"""`moldau group`: list, describe, members, reset-offsets, delete, delete-offsets."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from moldau.client.groups import DescribedGroup, Groups
+
+app = typer.Typer(help="Look at consumer groups, and set their offsets.", no_args_is_help=True)
+
+Group = Annotated[str, typer.Argument(show_default=False)]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only this; may be repeated.")
+]
+
+
+@app.command("list")
+def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """List the groups, their state and protocol."""
+
+    async def work(groups: "Groups") -> None:
+        found = await groups.all()
+        if json:
+            show_json([{"group": each.group, "state": each.state, "protocol": each.protocol} for each in found])
+        else:
+            show_table(("group", "state", "protocol"), [(each.group, each.state, each.protocol) for each in found])
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def describe(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """How far a group is: committed offset, end, lag, and who reads each partition."""
+    from moldau.cli.group_offsets import progress
+
+    async def work(groups: "Groups") -> None:
+        described = await _described(groups, group)
+        rows = await progress(groups, described)
+        if json:
+            show_json(
+                {
+                    "group": group,
+                    "state": described.state,
+                    "protocol": described.protocol,
+                    "assignor": described.assignor,
+                    "coordinator": described.coordinator,
+                    "lag": sum(row.lag or 0 for row in rows),
+                    "partitions": [row._asdict() for row in rows],
+                }
+            )
+            return
+        note(f"{group}: {described.state}, {len(described.members)} members, {described.protocol} protocol")
+        columns = ("topic", "partition", "committed", "end", "lag", "member", "host")
+        show_table(columns, rows, numbers=("partition", "committed", "end", "lag"))
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def members(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """Who is in a group, and what each member reads."""
+
+    async def work(groups: "Groups") -> None:
+        described = await _described(groups, group)
+        if json:
+            show_json(
+                [
+                    {
+                        "member": each.member_id,
+                        "instance": each.instance_id,
+                        "client": each.client_id,
+                        "host": each.host,
+                        "partitions": [str(place) for place in each.partitions],
+                    }
+                    for each in described.members
+                ]
+            )
+            return
+        rows = [
+            (each.member_id, each.instance_id, each.client_id, each.host, len(each.partitions), each.partitions)
+            for each in described.members
+        ]
+        show_table(("member", "instance", "client", "host", "count", "partitions"), rows, numbers=("count",))
+
+    _run(bootstrap_servers, work)
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: Group,
+    topics: Topics = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset."),
+    ] = None,
+    shift: Annotated[int | None, typer.Option("--shift", metavar="N", help="So many records on, or back.")] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="90m", help="Back by a time: 30s, 90m, 12h, 7d.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="FILE", help="Lines of topic,partition,offset.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this, only show what would be done.")
+    ] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Move a group's offsets. Shows what it would do; --execute does it. The group must have no members."""
+    from moldau.cli.group_offsets import Plan, plan
+
+    given = [each for each in (to, shift, by_duration, from_file) if each is not None]
+    if len(given) != 1:
+        raise wrong_usage("say where to: one of --to, --shift, --by-duration, --from-file")
+    wanted = Plan(topics or [], to, shift, by_duration, from_file)
+
+    async def work(groups: "Groups") -> None:
+        described = await _described_if_there(groups, group)
+        if described is not None and described.is_live:
+            names = ", ".join(sorted({each.client_id for each in described.members}))
+            raise Complaint(
+                f"group {group} has {len(described.members)} live members ({names}): stop them first, their commits "
+                "would undo this"
+            )
+        moves = await plan(groups, group, wanted)
+        if execute:
+            await groups.commit(group, {place: new for place, _, new in moves})
+        if json:
+            show_json(
+                {
+                    "executed": execute,
+                    "offsets": [
+                        {"topic": place.topic, "partition": place.partition, "from": old, "to": new}
+                        for place, old, new in moves
+                    ],
+                }
+            )
+            return
+        rows = [(place.topic, place.partition, old, new) for place, old, new in moves]
+        show_table(("topic", "partition", "from", "to"), rows, numbers=("partition", "from", "to"))
+        note("done" if execute else "nothing was changed; add --execute to do it")
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP…", show_default=False)],
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+) -> None:
+    """Delete groups that have no members, with their offsets."""
+
+    async def work(known: "Groups") -> None:
+        for group in groups:
+            await known.delete(group)
+            note(f"deleted {group}")
+
+    _run(bootstrap_servers, work)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: Group,
+    topics: Topics = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+) -> None:
+    """Forget a group's offsets of some topics that it no longer reads."""
+    from moldau.cli.group_offsets import chosen
+
+    if not topics:
+        raise wrong_usage("name the topics with --topic")
+
+    async def work(known: "Groups") -> None:
+        places = chosen(await known.offsets(group), topics)
+        failed = await known.delete_offsets(group, places)
+        for place, error in failed.items():
+            note(f"{place}: {error.message}")
+        if failed:
+            raise Complaint(f"{len(failed)} of {len(places)} offsets could not be deleted")
+        note(f"deleted {len(places)} offsets of {group}")
+
+    _run(bootstrap_servers, work)
+
+
+async def _described(groups: "Groups", group: str) -> "DescribedGroup":
+    from moldau.model.errors import GroupIdNotFound
+
+    try:
+        return await groups.describe(group)
+    except GroupIdNotFound:
+        raise Complaint(f"there is no group {group}; moldau group list shows those there are") from None
+
+
+async def _described_if_there(groups: "Groups", group: str) -> "DescribedGroup | None":
+    from moldau.model.errors import GroupIdNotFound
+
+    try:
+        return await groups.describe(group)
+    except GroupIdNotFound:
+        return None  # offsets may be set for a group before its first member comes
+
+
+def _run(bootstrap_servers: str, work: Any) -> None:
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.client.groups import Groups
+
+    async def connected() -> None:
+        async with connect_asynchronously(bootstrap_servers) as client:
+            await work(Groups(client))
+
+    asyncio.run(connected())

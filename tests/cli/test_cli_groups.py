@@ -1,0 +1,148 @@
+"""`moldau group` and `moldau consume --group` against a broker of ours."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.testing.broker import Broker
+
+pytestmark = [pytest.mark.proves("A4", part="groups"), pytest.mark.proves("C4", part="by moving a group")]
+
+Moldau = Callable[..., str]
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}) as running:
+        yield running
+
+
+@pytest.fixture
+def moldau(broker: Broker) -> Moldau:
+    environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+
+    def run(*arguments: str, text: str = "", code: int = 0) -> str:
+        result = CliRunner().invoke(app, arguments, input=text, env=environment)
+        assert result.exit_code == code, f"{result.output}{result.exception!r}"
+        return result.stdout if code == 0 else result.stderr
+
+    return run
+
+
+@pytest.fixture
+def read(moldau: Moldau) -> tuple[str, str]:
+    """A topic of ten records and a group that has read four of them."""
+    number = next(numbers)
+    topic, group = f"read-{number}", f"group-{number}"
+    moldau("topic", "create", topic)
+    moldau("produce", topic, text="".join(f"{line}\n" for line in range(10)))
+    assert moldau("consume", topic, "--group", group, "--count", "4").split() == ["0", "1", "2", "3"]
+    return topic, group
+
+
+def described(moldau: Moldau, group: str) -> Any:
+    return json.loads(moldau("group", "describe", group, "--json"))
+
+
+def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tuple[str, str]) -> None:
+    topic, group = read
+    assert {"group": group, "state": "Empty", "protocol": "classic"} in json.loads(moldau("group", "list", "--json"))
+    told = described(moldau, group)
+    assert (told["state"], told["lag"]) == ("Empty", 6)
+    (row,) = told["partitions"]
+    assert (row["topic"], row["committed"], row["end"], row["lag"]) == (topic, 4, 10, 6)
+    assert topic in moldau("group", "describe", group)
+    assert moldau("consume", topic, "--group", group, "--count", "1").split() == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offset"),
+    [
+        (["--to", "start"], 0),
+        (["--to", "end"], 10),
+        (["--to", "7"], 7),
+        (["--to", "-3"], 7),
+        (["--to", "@2000-01-01"], 0),
+        (["--shift", "3"], 7),
+        (["--shift", "-99"], 0),
+        (["--by-duration", "1h"], 0),
+    ],
+)
+def test_offsets_are_moved_only_when_told_to(
+    moldau: Moldau, read: tuple[str, str], arguments: list[str], offset: int
+) -> None:
+    _, group = read
+    planned = json.loads(moldau("group", "reset-offsets", group, *arguments, "--json"))
+    assert planned["executed"] is False
+    assert [(each["from"], each["to"]) for each in planned["offsets"]] == [(4, offset)]
+    assert described(moldau, group)["partitions"][0]["committed"] == 4
+    moldau("group", "reset-offsets", group, *arguments, "--execute")
+    assert described(moldau, group)["partitions"][0]["committed"] == offset
+
+
+def test_offsets_come_from_a_file(moldau: Moldau, read: tuple[str, str], tmp_path: Path) -> None:
+    topic, group = read
+    (tmp_path / "offsets.csv").write_text(f'"{topic}",0,2\n')
+    moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "offsets.csv"), "--execute")
+    assert described(moldau, group)["partitions"][0]["committed"] == 2
+    (tmp_path / "bad.csv").write_text("nonsense\n")
+    assert "bad.csv:1" in moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
+
+
+def test_a_new_group_is_given_offsets_before_it_reads(moldau: Moldau, read: tuple[str, str]) -> None:
+    topic, _ = read
+    moldau("group", "reset-offsets", "brand-new", "--topic", topic, "--to", "8", "--execute")
+    assert moldau("consume", topic, "--group", "brand-new", "--count", "2").split() == ["8", "9"]
+
+
+def test_a_live_group_is_shown_with_its_members_and_not_touched(
+    moldau: Moldau, read: tuple[str, str], broker: Broker
+) -> None:
+    topic, group = read
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": group,
+            "client.id": "the-reader",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    (member,) = json.loads(moldau("group", "members", group, "--json"))
+    assert member["client"] == "the-reader"
+    assert member["partitions"] == [f"{topic}-0"]
+    assert described(moldau, group)["partitions"][0]["member"] == member["member"]
+    refusal = moldau("group", "reset-offsets", group, "--to", "start", "--execute", code=1)
+    assert "1 live members (the-reader): stop them first" in refusal
+    assert consumer.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 4
+    consumer.close()
+    moldau("group", "reset-offsets", group, "--to", "start", "--execute")
+
+
+def test_groups_and_offsets_are_deleted(moldau: Moldau, read: tuple[str, str]) -> None:
+    topic, group = read
+    moldau("group", "delete-offsets", group, "--topic", topic)
+    assert described(moldau, group)["partitions"] == []
+    moldau("group", "delete", group)
+    assert "there is no group" in moldau("group", "describe", group, code=1)
+
+
+def test_wrong_usage_is_said(moldau: Moldau, read: tuple[str, str]) -> None:
+    topic, group = read
+    assert "one of --to" in moldau("group", "reset-offsets", group, code=2)
+    assert "30s, 90m" in moldau("group", "reset-offsets", group, "--by-duration", "soon", code=2)
+    assert "no such topic" in moldau("group", "reset-offsets", group, "--topic", "nowhere", "--to", "end", code=1)
+    assert "name the topics" in moldau("group", "delete-offsets", group, code=2)
+    assert "do not go with it" in moldau("consume", topic, "--group", group, "--until", "end", code=2)
+    assert "does not go with --group" in moldau("consume", topic, "--group", group, "--from", "-5", code=2)
