@@ -197,7 +197,7 @@ class SimulatedConnection:
         self._after_transmission()
 
     def _transmit_again(self) -> None:
-        if self._queue and not self.is_lost:
+        if (self._queue or self._is_closing) and not self.is_lost:
             self._transmit()
 
     def _next_part(self) -> bytes | None:
