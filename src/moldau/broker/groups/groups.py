@@ -12,7 +12,7 @@ from moldau.broker.groups.shard import Shard
 from moldau.broker.topics import create_topics
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
-from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator
+from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from moldau.model.ids import NO_NODE
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Groups:
         self._shards: dict[int, Shard] = {}
         self._offline: set[int] = set()  # led here, but not open
         self._partitions = 0  # of the offsets topic, in the whole cluster
-        self._creation = asyncio.Lock()
+        self._creation: asyncio.Task[str | None] | None = None
         self._loading = Loading(on_failure)
         self._notices: set[asyncio.Task[None]] = set()
         self._lag_watch = LagWatch(broker)
@@ -54,22 +54,34 @@ class Groups:
     async def coordinator_of(self, group_id: str) -> int:
         """The broker that looks after a group. The first who asks has the offsets topic created."""
         if OFFSETS_TOPIC not in self._broker.image.topics:
-            await self._create_topic()
+            await self._ensure_topic()
         topic = self._broker.image.topics.get(OFFSETS_TOPIC)
         leader = NO_NODE if topic is None else topic.partitions[partition_for(group_id, len(topic.partitions))].leader
         if leader == NO_NODE:
             raise CoordinatorNotAvailable("The group's partition of the offsets topic has no leader.")
         return leader
 
-    async def _create_topic(self) -> None:
-        """Once, however many ask at the same time."""
-        async with self._creation:
-            if OFFSETS_TOPIC in self._broker.image.topics:
-                return
+    async def _ensure_topic(self) -> None:
+        """Created once, however many ask at the same time, and though those who asked may be gone by then."""
+        if self._creation is None:
+            self._creation = asyncio.get_running_loop().create_task(self._create_topic())
+        refusal = await asyncio.shield(self._creation)
+        if refusal is not None:
+            raise CoordinatorNotAvailable(refusal)
+
+    async def _create_topic(self) -> str | None:
+        """Why it could not be created, or None."""
+        try:
             (created,) = await create_topics(self._broker, [new_offsets_topic(self._broker)])
-            if created.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                logger.error("%s cannot be created: %s", OFFSETS_TOPIC, created.message)
-                raise CoordinatorNotAvailable(f"The offsets topic cannot be created: {created.message}")
+            if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return None
+            words = f"The offsets topic cannot be created: {created.message}"
+        except KafkaError as error:
+            words = f"The offsets topic cannot be created: {error.message}"
+        finally:
+            self._creation = None
+        logger.error(words)
+        return words
 
     # What the metadata says
 
@@ -141,6 +153,8 @@ class Groups:
     async def close(self) -> None:
         """Stop loading, write what was decided."""
         await self._lag_watch.stop()
+        if self._creation is not None:
+            await asyncio.wait([self._creation])
         await self._loading.close()
         for shard in self.shards():
             await shard.close()
