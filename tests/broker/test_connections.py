@@ -1,0 +1,500 @@
+"""Connections: order, bounds, back-pressure, patience, and the words a person reads when one is refused."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from broker_scene import BROKER, FRAME_BYTES_MAX, Scene, batch, fetch_request, on_broker, produce_request
+
+from moldau.broker.context import RequestContext
+from moldau.broker.network.connection import FRAME_MS_MAX, QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
+from moldau.broker.turns import ALONE
+from moldau.model.errors import ErrorCode
+from moldau.model.ports import Connection
+from moldau.wire.codec import decode_response
+from moldau.wire.framing import RequestHeader, frame_request
+from moldau.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    IncrementalAlterConfigsRequest,
+    MetadataRequest,
+)
+
+API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
+PING = ApiVersionsRequest()
+ANSWER_BYTES = 20_000
+
+
+class Peer:
+    """A connection that keeps what comes as bytes."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.is_lost = asyncio.Event()
+        self.connection: Connection
+
+    def connected(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+
+    def drained(self) -> None: ...
+
+    def disconnected(self, reason: str) -> None:  # noqa: ARG002
+        self.is_lost.set()
+
+
+async def raw_peer(scene: Scene, host: str = "client") -> Peer:
+    peer = Peer()
+    try:
+        await scene.simulation.network.host(host).connect(BROKER, peer, FRAME_BYTES_MAX)
+    except ConnectionResetError:  # refused so fast that it never was there
+        peer.is_lost.set()
+    return peer
+
+
+class Held:
+    """Stands in for a handler: says when a request begins, and answers it when it is told to."""
+
+    def __init__(self, scene: Scene, api_key: int, response: Callable[[], Any], weight: int = 1) -> None:
+        self.begun: list[int] = []
+        self._go: dict[int, asyncio.Event] = {}
+        self._response = response
+        self._weight = weight
+        api = scene.node.broker.router.api(api_key)
+        assert api is not None
+        api.handle = self.handle
+
+    async def handle(self, request: Any, context: RequestContext) -> Any:  # noqa: ARG002
+        self.begun.append(context.correlation_id)
+        context.weight = self._weight
+        go = self._go[context.correlation_id] = asyncio.Event()
+        await go.wait()
+        return self._response()
+
+    def answer(self, correlation_id: int) -> None:
+        self._go[correlation_id].set()
+
+
+def answers_in_order(futures: list[Any]) -> list[int]:
+    """Numbers the answers as they come."""
+    order: list[int] = []
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: order.append(number))
+    return order
+
+
+def test_requests_begin_in_order_and_are_answered_in_order_whichever_is_ready_first() -> None:
+    async def script(scene: Scene) -> None:
+        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        talker = await scene.connect()
+        order = answers_in_order([talker.begin(0, DescribeClusterRequest()) for _ in range(4)])
+        await asyncio.sleep(1)
+        assert held.begun == [1, 2, 3, 4]
+        for correlation_id in (4, 2, 3):
+            held.answer(correlation_id)
+        await asyncio.sleep(1)
+        assert order == []
+        held.answer(1)
+        await asyncio.sleep(1)
+        assert order == [0, 1, 2, 3]
+
+    on_broker(script)
+
+
+@pytest.mark.proves("P4")
+def test_only_so_many_requests_of_a_connection_are_under_way_and_the_rest_begins_later() -> None:
+    async def script(scene: Scene) -> None:
+        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        talker = await scene.connect()
+        asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(REQUESTS_IN_FLIGHT_MAX + 50)]
+        await asyncio.sleep(5)
+        assert len(held.begun) == REQUESTS_IN_FLIGHT_MAX
+        for correlation_id in range(1, 31):
+            held.answer(correlation_id)
+        await asyncio.sleep(5)
+        assert len(held.begun) == REQUESTS_IN_FLIGHT_MAX + 30
+        for correlation_id in range(31, len(asked) + 1):
+            while correlation_id not in held.begun:
+                await asyncio.sleep(0.01)
+            held.answer(correlation_id)
+        await asyncio.gather(*asked)
+
+    on_broker(script)
+
+
+def test_behind_a_heavy_request_nothing_of_its_connection_begins_and_others_go_on() -> None:
+    async def script(scene: Scene) -> None:
+        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse, weight=ALONE)
+        talker, other = await scene.connect(), await scene.connect()
+        asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(3)]
+        await asyncio.sleep(1)
+        assert held.begun == [1]
+        assert (await other.ask(0, PING)).error_code == 0
+        for correlation_id in (1, 2, 3):
+            assert held.begun[-1] == correlation_id
+            held.answer(correlation_id)
+            await asyncio.sleep(1)
+        await asyncio.gather(*asked)
+
+    on_broker(script)
+
+
+def test_answers_that_wait_for_an_earlier_one_count_by_their_size() -> None:
+    async def script(scene: Scene) -> None:
+        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        begun = fat_answers(scene)
+        talker = await scene.connect()
+        first = talker.begin(0, DescribeClusterRequest())
+        rest = [talker.begin(0, PING) for _ in range(120)]
+        await asyncio.sleep(5)
+        assert len(begun) * ANSWER_BYTES < QUEUED_MEMORY_BYTES_MAX + 3 * ANSWER_BYTES
+        held.answer(1)
+        await first
+        await asyncio.gather(*rest)
+        assert len(begun) == 120
+
+    on_broker(script)
+
+
+def fat_answers(scene: Scene) -> list[int]:
+    """ApiVersions gets answers of 20 kB; the list grows as requests begin."""
+    begun: list[int] = []
+
+    async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+        begun.append(context.correlation_id)
+        return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion()] * (ANSWER_BYTES // 6))
+
+    api = scene.node.broker.router.api(API_VERSIONS)
+    assert api is not None
+    api.handle = handle
+    return begun
+
+
+@pytest.mark.proves("P4")
+def test_who_does_not_read_is_not_listened_to_and_gets_everything_once_it_reads() -> None:
+    async def script(scene: Scene) -> None:
+        begun = fat_answers(scene)
+        talker = await scene.connect()
+        talker.connection.pause_reading()
+        asked = [talker.begin(0, PING) for _ in range(300)]
+        await asyncio.sleep(10)
+        window = 256 * 1024
+        assert len(begun) * ANSWER_BYTES < window + QUEUED_MEMORY_BYTES_MAX + 3 * ANSWER_BYTES
+        talker.connection.resume_reading()
+        await asyncio.gather(*asked)
+        assert len(begun) == 300
+
+    on_broker(script)
+
+
+def test_who_never_reads_is_given_up_after_the_idle_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        fat_answers(scene)
+        talker = await scene.connect()
+        talker.connection.pause_reading()
+        asked = [talker.begin(0, PING) for _ in range(300)]
+        await asyncio.sleep(100)
+        assert len(scene.node._front.gate) == 0
+        talker.connection.abort()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    on_broker(script, settings=["connections.max.idle.ms=10000"])
+    assert "it does not read its answers" in caplog.text
+
+
+def test_a_throttled_connection_is_heard_again_when_its_time_is_over() -> None:
+    async def script(scene: Scene) -> None:
+        throttles = iter((3000, 1000, 0))
+
+        async def handle(request: Any, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+            context.throttle_ms = next(throttles)
+            return ApiVersionsResponse()
+
+        api = scene.node.broker.router.api(API_VERSIONS)
+        assert api is not None
+        api.handle = handle
+        talker = await scene.connect()
+        began_s = scene.simulation.now_s
+        asked = [talker.begin(0, PING) for _ in range(3)]
+        await asked[0]
+        assert scene.simulation.now_s - began_s < 0.5  # the answer itself is not delayed
+        await asked[1]
+        assert 3 <= scene.simulation.now_s - began_s < 3.5
+        await asked[2]
+        assert 4 <= scene.simulation.now_s - began_s < 4.5
+
+    on_broker(script)
+
+
+# -- the gate
+
+
+def test_connections_beyond_the_limit_are_refused_until_one_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        talkers = [await scene.connect() for _ in range(2)]
+        refused = await raw_peer(scene)
+        await refused.is_lost.wait()
+        talkers[0].connection.close()
+        await asyncio.sleep(1)
+        assert (await (await scene.connect()).ask(0, PING)).error_code == 0
+        assert scene.node._front.gate.refused == 1
+
+    on_broker(script, settings=["max.connections=2"])
+    assert "there are 2 connections already (max.connections)" in caplog.text
+
+
+def test_one_address_may_have_fewer_connections_and_another_its_own_number() -> None:
+    async def script(scene: Scene) -> None:
+        peers = [await raw_peer(scene, "client") for _ in range(3)]
+        others = [await raw_peer(scene, "busy") for _ in range(5)]
+        await asyncio.sleep(1)
+        assert [peer.is_lost.is_set() for peer in peers] == [False, False, True]
+        assert [peer.is_lost.is_set() for peer in others] == [False, False, False, False, True]
+
+    on_broker(script, settings=["max.connections.per.ip=2", "max.connections.per.ip.overrides=busy:4"])
+
+
+def test_the_limit_may_change_while_the_broker_runs() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        config = IncrementalAlterConfigsRequest.AlterableConfig(name="max.connections", config_operation=0, value="1")
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name="", configs=[config]
+        )
+        answer = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert answer.responses[0].error_code == 0
+        refused = await raw_peer(scene)
+        await refused.is_lost.wait()
+
+    on_broker(script)
+
+
+def test_a_silent_connection_is_closed_and_one_that_waits_is_not() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        silent, waiting, busy = [await scene.connect() for _ in range(3)]
+        fetched = waiting.begin(11, fetch_request("t", 0, max_wait_ms=60_000))
+        for _ in range(20):
+            await busy.ask(0, PING)
+            await asyncio.sleep(1)
+        assert [each.is_lost.is_set() for each in (silent, waiting, busy)] == [True, False, False]
+        await busy.ask(9, produce_request("t", batch(b"a")))
+        await fetched
+
+    on_broker(script, settings=["connections.max.idle.ms=10000"])
+
+
+def test_silence_may_be_allowed_for_ever() -> None:
+    async def script(scene: Scene) -> None:
+        silent = await scene.connect()
+        await asyncio.sleep(2_000)
+        assert (await silent.ask(0, PING)).error_code == 0
+
+    on_broker(script, settings=["connections.max.idle.ms=-1"])
+
+
+@pytest.mark.parametrize("idle_ms", [-1, 600_000])
+def test_a_frame_that_never_ends_is_given_up_though_bytes_dribble_in(
+    caplog: pytest.LogCaptureFixture, idle_ms: int
+) -> None:
+    async def script(scene: Scene) -> None:
+        peer = await raw_peer(scene)
+        await asyncio.sleep(200)  # having been silent before a frame is no fault
+        peer.connection.send([struct.pack(">i", 1_000_000)])
+        began_s = scene.simulation.now_s
+        while not peer.is_lost.is_set():
+            peer.connection.send([b"x"])
+            await asyncio.sleep(1)
+        assert FRAME_MS_MAX / 1000 <= scene.simulation.now_s - began_s < FRAME_MS_MAX / 1000 + 15
+
+    on_broker(script, settings=[f"connections.max.idle.ms={idle_ms}"])
+    assert "it has not sent a whole request in 60 seconds" in caplog.text
+
+
+def test_slow_frames_one_after_the_other_are_fine() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        whole = b"".join(bytes(piece) for piece in frame_request(RequestHeader(18, 0, 1, "slow"), PING))  # type: ignore[arg-type]
+        for _ in range(5):
+            answered = talker.begin(0, PING)
+            talker.connection.send([whole[:6]])
+            await answered
+            await asyncio.sleep(FRAME_MS_MAX / 1000 - 15)
+            talker._asked.append((18, 0, asyncio.get_running_loop().create_future()))
+            talker.connection.send([whole[6:]])
+            await asyncio.sleep(1)
+        assert not talker.is_lost.is_set()
+
+    on_broker(script)
+
+
+# -- what is not understood
+
+
+def test_an_api_versions_request_of_the_future_is_answered_in_version_0_with_the_one_key_that_helps() -> None:
+    async def script(scene: Scene) -> None:
+        peer = await raw_peer(scene)
+        header = struct.pack(">hhi", API_VERSIONS, 9, 77) + struct.pack(">h", 2) + b"me" + b"\0"
+        body = header + b"\x09whatever\x05" + b"\0" * 7
+        peer.connection.send([struct.pack(">i", len(body)) + body])
+        await asyncio.sleep(1)
+        assert struct.unpack(">i", peer.frames[0][:4]) == (77,)
+        answer = decode_response(API_VERSIONS, 0, memoryview(peer.frames[0][4:]))
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [(18, 0, 4)]
+        assert not peer.is_lost.is_set()
+
+    on_broker(script)
+
+
+GARBAGE = (
+    (struct.pack(">hhih", 999, 0, 1, -1), "a request for API 999 in version 0, which is not served here"),
+    (struct.pack(">hhih", -5, 0, 1, -1), "a request for API -5 in version 0"),
+    (struct.pack(">hhih", 3, 99, 1, -1), "a request for API 3 in version 99"),
+    (struct.pack(">hhih", 0, 2, 1, -1), "a request for API 0 in version 2"),
+    (b"", "a request header that cannot be read"),
+    (struct.pack(">hhih", 3, 1, 1, 500) + b"short", "a request header that cannot be read"),
+    (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "a request header that cannot be read"),
+    (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "a Metadata request (version 1) that cannot be read"),
+    (struct.pack(">hhih", 3, 1, 1, -1), "a Metadata request (version 1) that cannot be read"),
+)
+
+
+@pytest.mark.parametrize(("frame", "words"), GARBAGE)
+def test_what_cannot_be_read_closes_the_connection_with_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture, frame: bytes, words: str
+) -> None:
+    async def script(scene: Scene) -> None:
+        peer = await raw_peer(scene)
+        peer.connection.send([struct.pack(">i", len(frame)) + frame])
+        async with asyncio.timeout(5):
+            await peer.is_lost.wait()
+        assert peer.frames == []
+
+    on_broker(script)
+    assert words in caplog.text
+    assert "Closing the connection from client:" in caplog.text
+
+
+FOREIGN = (
+    (b"GET / HTTP/1.1\r\n\r\n", "which looks like HTTP"),
+    (b"PRI * HTTP/2.0\r\n\r\n", "which looks like HTTP/2"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "which looks like TLS"),
+    (b"SSH-2.0-OpenSSH_9.6\r\n", "which looks like SSH"),
+    (struct.pack(">i", -1) + b"x", "a frame of -1 bytes"),
+    (struct.pack(">i", 104_857_601) + b"x", "a frame of 104857601 bytes; at most 104857600 are accepted here"),
+)
+
+
+@pytest.mark.parametrize(("sent", "words"), FOREIGN)
+def test_another_protocol_is_named_in_the_log(caplog: pytest.LogCaptureFixture, sent: bytes, words: str) -> None:
+    async def script(scene: Scene) -> None:
+        peer = await raw_peer(scene)
+        peer.connection.send([sent])
+        async with asyncio.timeout(5):
+            await peer.is_lost.wait()
+
+    on_broker(script)
+    assert words in caplog.text
+
+
+def test_a_flood_of_refusals_writes_few_lines_and_says_how_many_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        for count in range(500):
+            peer = await raw_peer(scene)
+            peer.connection.send([struct.pack(">ihhih", 10, 3, 99, 1, -1)])
+            await peer.is_lost.wait()
+            if count == 400:
+                await asyncio.sleep(100)
+
+    on_broker(script)
+    lines = [line for line in caplog.text.splitlines() if "in version 99" in line]
+    assert 10 < len(lines) <= 21
+    assert any("more like this were not written" in line for line in lines)
+
+
+def test_what_a_peer_sends_cannot_write_lines_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        name = "x\n2026-01-01 INFO all is well\x1b[2J" + "y" * 5000
+        talker.begin(9, produce_request(name, batch(b"a"), acks=0), has_answer=False)
+        await talker.is_lost.wait()
+
+    on_broker(script)
+    (line,) = [each.getMessage() for each in caplog.records if "acks=0" in each.getMessage()]
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert len(line) < 600
+
+
+def test_a_failure_of_ours_is_reported_answered_and_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(scene: Scene) -> None:
+        reported: list[str] = []
+        monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
+        api = scene.node.broker.router.api(DESCRIBE_CLUSTER)
+        assert api is not None
+
+        async def at_once(*_: Any) -> Any:
+            raise ZeroDivisionError
+
+        async def later(*_: Any) -> Any:
+            await asyncio.sleep(1)
+            raise ZeroDivisionError
+
+        talker = await scene.connect()
+        for handle in (at_once, later):
+            api.handle = handle
+            assert (await talker.ask(0, DescribeClusterRequest())).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert reported == ["DescribeCluster version 0 from client"] * 2
+        assert (await talker.ask(0, PING)).error_code == 0
+
+    on_broker(script)
+
+
+def test_an_answer_that_cannot_be_written_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(scene: Scene) -> None:
+        reported: list[str] = []
+        monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
+        held = Held(scene, DESCRIBE_CLUSTER, lambda: DescribeClusterResponse(cluster_id="x" * 40_000))
+        talker = await scene.connect()
+        asked = talker.begin(0, DescribeClusterRequest())
+        await asyncio.sleep(1)
+        held.answer(1)
+        with pytest.raises(ConnectionResetError):
+            await asked
+        assert len(reported) == 1
+
+    on_broker(script)
+
+
+def test_a_client_that_goes_away_takes_its_waiting_requests_along() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        asked = talker.begin(11, fetch_request("t", 0, max_wait_ms=300_000))
+        await asyncio.sleep(1)
+        partition = scene.node.broker.partitions.get("t", 0)
+        assert partition.watchers
+        talker.connection.close()
+        await asyncio.sleep(1)
+        assert not partition.watchers
+        await asyncio.gather(asked, return_exceptions=True)
+
+    on_broker(script)
+
+
+def test_long_names_are_refused_in_few_words() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        topic = MetadataRequest.MetadataRequestTopic(name="x" * 32_767)
+        answer = await talker.ask(9, MetadataRequest(topics=[topic]))
+        assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert answer.topics[0].name == "x" * 32_767
+
+    on_broker(script)
