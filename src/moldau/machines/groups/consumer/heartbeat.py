@@ -30,6 +30,7 @@ Response = messages.ConsumerGroupHeartbeatResponse
 
 MEMBER_ID_NEEDED_FROM: Final = 1
 UNSET: Final = -1
+SUBSCRIPTION_CHARACTERS_MAX: Final = 1_000_000  # it is one record
 
 
 def check_request(request: Request, api_version: int, settings: ConsumerGroupSettings) -> None:
@@ -46,6 +47,9 @@ def check_request(request: Request, api_version: int, settings: ConsumerGroupSet
         raise InvalidRequest("InstanceId can't be null.")
     elif epoch < STATIC_LEAVING_EPOCH:
         raise InvalidRequest("MemberEpoch is invalid.")
+    names = request.subscribed_topic_names
+    if names is not None and sum(map(len, names)) > SUBSCRIPTION_CHARACTERS_MAX:
+        raise InvalidRequest("SubscribedTopicNames are too many.")
     known = settings.group_consumer_assignors
     if request.server_assignor is not None and request.server_assignor not in known:
         raise UnsupportedAssignor(

@@ -1,0 +1,249 @@
+"""A shard with consumer groups, topics that come and go, and consumers that do what they are told."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from groups_scene import WALL_AHEAD_MS, Scene
+
+from moldau.machines.groups import Asker, GroupSettings, GroupsMachine
+from moldau.machines.groups.consumer.group import ConsumerGroup
+from moldau.machines.groups.consumer.groups import everything_is_seen
+from moldau.machines.groups.consumer.member import Member
+from moldau.machines.metadata.image import MetadataImage, PartitionImage, Resource, ResourceType, TopicImage
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import TopicId
+from moldau.wire import messages
+from moldau.wire.data_records import decode_group_record, encode_data
+
+SESSION_TIMEOUT_MS = 45_000
+HEARTBEAT_MS = 5_000
+UNSETTLED_MS = 1_000
+REBALANCE_TIMEOUT_MS = 30_000
+
+ASKER = Asker("client", "/10.0.0.1", 1)
+JOIN: dict[str, Any] = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["a"], "topic_partitions": []}
+PARTITION = PartitionImage((1,), (1,), 1, 0, 0)
+
+
+def topic_id(name: str, incarnation: int = 0) -> TopicId:
+    return TopicId(f"{name}:{incarnation}".encode().ljust(16, b"\0"))
+
+
+class Prefixes:
+    """Reads patterns of one form, a prefix and a star."""
+
+    def check_pattern(self, pattern: str) -> None:
+        if "(" in pattern:
+            raise ValueError("missing )")
+
+    def matching(self, pattern: str, names: Iterable[str]) -> Sequence[str]:
+        return [name for name in names if name.startswith(pattern.removesuffix("*"))]
+
+
+class ConsumerScene(Scene):
+    """Topics are named with their partition counts."""
+
+    def __init__(self, settings: GroupSettings | None = None, **topics: int) -> None:
+        self.image = MetadataImage(offset=0)
+        self.names: dict[TopicId, str] = {}  # of all topics that ever were
+        self.set_topics(**topics)
+        super().__init__(settings)
+
+    def elect(self) -> None:
+        self.machine, self.shadow = self._replayed(), self._replayed()
+        self.timers.clear()
+        self.waiting.clear()
+        self.run(lambda: self.machine.decide_elected(self.now_ms))
+
+    def _replayed(self) -> GroupsMachine:
+        machine = GroupsMachine(
+            self.settings, wall_ahead_ms=WALL_AHEAD_MS, image=lambda: self.image, matcher=Prefixes()
+        )
+        for offset, (key, value) in enumerate(self.log):
+            machine.apply(decode_group_record(key, value), offset)
+        return machine
+
+    # Topics
+
+    def set_topics(self, **counts: int) -> None:
+        """These topics, and no others, exist from now on."""
+        topics = {}
+        for name, count in counts.items():
+            old = self.image.topics.get(name)
+            if old is not None and len(old.partitions) == count:
+                topics[name] = old
+            else:
+                identity = old.topic_id if old is not None else topic_id(name, self.image.offset)
+                topics[name] = TopicImage(name, identity, (PARTITION,) * count)
+        by_id = {topic.topic_id: topic for topic in topics.values()}
+        self.names.update({each: topic.name for each, topic in by_id.items()})
+        self.image = MetadataImage(self.image.offset + 1, 0, topics, by_id, self.image.configs)
+
+    def add_topics(self, **counts: int) -> None:
+        self.set_topics(**{name: len(topic.partitions) for name, topic in self.image.topics.items()} | counts)
+
+    def drop_topic(self, name: str) -> None:
+        self.set_topics(**{each: len(topic.partitions) for each, topic in self.image.topics.items() if each != name})
+
+    def set_group_config(self, group_id: str = "g", **values: str) -> None:
+        configs = {
+            Resource(ResourceType.GROUP, group_id): {key.replace("_", "."): value for key, value in values.items()}
+        }
+        self.image = MetadataImage(self.image.offset + 1, 0, self.image.topics, self.image.topics_by_id, configs)
+
+    def id_of(self, name: str) -> TopicId:
+        return self.image.topics[name].topic_id
+
+    # Groups
+
+    def consumer_group(self, group_id: str = "g") -> ConsumerGroup:
+        return self.machine.state.consumer[group_id]
+
+    def member(self, member_id: str, group_id: str = "g") -> Member:
+        return self.consumer_group(group_id).members[member_id]
+
+    # Requests
+
+    def beat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        group_id: str = "g",
+        version: int = 1,
+        client_id: str = "client",
+        host: str = "/10.0.0.1",
+        owned: Mapping[str, Iterable[int]] | None = None,
+        **fields: Any,
+    ) -> messages.ConsumerGroupHeartbeatResponse:
+        """One heartbeat, with owned partitions by the names of topics; raises what it is refused with."""
+        if owned is not None:
+            fields["topic_partitions"] = as_owned({self.id_of(name): indexes for name, indexes in owned.items()})
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id=group_id,
+            member_id=member_id,
+            member_epoch=epoch,
+            **{"rebalance_timeout_ms": -1, **fields},
+        )
+        return self.send_heartbeat(request, Asker(client_id, host, version))
+
+    def send_heartbeat(
+        self,
+        request: messages.ConsumerGroupHeartbeatRequest,
+        asker: Asker = ASKER,
+        may_see: Callable[[str], bool] = everything_is_seen,
+    ) -> messages.ConsumerGroupHeartbeatResponse:
+        randomness = self.random_bytes()
+        response = self.run(
+            lambda: self.machine.decide_consumer_heartbeat(
+                request, asker, now=self.now, randomness=randomness, may_see=may_see
+            )
+        )
+        assert isinstance(response, messages.ConsumerGroupHeartbeatResponse)
+        return response
+
+    def append(self, key: Any, value: Any) -> None:
+        """A record that somebody else wrote."""
+        self._append((key, value))
+
+    @property
+    def records(self) -> list[tuple[Any, Any]]:
+        return [decode_group_record(key, value) for key, value in self.log]
+
+    def join_consumer(self, member_id: str, *topics: str, **options: Any) -> messages.ConsumerGroupHeartbeatResponse:
+        """The first heartbeat of a member."""
+        return self.beat(
+            member_id,
+            0,
+            **{
+                "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+                "subscribed_topic_names": list(topics),
+                "owned": {},
+                **options,
+            },
+        )
+
+    def refusal(self, member_id: str, epoch: int, **options: Any) -> tuple[ErrorCode, str]:
+        """What a heartbeat is refused with."""
+        try:
+            self.beat(member_id, epoch, **options)
+        except KafkaError as refusal:
+            return refusal.code, refusal.message
+        return ErrorCode.NONE, ""
+
+    def named(self, response: messages.ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+        """What a response assigns, by the names of topics; None if it says nothing of that."""
+        if response.assignment is None:
+            return None
+        return {
+            self.names[TopicId(each.topic_id)]: list(each.partitions) for each in response.assignment.topic_partitions
+        }
+
+
+class Consumer:
+    """A well-behaved member: it gives up what is no longer its own and says so, then takes what it is given."""
+
+    def __init__(self, scene: ConsumerScene, member_id: str, *topics: str, **options: Any) -> None:
+        self.scene = scene
+        self.member_id = member_id
+        self.topics = topics
+        self.options = options  # sent with every heartbeat
+        self.epoch = 0
+        self.held: dict[TopicId, list[int]] = {}
+        self.interval_ms = 0
+        self._must_tell = True
+
+    def join(self, **options: Any) -> "Consumer":
+        self.epoch, self.held = 0, {}
+        self.take(self.scene.join_consumer(self.member_id, *self.topics, **self.options, **options))
+        return self
+
+    def beat(self, **options: Any) -> bool:
+        """One heartbeat; whether it changed anything."""
+        before = self.epoch, self.held
+        told = {"topic_partitions": as_owned(self.held)} if self._must_tell else {}
+        self._must_tell = False
+        self.take(self.scene.beat(self.member_id, self.epoch, **{**self.options, **told, **options}))
+        return (self.epoch, self.held) != before
+
+    def take(self, response: messages.ConsumerGroupHeartbeatResponse) -> None:
+        """Do what the answer says."""
+        self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
+        if response.assignment is not None:
+            new = {TopicId(each.topic_id): list(each.partitions) for each in response.assignment.topic_partitions}
+            self._must_tell = self._must_tell or new != self.held
+            self.held = new
+
+    @property
+    def owned(self) -> dict[str, list[int]]:
+        """What it works on, by the names of topics."""
+        return {self.scene.names[topic_id]: indexes for topic_id, indexes in self.held.items()}
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.held.values()))
+
+
+def as_owned(held: Mapping[TopicId, Iterable[int]]) -> list[messages.ConsumerGroupHeartbeatRequest.TopicPartitions]:
+    return [
+        messages.ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
+        for topic_id, indexes in held.items()
+    ]
+
+
+def settle(*consumers: Consumer, rounds: int = 20) -> int:
+    """Heartbeats in turn until nothing changes any more; in how many rounds."""
+    for number in range(rounds):
+        if not any([each.beat() for each in consumers]):  # noqa: C419  # all of them beat
+            return number
+    raise AssertionError("the group does not settle")
+
+
+def owned_subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None, version: int = 3) -> bytes:
+    """What a classic consumer says of itself, with what it works on."""
+    held = [
+        messages.ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=sorted(indexes))
+        for name, indexes in (owned or {}).items()
+    ]
+    message = messages.ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held)
+    return version.to_bytes(2, "big") + encode_data(message, version)

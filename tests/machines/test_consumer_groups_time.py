@@ -1,0 +1,236 @@
+"""Consumer groups over time: sessions, revocations, static members that restart, and the settings for all that."""
+
+import pytest
+from consumer_scene import (
+    HEARTBEAT_MS,
+    JOIN,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    UNSETTLED_MS,
+    Consumer,
+    ConsumerScene,
+    settle,
+)
+
+from moldau.machines.groups import GroupSettings
+from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, pace
+from moldau.model.errors import ErrorCode
+from moldau.model.settings import declared, parse_settings
+
+
+class TestStaticMembers:
+    @pytest.mark.proves("C5")
+    def test_a_restart_costs_no_rebalance(self) -> None:
+        scene = ConsumerScene(a=4)
+        one = Consumer(scene, "m1", "a", instance_id="one").join()
+        two = Consumer(scene, "m2", "a", instance_id="two").join()
+        settle(one, two)
+        epoch, owned = scene.consumer_group().epoch, one.owned
+        left = scene.beat("m1", -2, instance_id="one")
+        assert (left.member_id, left.member_epoch) == ("m1", -2)
+        back = Consumer(scene, "m3", "a", instance_id="one").join()
+        assert (back.owned, back.epoch) == (owned, epoch)
+        assert scene.consumer_group().epoch == epoch
+        assert "m1" not in scene.consumer_group().members
+        assert not two.beat()
+
+    def test_it_may_come_back_under_the_same_id(self) -> None:
+        scene = ConsumerScene(a=4)
+        one = Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -2, instance_id="one")
+        assert scene.member("m1").epoch == -2
+        one.join()
+        assert (one.count, one.epoch) == (4, 1)
+
+    def test_while_it_is_away_its_old_epoch_is_fenced(self) -> None:
+        scene = ConsumerScene(a=4)
+        Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -2, instance_id="one")
+        assert scene.refusal("m1", 1, instance_id="one")[0] == ErrorCode.FENCED_MEMBER_EPOCH
+
+    def test_an_instance_that_is_in_use_is_not_released(self) -> None:
+        scene = ConsumerScene(a=4)
+        Consumer(scene, "m1", "a", instance_id="one").join()
+        assert scene.refusal("m2", 0, **JOIN, instance_id="one") == (
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            "Static member m2 with instance id one cannot join the group because the instance id is owned by m1 "
+            "member.",
+        )
+
+    def test_who_was_replaced_is_fenced(self) -> None:
+        scene = ConsumerScene(a=4)
+        Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -2, instance_id="one")
+        Consumer(scene, "m2", "a", instance_id="one").join()
+        words = "Static member m1 with instance id one was fenced by member m2."
+        assert scene.refusal("m1", 1, instance_id="one") == (ErrorCode.FENCED_INSTANCE_ID, words)
+        assert scene.refusal("m1", -1, instance_id="one") == (ErrorCode.FENCED_INSTANCE_ID, words)
+
+    def test_who_stays_away_too_long_is_out(self) -> None:
+        scene = ConsumerScene(a=4)
+        one = Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -2, instance_id="one")
+        scene.pass_time(SESSION_TIMEOUT_MS)
+        assert scene.consumer_group().is_empty
+        assert one.join().count == 4
+
+    def test_what_it_was_giving_up_is_free_when_it_goes(self) -> None:
+        scene = ConsumerScene(a=4)
+        one, two = Consumer(scene, "m1", "a", instance_id="one").join(), Consumer(scene, "m2", "a").join()
+        one.beat()
+        assert scene.member("m1").revoking
+        scene.beat("m1", -2, instance_id="one")
+        two.beat()
+        assert two.count == 2
+
+    def test_it_comes_back_with_another_subscription(self) -> None:
+        scene = ConsumerScene(a=2, b=2)
+        Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -2, instance_id="one")
+        back = Consumer(scene, "m2", "b", instance_id="one").join()
+        assert (back.owned, back.epoch) == ({"b": [0, 1]}, 2)
+
+    def test_it_leaves_for_good_by_its_instance(self) -> None:
+        scene = ConsumerScene(a=2)
+        Consumer(scene, "m1", "a", instance_id="one").join()
+        scene.beat("m1", -1, instance_id="one")
+        assert (scene.consumer_group().is_empty, scene.consumer_group().static_ids) == (True, {})
+
+
+class TestTime:
+    def test_a_silent_member_is_out_and_the_others_share_what_it_had(self) -> None:
+        scene = ConsumerScene(a=4)
+        silent, other = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
+        settle(silent, other)
+        for _ in range(9):
+            scene.pass_time(HEARTBEAT_MS)
+            other.beat()
+        assert list(scene.consumer_group().members) == ["m2"]
+        assert other.count == 4
+        assert scene.refusal("m1", silent.epoch)[0] == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_heartbeats_keep_a_member_in(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer = Consumer(scene, "m1", "a").join()
+        for _ in range(30):
+            scene.pass_time(SESSION_TIMEOUT_MS - 1)
+            assert not consumer.beat()
+
+    def test_who_does_not_give_up_partitions_in_its_time_is_fenced(self) -> None:
+        scene = ConsumerScene(a=4)
+        slow, other = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
+        slow.beat()
+        for _ in range(REBALANCE_TIMEOUT_MS // HEARTBEAT_MS):
+            assert "m1" in scene.consumer_group().members
+            scene.pass_time(HEARTBEAT_MS)
+            if "m1" in scene.consumer_group().members:
+                scene.beat("m1", slow.epoch, owned={"a": [0, 1, 2, 3]})
+            other.beat()
+        assert "m1" not in scene.consumer_group().members
+        settle(other)
+        assert other.count == 4
+
+    def test_who_gives_them_up_is_not(self) -> None:
+        scene = ConsumerScene(a=4)
+        first, second = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
+        settle(first, second)
+        for _ in range(2 * REBALANCE_TIMEOUT_MS // HEARTBEAT_MS):
+            scene.pass_time(HEARTBEAT_MS)
+            first.beat()
+            second.beat()
+        assert len(scene.consumer_group().members) == 2
+
+    def test_after_a_failover_every_session_and_revocation_begins_anew(self) -> None:
+        scene = ConsumerScene(a=4)
+        slow, _ = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
+        slow.beat()
+        scene.pass_time(REBALANCE_TIMEOUT_MS - 1)
+        scene.elect()
+        scene.pass_time(REBALANCE_TIMEOUT_MS - 1)
+        assert "m1" in scene.consumer_group().members
+        scene.pass_time(1)
+        assert "m1" not in scene.consumer_group().members
+        scene.pass_time(SESSION_TIMEOUT_MS)
+        assert scene.consumer_group().is_empty
+
+    def test_all_who_are_late_at_once_cost_one_epoch(self) -> None:
+        scene = ConsumerScene(a=4)
+        for number in range(5):
+            scene.join_consumer(f"m{number}", "a")
+        epoch = scene.consumer_group().epoch
+        scene.pass_time(SESSION_TIMEOUT_MS)
+        assert (scene.consumer_group().epoch, scene.consumer_group().is_empty) == (epoch + 1, True)
+        assert not [event for event in scene.timers if "Members" in type(event).__name__]
+
+    def test_a_heartbeat_moves_no_timer(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer = Consumer(scene, "m1", "a").join()
+        consumer.beat()
+        timers = dict(scene.timers)
+        scene.pass_time(1_000)
+        consumer.beat()
+        assert scene.timers == timers
+
+    def test_members_are_asked_to_show_up_sooner_while_partitions_change_hands(self) -> None:
+        scene = ConsumerScene(a=4)
+        first, second = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
+        assert (first.interval_ms, second.interval_ms) == (UNSETTLED_MS, UNSETTLED_MS)
+        settle(first, second)
+        scene.pass_time(HEARTBEAT_MS)
+        settle(first, second)
+        assert (first.interval_ms, second.interval_ms) == (HEARTBEAT_MS, HEARTBEAT_MS)
+        third = Consumer(scene, "m3", "a").join()
+        scene.pass_time(2 * HEARTBEAT_MS)
+        third.beat()
+        assert third.interval_ms == UNSETTLED_MS  # still waits for the others
+
+    def test_a_group_may_have_its_own_pace_within_bounds(self) -> None:
+        scene = ConsumerScene(GroupSettings(group_consumer_min_heartbeat_interval_ms=2_000), a=4)
+        scene.set_group_config(consumer_session_timeout_ms="50000", consumer_heartbeat_interval_ms="3000")
+        consumer = Consumer(scene, "m1", "a").join()
+        scene.pass_time(49_999)
+        assert "m1" in scene.consumer_group().members
+        consumer.beat()
+        assert consumer.interval_ms == 3_000
+        scene.set_group_config(consumer_heartbeat_interval_ms="1")
+        consumer.beat()
+        assert consumer.interval_ms == 2_000
+        scene.pass_time(SESSION_TIMEOUT_MS)
+        assert scene.consumer_group().is_empty
+
+
+class TestSettings:
+    def test_every_setting_has_kafkas_name_and_default(self) -> None:
+        by_name = {each.name: each.format(each.default) for each in declared(ConsumerGroupSettings).values()}
+        assert by_name == {
+            "group.consumer.session.timeout.ms": "45000",
+            "group.consumer.min.session.timeout.ms": "45000",
+            "group.consumer.max.session.timeout.ms": "60000",
+            "group.consumer.heartbeat.interval.ms": "5000",
+            "group.consumer.min.heartbeat.interval.ms": "5000",
+            "group.consumer.max.heartbeat.interval.ms": "15000",
+            "group.consumer.max.size": "2147483647",
+            "group.consumer.assignors": "uniform,range",
+            "group.consumer.migration.policy": "bidirectional",
+            "group.consumer.regex.refresh.interval.ms": "600000",
+            "moldau.group.consumer.unsettled.heartbeat.interval.ms": "1000",
+        }
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("group.consumer.assignors", ""),
+            ("group.consumer.assignors", "range,range"),
+            ("group.consumer.assignors", "sticky"),
+            ("group.consumer.migration.policy", "both"),
+            ("group.consumer.regex.refresh.interval.ms", "9999"),
+        ],
+    )
+    def test_values_that_make_no_sense_are_refused(self, name: str, value: str) -> None:
+        with pytest.raises(Exception, match=name):
+            parse_settings(GroupSettings, {name: value})
+
+    def test_a_groups_own_configs_are_kept_within_the_brokers_bounds(self) -> None:
+        own = {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "99999"}
+        assert pace(ConsumerGroupSettings(), own) == (45_000, 15_000)
+        assert pace(ConsumerGroupSettings(), {}) == (45_000, 5_000)
