@@ -1,6 +1,7 @@
-"""The tests of the wire lend their samples and mutants to those that send them to a live broker."""
+"""The tests of the wire lend their samples and mutants, those of the broker their scene."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
+for folder in ("wire", "broker"):
+    sys.path.append(str(Path(__file__).parent.parent / folder))

@@ -1,0 +1,268 @@
+"""A whole node on a disk that is full, fails, or forgets: clients are told, and what can go on goes on."""
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+from broker_scene import Scene, batch, fetch, list_offset, on_broker, produce, produce_request
+
+from moldau.model.errors import ErrorCode
+from moldau.model.ports import Ports
+from moldau.node.configuration import load_configuration
+from moldau.node.node import Node
+from moldau.records.header import write_checksum
+from moldau.records.record import iterate_batches
+from moldau.testing.simulation import Simulation
+from moldau.wire.messages import (
+    CreateTopicsRequest,
+    DescribeLogDirsRequest,
+    IncrementalAlterConfigsRequest,
+    MetadataRequest,
+)
+
+CLEAN_SHUTDOWN = "/data/.kafka_cleanshutdown"
+MARGIN_BYTES = 4096
+
+
+def fill(scene: Scene, left_bytes: int = 0) -> None:
+    scene.simulation.disks_fail = True
+    scene.host.disk.capacity_bytes = scene.host.disk.used_bytes + left_bytes
+
+
+def make_room(scene: Scene) -> None:
+    scene.host.disk.capacity_bytes = 1 << 40
+
+
+def new_topic(name: str, partitions: int = 1) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def base_offsets(answer: Any) -> list[int]:
+    return [header.base_offset for header, _ in iterate_batches(answer.records)]
+
+
+@pytest.mark.proves("S8")
+def test_a_full_disk_refuses_produces_serves_reads_and_takes_produces_again_when_there_is_room() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"before"))).base_offset == 0
+        fill(scene, 100)
+        for _ in range(3):
+            refused = await produce(talker, "t", batch(b"x" * 1000))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "No space left" in refused.error_message
+        assert base_offsets(await fetch(talker, "t", 0)) == [0]
+        make_room(scene)
+        assert (await produce(talker, "t", batch(b"after"))).base_offset == 1
+        scene.host.crash()
+        await scene.restart()
+        talker = await scene.connect()
+        assert base_offsets(await fetch(talker, "t", 0)) == [0, 1]
+
+    on_broker(script)
+
+
+def test_a_write_that_fails_is_refused_and_leaves_no_gap() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        scene.host.disk.fail("pwrite", errno.EIO, path="/data/t-0")
+        assert (await produce(talker, "t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(talker, "t", batch(b"c"))).base_offset == 1
+        assert base_offsets(await fetch(talker, "t", 0)) == [0, 1]
+
+    on_broker(script)
+
+
+def test_an_idempotent_producer_whose_write_failed_may_send_the_same_batch_again() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        first, second = (batch(b"v", producer_id=5, producer_epoch=0, base_sequence=sequence) for sequence in range(2))
+        await produce(talker, "t", first)
+        scene.host.disk.fail("pwrite", errno.ENOSPC, path="/data/t-0")
+        assert (await produce(talker, "t", bytearray(second))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(talker, "t", bytearray(second))).base_offset == 1
+        assert (await produce(talker, "t", bytearray(second))).base_offset == 1
+
+    on_broker(script)
+
+
+def test_a_read_that_fails_is_told_and_the_next_one_may_succeed() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t", segment_bytes=1024)
+        talker = await scene.connect()
+        for _ in range(5):
+            await produce(talker, "t", batch(b"x" * 400))
+        scene.host.disk.fail("pread", errno.EIO, path="/data/t-0")
+        answer = await list_offset(talker, "t", 1)
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await list_offset(talker, "t", 1)).offset == 0
+        assert base_offsets(await fetch(talker, "t", 0))[0] == 0
+
+    on_broker(script)
+
+
+def test_what_the_disk_refuses_to_tell_is_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+
+        def refuse() -> tuple[int, int]:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(scene.node.broker, "disk_room", refuse)
+        talker = await scene.connect()
+        answer = await talker.ask(4, DescribeLogDirsRequest(topics=None))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert scene.node.broker.bugs == 0
+
+    on_broker(script)
+
+
+def test_topics_are_refused_while_the_metadata_log_cannot_be_written_and_created_later() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        fill(scene)
+        refused = (await talker.ask(7, new_topic("t"))).topics[0]
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "t" not in scene.node.broker.image.topics
+        make_room(scene)
+        async with asyncio.timeout(10):
+            while (await talker.ask(7, new_topic("t"))).topics[0].error_code != ErrorCode.NONE:
+                await asyncio.sleep(0.1)
+        assert (await produce(talker, "t", batch(b"a"))).base_offset == 0
+        scene.host.crash()
+        await scene.restart()
+        assert set(scene.node.broker.image.topics) == {"t"}
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize("operation", ["make_folder", "create", "pwrite", "rename"])
+def test_a_partition_that_finds_no_room_is_offline_until_there_is_some(operation: str) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        talker = await scene.connect()
+        scene.host.disk.fail(operation, errno.ENOSPC, path="/data/t-1", times=3)
+        created = (await talker.ask(7, new_topic("t", partitions=3))).topics[0]
+        assert created.error_code == ErrorCode.NONE  # the metadata has it
+        assert sum(scene.host.disk.fired.values()) == 1
+        refused = await produce(talker, "t", batch(b"a"), partition=1)
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(talker, "t", batch(b"a"), partition=2)).base_offset == 0
+        await asyncio.sleep(10)
+        assert (await produce(talker, "t", batch(b"a"), partition=1)).base_offset == 0
+        scene.host.crash()
+        await scene.restart()
+        talker = await scene.connect()
+        for partition in (1, 2):
+            assert base_offsets(await fetch(talker, "t", 0, partition=partition)) == [0]
+
+    on_broker(script)
+
+
+def test_a_log_that_cannot_be_opened_at_the_start_is_opened_later_with_all_it_had() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        await scene.create("u")
+        talker = await scene.connect()
+        for value in (b"a", b"b"):
+            await produce(talker, "t", batch(value))
+        scene.host.crash()
+        scene.host.disk.fail("open", errno.EMFILE, path="/data/t-0/0", times=3)
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"c"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(talker, "u", batch(b"c"))).error_code == ErrorCode.NONE
+        await asyncio.sleep(10)
+        assert (await produce(talker, "t", batch(b"c"))).base_offset == 2
+        assert base_offsets(await fetch(talker, "t", 0)) == [0, 1, 2]
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "request_of"), [("/data/t-0", 9, "produce"), ("/data/__cluster", 7, "new")]
+)
+def test_a_failed_sync_stops_the_node_and_the_folder_is_not_called_clean(
+    path: str, version: int, request_of: str
+) -> None:
+    failures: list[str] = []
+    request = produce_request("t", batch(b"a")) if request_of == "produce" else new_topic("other")
+
+    async def play(simulation: Simulation) -> None:
+        simulation.disks_fail = True
+        host = simulation.host("broker")
+
+        async def program(ports: Ports) -> Node:
+            overrides = ["listeners=PLAINTEXT://broker:9092", "moldau.metrics.listener=", "log.dirs=/data"]
+            node = Node(
+                load_configuration(overrides=overrides), ports, on_failure=lambda what, _: failures.append(what)
+            )
+            await node.start()
+            return node
+
+        scene = Scene(simulation, host, await host.start(program))
+        await scene.create("t", flush_messages=1)
+        talker = await scene.connect()
+        host.disk.fail("fsync", errno.EIO, path=path)
+        pending = talker.begin(version, request)
+        while not failures:
+            await asyncio.sleep(0.1)
+        assert not pending.done() or _codes(pending.result()) != [0]
+        host.crash()
+        await asyncio.gather(pending, return_exceptions=True)
+        assert not host.disk.mount().exists(CLEAN_SHUTDOWN)
+
+    Simulation(seed=1).run(play)
+    assert len(failures) == 1
+
+
+def _codes(answer: Any) -> list[int]:
+    if hasattr(answer, "topics"):
+        return [topic.error_code for topic in answer.topics]
+    return [each.error_code for topic in answer.responses for each in topic.partition_responses]
+
+
+def test_records_that_cannot_be_read_keep_only_their_own_log_from_being_compacted() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True  # so that an error may be logged
+        small = {"segment_bytes": 1024, "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 0}
+        await scene.create("poisoned", **small)
+        await scene.create("good", cleanup_policy="compact", **small)
+        talker = await scene.connect()
+        poison = batch(b"x" * 400, key=b"k")
+        poison[70:] = b"\xff" * (len(poison) - 70)
+        write_checksum(poison, 0, len(poison))
+        for _ in range(10):
+            assert (await produce(talker, "poisoned", bytearray(poison))).error_code == ErrorCode.NONE
+        await talker.ask(1, _set(("poisoned", "cleanup.policy", "compact")))
+        for _ in range(10):
+            assert (await produce(talker, "good", batch(b"x" * 400, key=b"k"))).error_code == ErrorCode.NONE
+        await asyncio.sleep(120)
+        assert base_offsets(await fetch(talker, "good", 0))[0] > 0
+        assert base_offsets(await fetch(talker, "poisoned", 0))[0] == 0
+        assert (await talker.ask(9, MetadataRequest(topics=None))).topics
+
+    on_broker(script, settings=["log.cleaner.backoff.ms=1000"])
+
+
+def _set(*changes: tuple[str, str, str]) -> IncrementalAlterConfigsRequest:
+    resource, config = (
+        IncrementalAlterConfigsRequest.AlterConfigsResource,
+        IncrementalAlterConfigsRequest.AlterableConfig,
+    )
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            resource(resource_type=2, resource_name=topic, configs=[config(name=name, config_operation=0, value=value)])
+            for topic, name, value in changes
+        ]
+    )
