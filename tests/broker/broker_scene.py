@@ -85,6 +85,10 @@ class Scene:
     async def restart(self) -> None:
         self.node = await self.host.restart()
 
+    async def restart_after_crash(self) -> None:
+        self.host.crash()
+        await self.restart()
+
     async def create(self, name: str, partitions: int = 1, **configs: object) -> None:
         talker = await self.connect()
         topic = CreateTopicsRequest.CreatableTopic(

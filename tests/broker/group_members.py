@@ -191,14 +191,17 @@ async def commit(
 async def committed(
     talker: Talker, indexes: Sequence[int] | None, group_id: str = "g", *, topic: str = TOPIC, version: int = 8
 ) -> dict[int, int]:
-    """The offsets of one topic, by partition; without indexes all that the group has."""
+    """The offsets of one topic, by partition; without indexes all that the group has. Waits until they are loaded."""
     request = messages.OffsetFetchRequest
     topics = None
     if indexes is not None:
         topics = [request.OffsetFetchRequestTopics(name=topic, partition_indexes=list(indexes))]
     asked = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
-    answer = await talker.ask(version, request(groups=[asked]))
-    (group,) = answer.groups
+    while True:
+        (group,) = (await talker.ask(version, request(groups=[asked]))).groups
+        if group.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            break
+        await asyncio.sleep(0.01)
     assert group.error_code == 0, group
     return {
         each.partition_index: each.committed_offset
