@@ -3,6 +3,7 @@
 import pytest
 from groups_scene import REBALANCE_MS, SESSION_MS, Scene
 
+from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.classic.group import Phase
 from moldau.model.errors import ErrorCode
 
@@ -44,6 +45,13 @@ def test_a_static_leader_that_cannot_be_told_so_believes_to_follow() -> None:
     answer = scene.answers[scene.send_join(instance_id="one", version=8)]
     assert (answer.skip_assignment, answer.leader, answer.members) == (False, leader, [])
     assert scene.group().leader == answer.member_id
+
+
+def test_a_full_group_has_room_for_a_static_member_that_restarts() -> None:
+    scene = Scene(GroupSettings(group_max_size=2))
+    scene.settle("one", "two")
+    assert scene.error(scene.send_join(instance_id="two")) == ErrorCode.NONE
+    assert scene.error(scene.send_join(instance_id="three")) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_after_a_restart_the_old_id_is_fenced() -> None:

@@ -67,6 +67,8 @@ class Joining:
     def _has_room(self) -> bool:
         """While members come back, those who are here count: the last to come are turned away."""
         group, size_max, member_id = self.group, self.draft.settings.group_max_size, self.request.member_id
+        if member_id == NO_MEMBER_ID:  # a static member that restarts takes nobody's room but its own
+            member_id = group.static_ids.get(self.request.group_instance_id or "", NO_MEMBER_ID)
         if len(group.pending) >= PENDING_MAX and member_id == NO_MEMBER_ID:
             return False
         if group.phase is Phase.EMPTY:
