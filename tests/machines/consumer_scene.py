@@ -5,7 +5,8 @@ from typing import Any
 
 from groups_scene import WALL_AHEAD_MS, Scene
 
-from moldau.machines.groups import Asker, GroupSettings, GroupsMachine
+from moldau.machines.decision import Decision, Ticket
+from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Record
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.groups import everything_is_seen
 from moldau.machines.groups.consumer.member import Member
@@ -62,6 +63,13 @@ class ConsumerScene(Scene):
         for offset, (key, value) in enumerate(self.log):
             machine.apply(decode_group_record(key, value), offset)
         return machine
+
+    def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
+        """As a driver does, raise an answer that is a refusal."""
+        answer = super().run(decide, ticket)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
 
     # Topics
 

@@ -85,7 +85,9 @@ class ConsumerGroups:
         ):
             return None
         image = self._image()
-        if watch.topics is not image.topics or watch.configs is not image.configs or group.resolved:
+        if watch.topics is not image.topics or watch.configs is not image.configs:
+            return None
+        if group.resolved and not watch.has_matched(image.topics, now_ms, settings):
             return None
         watch.sessions[member.member_id] = now_ms + watch.pace.session_timeout_ms
         interval_ms = _interval_ms(watch, watch.pace, settings, now_ms)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from moldau.machines.groups.consumer.member import Member, MemberState
-from moldau.machines.groups.consumer.settings import Pace
+from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import Resource, TopicImage
 
@@ -63,6 +63,12 @@ class Watch:
         self.joins.pop(member.member_id, None)
         self.syncs[member.member_id] = deadline_ms = draft.now.ms + member.rebalance_timeout_ms
         self.arm(draft, deadline_ms)
+
+    def has_matched(self, topics: Mapping[str, TopicImage], now_ms: float, settings: ConsumerGroupSettings) -> bool:
+        """Whether regular expressions were held against these topics, and not too long ago."""
+        if self.matched is not topics or self.matched_ms is None:
+            return False
+        return now_ms - self.matched_ms < settings.group_consumer_regex_refresh_interval_ms
 
     def forget(self, member_id: str) -> None:
         for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
