@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.complaints import Complaints
@@ -41,6 +42,8 @@ from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
 
+DESCRIPTORS_PER_PARTITION: Final = 2  # one is its log's, the other is left to connections and older segments
+
 
 class Broker:
     """The services behind the handlers."""
@@ -71,6 +74,7 @@ class Broker:
         self.authorizer = authorizer or AllowAll()
         self.allows_all = authorizer is None
         self._on_failure = on_failure
+        self.partitions_max = ports.disk.files_max() // DESCRIPTORS_PER_PARTITION
         self.disk_errors = 0
         self._broker_epoch = -1
         self.bugs = 0

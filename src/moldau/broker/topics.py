@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
-from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from moldau.model.errors import (
+    ErrorCode,
+    InvalidTopic,
+    KafkaError,
+    LeaderNotAvailable,
+    PolicyViolation,
+    UnknownTopicOrPartition,
+)
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -25,6 +32,7 @@ async def create_topics(
     broker: "Broker", wanted: Sequence[NewTopic], *, validate_only: bool = False
 ) -> list[TopicCreated]:
     """Decided by the metadata machine; when this returns, this broker's partitions of the topics are open."""
+    check_room(broker, sum(len(each.assignments) or max(each.partitions, 1) for each in wanted))
     randomness = [broker.random.randbytes(TOPIC_ID_BYTES) for _ in wanted]
     start = broker.random.randrange(0, PLACEMENT_STARTS)
     created = await broker.metadata.write(
@@ -37,6 +45,15 @@ async def create_topics(
     return created
 
 
+def check_room(broker: "Broker", more_partitions: int) -> None:
+    """Each partition is an open file, and there must be some left for connections."""
+    if len(broker.partitions) + more_partitions > broker.partitions_max:
+        raise PolicyViolation(
+            f"This broker holds {len(broker.partitions)} partitions, and at most {broker.partitions_max} with the files"
+            " that it may open (ulimit -n)."
+        )
+
+
 async def auto_create(broker: "Broker", names: Sequence[str]) -> dict[str, KafkaError]:
     """Create topics that a client asked about; the errors of those that could not be."""
     wanted = [
@@ -44,8 +61,12 @@ async def auto_create(broker: "Broker", names: Sequence[str]) -> dict[str, Kafka
         for name in dict.fromkeys(names[:AUTO_CREATED_AT_ONCE_MAX])
         if name != METADATA_TOPIC
     ]
+    try:
+        created = await create_topics(broker, wanted)
+    except KafkaError as error:  # concerns these topics alone, not the others that were asked about
+        return {each.name: error for each in wanted}
     refused: dict[str, KafkaError] = {}
-    for outcome in await create_topics(broker, wanted):
+    for outcome in created:
         if outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION:
             refused[outcome.name] = InvalidTopic(outcome.message or "")
         elif outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -37,5 +37,5 @@ class Turn:
 
     def _begin(self) -> None:
         self._steps = 0
-        self._look_at = STEPS_PER_LOOK
-        self._began_ms = self._clock.monotonic_ms()
+        self._look_at: int = STEPS_PER_LOOK
+        self._began_ms: float = self._clock.monotonic_ms()

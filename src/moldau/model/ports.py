@@ -111,6 +111,10 @@ class Disk(Protocol):
 
     def total_bytes(self, folder: str) -> int: ...
 
+    def files_max(self) -> int:
+        """How many may be open at once in this process, its connections included."""
+        ...
+
     def boot_id(self) -> str:
         """Names this run of the machine: another one after every power loss. Empty where nobody can tell."""
         ...

@@ -21,6 +21,7 @@ from moldau.testing.platter import Change, Folder, Inode, path_parts
 from moldau.testing.trace import Trace
 
 CAPACITY_BYTES: Final = 1 << 40
+FILES_MAX: Final = 1 << 20
 
 __all__ = ["Crashed", "DiskFaults", "IoPoint", "SimulatedDisk", "When"]
 
@@ -43,6 +44,7 @@ class SimulatedDisk:
         self.trace = trace if trace is not None else Trace()
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
+        self.files_max = FILES_MAX
         self.root = Folder()
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()

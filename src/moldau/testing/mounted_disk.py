@@ -116,6 +116,9 @@ class MountedDisk:
         self._disk.folder(folder)
         return self._disk.capacity_bytes
 
+    def files_max(self) -> int:
+        return self._disk.files_max
+
     def boot_id(self) -> str:
         return f"{self._disk.name} boot {self._disk.boots}"
 

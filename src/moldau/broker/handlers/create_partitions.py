@@ -2,7 +2,7 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.topics import PLACEMENT_STARTS
+from moldau.broker.topics import PLACEMENT_STARTS, check_room
 from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
@@ -23,6 +23,11 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
             refusal = TopicAuthorizationFailed(f"Not authorized to alter topic {topic.name}.")
             answers.append(_refused(topic.name, refusal))
     if wanted:
+        topics = broker.image.topics
+        check_room(
+            broker,
+            sum(max(0, each.count - len(topics[each.name].partitions)) for each in wanted if each.name in topics),
+        )
         start = broker.random.randrange(0, PLACEMENT_STARTS)
         grown = await broker.metadata.write(
             lambda machine: machine.decide_create_partitions(wanted, start=start, validate_only=request.validate_only)

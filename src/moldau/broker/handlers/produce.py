@@ -35,7 +35,7 @@ class Inspected(NamedTuple):
     """A batch that is looked into before it is appended, and the place of its answer."""
 
     topic: str
-    index: int
+    partition: int
     records: bytearray
     answers: list[Any]
     place: int
@@ -115,12 +115,12 @@ async def _append_inspected(
     try:
         for each in inspected:
             try:
-                settings = broker.partitions.get(each.topic, each.index).log.settings
+                settings = broker.partitions.get(each.topic, each.partition).log.settings
                 accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
-                partition = broker.partitions.get(each.topic, each.index)
+                partition = broker.partitions.get(each.topic, each.partition)
                 answer = _write(partition, accepted, context.now_ms, request, waiting)
             except KafkaError as error:
-                answer = _failed(each.index, len(each.records), error, context)
+                answer = _failed(each.partition, len(each.records), error, context)
             each.answers[each.place] = answer
     finally:
         for each in inspected:

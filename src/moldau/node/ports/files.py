@@ -4,7 +4,9 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
+import sys
 from typing import Final
 
 from moldau.model.ports import Buffer, File
@@ -162,6 +164,10 @@ class SystemDisk:
 
     def total_bytes(self, folder: str) -> int:
         return shutil.disk_usage(folder).total
+
+    def files_max(self) -> int:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
     def boot_id(self) -> str:
         try:
