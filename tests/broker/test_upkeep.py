@@ -231,8 +231,8 @@ def test_a_topic_that_is_asked_for_is_created_where_that_is_wished() -> None:
         return [topic.error_code for topic in answer.topics], len(answer.topics[0].partitions)
 
     async def script(scene: Scene) -> None:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert await ask(scene, creates=False) == ([unknown, unknown], 0)
+        unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert await ask(scene, creates=False) == ([unknown, invalid], 0)
         assert await ask(scene, creates=True) == ([0, ErrorCode.INVALID_TOPIC_EXCEPTION], 4)
 
     on_broker(script, settings=["num.partitions=4"])

@@ -19,6 +19,9 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
         context.authorize(Operation.ALTER_CONFIGS, protected)
     except KafkaError as error:
         return error
+    own_name = str(context.broker.node_id)
+    if resource.type == ResourceType.BROKER and resource.name not in ("", own_name):
+        return InvalidRequest(f"This is broker {own_name}: it does not alter the configs of '{resource.name}'.")
     if resource.type == ResourceType.BROKER_LOGGER:
         return InvalidRequest("This broker's log levels are set with moldau.log.level.")
     return None

@@ -4,6 +4,7 @@ from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, Resource
 from moldau.broker.context import RequestContext
 from moldau.broker.topics import is_internal
 from moldau.machines.metadata.image import TopicImage
+from moldau.machines.metadata.names import is_topic_name
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, LeaderNotAvailable
 from moldau.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
@@ -48,16 +49,18 @@ def _topic(name: str, start: int, count_max: int, context: RequestContext) -> tu
     """The topic's partitions from `start` on, and where it stopped if there are more."""
     if not context.may(Operation.DESCRIBE, name):
         return TopicAnswer(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name=name), None
+    operations = context.operations(Resource(ResourceKind.TOPIC, name), TOPIC_OPERATIONS)
     topic = context.broker.image.topics.get(name)
     if topic is None:
-        return TopicAnswer(error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name=name), None
+        code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return TopicAnswer(error_code=code, name=name, topic_authorized_operations=operations), None
     stop = min(len(topic.partitions), start + count_max)
     answer = TopicAnswer(
         name=name,
         topic_id=topic.topic_id,
         is_internal=is_internal(name),
         partitions=[_partition(topic, index) for index in range(start, stop)],
-        topic_authorized_operations=context.operations(Resource(ResourceKind.TOPIC, name), TOPIC_OPERATIONS),
+        topic_authorized_operations=operations,
     )
     return answer, stop if stop < len(topic.partitions) else None
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.model.errors import ClusterAuthorizationFailed, InvalidRequest, UnsupportedVersion
+from moldau.model.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError, UnsupportedVersion
 from moldau.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -21,6 +21,12 @@ async def handle(request: InitProducerIdRequest, context: RequestContext) -> Ini
         raise InvalidRequest("A producer id and its epoch are given together or not at all.")
     producer_id = await context.broker.producer_ids.next()
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
+
+
+def refuse(request: InitProducerIdRequest, error: KafkaError, version: int) -> InitProducerIdResponse:  # noqa: ARG001
+    return InitProducerIdResponse(
+        error_code=int(error.code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
 
 
 def _check_permission(context: RequestContext) -> None:

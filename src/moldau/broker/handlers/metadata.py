@@ -15,6 +15,7 @@ from moldau.broker.context import RequestContext
 from moldau.broker.topics import auto_create, is_internal
 from moldau.broker.turns import Turn
 from moldau.machines.metadata.image import PartitionImage, TopicImage
+from moldau.machines.metadata.names import check_topic_name
 from moldau.model.errors import (
     ErrorCode,
     InvalidRequest,
@@ -131,6 +132,7 @@ def _find(asked: Asked, context: RequestContext, created: dict[str, KafkaError])
         raise TopicAuthorizationFailed(f"Not authorized to describe topic {asked.name}.")
     topic = image.topics.get(asked.name)
     if topic is None:
+        check_topic_name(asked.name)
         raise created.get(asked.name) or UnknownTopicOrPartition(f"There is no topic {asked.name}.")
     return topic
 

@@ -27,7 +27,10 @@ def _answer(topic: str, asked: Asked, context: RequestContext) -> Answer:
         partition.check_epoch(asked.current_leader_epoch)
     except KafkaError as error:
         return Answer(partition=asked.partition, error_code=int(error.code))
-    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    if asked.leader_epoch == partition.leader_epoch:  # it goes on, also where it has written nothing yet
+        epoch, end_offset = asked.leader_epoch, partition.log.end_offset
+    else:
+        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     return Answer(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 

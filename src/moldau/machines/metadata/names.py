@@ -17,6 +17,10 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"Topic name is invalid: {complaint}")
 
 
+def is_topic_name(name: str) -> bool:
+    return _complaint(name) is None
+
+
 def _complaint(name: str) -> str | None:
     if not name:
         return "the empty string is not allowed"
