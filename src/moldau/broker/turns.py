@@ -20,7 +20,9 @@ class Turn:
     def __init__(self, context: "RequestContext") -> None:
         self._context = context
         self._clock = context.broker.clock
-        self._begin()
+        self._steps = 0
+        self._look_at = STEPS_PER_LOOK
+        self._began_ms = self._clock.monotonic_ms()
 
     def is_over(self, steps: int = 1) -> bool:
         """To be asked after every step, or after some; then `await turn.next()`."""
@@ -33,9 +35,6 @@ class Turn:
     async def next(self) -> None:
         self._context.weight = ALONE
         await asyncio.sleep(0)
-        self._begin()
-
-    def _begin(self) -> None:
         self._steps = 0
-        self._look_at: int = STEPS_PER_LOOK
-        self._began_ms: float = self._clock.monotonic_ms()
+        self._look_at = STEPS_PER_LOOK
+        self._began_ms = self._clock.monotonic_ms()
