@@ -1,6 +1,6 @@
 """The replicated state of a shard: what its records say, and nothing else. Only `apply` changes it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.machines.groups.consumer.applying import APPLY as APPLY_CONSUMER
@@ -34,13 +34,6 @@ class GroupsState:
         return isinstance(other, GroupsState) and all(
             getattr(self, name) == getattr(other, name) for name in self.__slots__
         )
-
-    def group_ids(self) -> Iterator[str]:
-        """Every group that the log knows, once each; one that only has offsets is a group too."""
-        yield from self.classic
-        yield from self.consumer
-        known = self.classic.keys() | self.consumer.keys()
-        yield from (group_id for group_id in self.offsets if group_id not in known)
 
     def offset(self, group_id: str, topic: str, partition: int) -> messages.OffsetCommitValue | None:
         """What was last committed for a partition."""
