@@ -1,12 +1,13 @@
 """A shard with consumer groups, topics that come and go, and consumers that do what they are told."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from groups_scene import WALL_AHEAD_MS, Scene
 
 from moldau.machines.decision import Decision, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Record
+from moldau.machines.groups.consumer.embedded import read_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.groups import everything_is_seen
 from moldau.machines.groups.consumer.member import Member
@@ -239,7 +240,65 @@ def as_owned(held: Mapping[TopicId, Iterable[int]]) -> list[messages.ConsumerGro
     ]
 
 
-def settle(*consumers: Consumer, rounds: int = 20) -> int:
+class ClassicConsumer:
+    """A member with a client of the classic protocol: it joins when it is told to, and syncs after that."""
+
+    def __init__(self, scene: ConsumerScene, *topics: str, instance_id: str | None = None, **options: Any) -> None:
+        self.scene = scene
+        self.topics = topics
+        self.instance_id = instance_id
+        self.options = options
+        self.member_id = ""
+        self.generation = -1
+        self.owned: dict[str, list[int]] = {}
+        self.is_cooperative = options.pop("is_cooperative", True)
+
+    def send_join(self) -> Ticket:
+        if not self.is_cooperative:
+            self.owned = {}
+        protocols = (("range", owned_subscription(*self.topics, owned=self.owned)),)
+        return self.scene.send_join(
+            self.member_id, protocols=protocols, instance_id=self.instance_id, **{"version": 9, **self.options}
+        )
+
+    def join(self) -> "ClassicConsumer":
+        """Into a group whose coordinator assigns: nobody has to be waited for."""
+        ticket = self.send_join()
+        if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = self.scene.answers[ticket].member_id
+            ticket = self.send_join()
+        response = self.scene.answers[ticket]
+        assert response.error_code == ErrorCode.NONE
+        self.member_id, self.generation = response.member_id, response.generation_id
+        return self
+
+    def sync(self) -> ErrorCode:
+        ticket = self.scene.send_sync(self.member_id, self.generation, instance_id=self.instance_id)
+        response = self.scene.answers[ticket]
+        if response.error_code == ErrorCode.NONE:
+            parts = read_assignment(response.assignment).assigned_partitions
+            self.owned = {each.topic: list(each.partitions) for each in parts}
+        return ErrorCode(response.error_code)
+
+    def beat(self) -> bool:
+        """A heartbeat, and whatever it calls for; whether anything changed."""
+        before = self.generation, self.owned
+        error = self.scene.heartbeat(self.member_id, self.generation, instance_id=self.instance_id)
+        if error == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.join()
+            self.sync()
+        else:
+            assert error == ErrorCode.NONE
+        return (self.generation, self.owned) != before
+
+
+class Beating(Protocol):
+    """Whoever sends heartbeats, in either protocol."""
+
+    def beat(self) -> bool: ...
+
+
+def settle(*consumers: Beating, rounds: int = 20) -> int:
     """Heartbeats in turn until nothing changes any more; in how many rounds."""
     for number in range(rounds):
         if not any([each.beat() for each in consumers]):  # noqa: C419  # all of them beat

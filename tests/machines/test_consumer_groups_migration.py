@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from consumer_scene import JOIN, Consumer, ConsumerScene, owned_subscription, settle
+from consumer_scene import JOIN, ClassicConsumer, Consumer, ConsumerScene, owned_subscription, settle
 from groups_scene import REBALANCE_MS, SESSION_MS
 
-from moldau.machines.decision import Ticket
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.classic.group import Phase
 from moldau.machines.groups.consumer.embedded import read_assignment
@@ -23,58 +22,6 @@ def assignment(**topics: list[int]) -> bytes:
         for name, indexes in topics.items()
     ]
     return encode_versioned(messages.ConsumerProtocolAssignment(assigned_partitions=parts), 1)
-
-
-class ClassicConsumer:
-    """A member with a client of the classic protocol: it joins when it is told to, and syncs after that."""
-
-    def __init__(self, scene: ConsumerScene, *topics: str, instance_id: str | None = None, **options: Any) -> None:
-        self.scene = scene
-        self.topics = topics
-        self.instance_id = instance_id
-        self.options = options
-        self.member_id = ""
-        self.generation = -1
-        self.owned: dict[str, list[int]] = {}
-        self.is_cooperative = options.pop("is_cooperative", True)
-
-    def send_join(self) -> Ticket:
-        if not self.is_cooperative:
-            self.owned = {}
-        protocols = (("range", owned_subscription(*self.topics, owned=self.owned)),)
-        return self.scene.send_join(
-            self.member_id, protocols=protocols, instance_id=self.instance_id, **{"version": 9, **self.options}
-        )
-
-    def join(self) -> "ClassicConsumer":
-        """Into a group whose coordinator assigns: nobody has to be waited for."""
-        ticket = self.send_join()
-        if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = self.scene.answers[ticket].member_id
-            ticket = self.send_join()
-        response = self.scene.answers[ticket]
-        assert response.error_code == ErrorCode.NONE
-        self.member_id, self.generation = response.member_id, response.generation_id
-        return self
-
-    def sync(self) -> ErrorCode:
-        ticket = self.scene.send_sync(self.member_id, self.generation, instance_id=self.instance_id)
-        response = self.scene.answers[ticket]
-        if response.error_code == ErrorCode.NONE:
-            parts = read_assignment(response.assignment).assigned_partitions
-            self.owned = {each.topic: list(each.partitions) for each in parts}
-        return ErrorCode(response.error_code)
-
-    def beat(self) -> bool:
-        """A heartbeat, and whatever it calls for; whether anything changed."""
-        before = self.generation, self.owned
-        error = self.scene.heartbeat(self.member_id, self.generation, instance_id=self.instance_id)
-        if error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.join()
-            self.sync()
-        else:
-            assert error == ErrorCode.NONE
-        return (self.generation, self.owned) != before
 
 
 def stable_classic_group(scene: ConsumerScene, *instance_ids: str | None) -> list[str]:

@@ -200,7 +200,11 @@ class ConsumerGroup:
         return not self.members
 
     def check_commit(self, request: messages.OffsetCommitRequest, api_version: int) -> None:
-        """Members commit in their epoch. Without members anybody may who does not claim to be one."""
+        """Members commit in their epoch. Without members anybody may who does not claim to be one.
+
+        A commit may be overtaken by the answer to a heartbeat; in an older epoch it still counts for partitions that
+        the member has held since.
+        """
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self.members:
             return
@@ -209,7 +213,8 @@ class ConsumerGroup:
             raise UnsupportedVersion(
                 "OffsetCommit version 9 or above must be used by members using the modern group protocol"
             )
-        _check_epoch(member, epoch)
+        if not _has_held_since(member, epoch, request):
+            _check_epoch(member, epoch)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Members fetch in their epoch; who does not claim to be one may look."""
@@ -250,6 +255,17 @@ class ConsumerGroup:
 
     def keep_alive(self, member_id: str, now_ms: float) -> None:
         """Only a heartbeat is a sign of life."""
+
+
+def _has_held_since(member: Member, epoch: int, request: messages.OffsetCommitRequest) -> bool:
+    """Whether all of these were the member's in that epoch and are still; topics without an id are not known."""
+    if epoch >= member.epoch or member.classic is not None:
+        return False
+    return all(
+        member.held_since(TopicId(topic.topic_id), each.partition_index, epoch)
+        for topic in request.topics
+        for each in topic.partitions
+    )
 
 
 def _check_epoch(member: Member, epoch: int) -> None:

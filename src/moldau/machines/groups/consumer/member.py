@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from moldau.machines.groups.consumer.partitions import NOTHING_HELD, Holding
+from moldau.machines.groups.consumer.partitions import NO_INDEXES, NOTHING_HELD, Holding
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
@@ -66,9 +66,12 @@ class Member:
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
-    def holds(self, topic_id: TopicId, index: int) -> bool:
-        """Whether nobody else may have this partition, even if it is on its way out."""
-        return index in self.assigned.get(topic_id, ()) or index in self.revoking.get(topic_id, ())
+    def held_since(self, topic_id: TopicId, index: int, epoch: int) -> bool:
+        """Whether this partition was given to it by then and never to anybody else, even if it is on its way out."""
+        since = self.assigned.get(topic_id, NO_INDEXES).get(index)
+        if since is None:
+            since = self.revoking.get(topic_id, NO_INDEXES).get(index)
+        return since is not None and since <= epoch
 
     def describes_same(self, other: "Member") -> bool:
         """Whether what the two told of themselves is the same, whatever they hold."""

@@ -1,0 +1,203 @@
+"""Offsets of consumer groups by their members' epochs, what admins see of such groups, and how they end."""
+
+from typing import Any
+
+import pytest
+from consumer_scene import ClassicConsumer, Consumer, ConsumerScene, settle
+
+from moldau.machines.groups import GroupSettings
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.wire import messages
+
+
+def fetch_error(scene: ConsumerScene, member_id: str | None, epoch: int) -> ErrorCode:
+    request = messages.OffsetFetchRequest.OffsetFetchRequestGroup(
+        group_id="g", member_id=member_id, member_epoch=epoch, topics=None
+    )
+    return ErrorCode(scene.machine.fetch_offsets(request).error_code)
+
+
+def commit_by_id(scene: ConsumerScene, epoch: int, *partitions: int, member_id: str = "m") -> ErrorCode:
+    """A commit of a client that speaks of topics by their ids."""
+    topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic(
+        name="a",
+        topic_id=scene.id_of("a"),
+        partitions=[
+            messages.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=index, committed_offset=5)
+            for index in partitions
+        ],
+    )
+    request = messages.OffsetCommitRequest(
+        group_id="g", generation_id_or_member_epoch=epoch, member_id=member_id, topics=[topic]
+    )
+    return scene.code_of(lambda: scene.machine.decide_commit_offsets(request, api_version=10, now=scene.now))
+
+
+class TestCommitting:
+    def test_a_member_commits_in_its_epoch(self) -> None:
+        scene = ConsumerScene(a=1)
+        consumer = Consumer(scene, "m", "a").join()
+        assert scene.commit(7, member_id="m", generation=consumer.epoch, topic="a") == ErrorCode.NONE
+        assert scene.committed("a") == 7
+
+    @pytest.mark.parametrize("epoch", [0, 2, -1])
+    def test_in_any_other_epoch_it_is_stale(self, epoch: int) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        assert scene.commit(7, member_id="m", generation=epoch, topic="a") == ErrorCode.STALE_MEMBER_EPOCH
+
+    def test_a_classic_member_is_in_another_generation(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        classic = ClassicConsumer(scene, "a").join()
+        options: dict[str, Any] = {"member_id": classic.member_id, "topic": "a"}
+        assert scene.commit(7, generation=classic.generation, version=8, **options) == ErrorCode.NONE
+        assert scene.commit(7, generation=classic.generation - 1, **options) == ErrorCode.ILLEGAL_GENERATION
+
+    def test_whoever_is_no_member_is_unknown(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        assert scene.commit(7, member_id="n", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert scene.commit(7) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_an_old_request_cannot_carry_an_epoch(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        assert scene.commit(7, member_id="m", generation=1, version=8) == ErrorCode.UNSUPPORTED_VERSION
+
+    def test_without_members_anybody_may(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        scene.beat("m", -1)
+        assert scene.commit(7) == ErrorCode.NONE
+        assert scene.commit(7, member_id="m", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_a_commit_that_was_overtaken_counts_for_what_the_member_has_had_all_along(self) -> None:
+        scene = ConsumerScene(a=2)
+        consumer = Consumer(scene, "m", "a").join()
+        scene.add_topics(a=4)
+        settle(consumer)
+        assert consumer.epoch == 2
+        assert commit_by_id(scene, 1, 0, 1) == ErrorCode.NONE
+        assert commit_by_id(scene, 1, 0, 2) == ErrorCode.STALE_MEMBER_EPOCH  # came in epoch 2
+        assert commit_by_id(scene, 2, 0, 1, 2, 3) == ErrorCode.NONE
+        assert commit_by_id(scene, 3, 0) == ErrorCode.STALE_MEMBER_EPOCH
+
+    def test_what_it_is_giving_up_is_still_its_own_to_commit_until_it_has(self) -> None:
+        scene = ConsumerScene(a=2)
+        consumer, other = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
+        consumer.beat()
+        gone = next(index for index in (0, 1) if index not in consumer.owned["a"])
+        assert commit_by_id(scene, 1, gone) == ErrorCode.NONE
+        settle(consumer, other)
+        assert commit_by_id(scene, 1, gone) == ErrorCode.STALE_MEMBER_EPOCH
+        assert commit_by_id(scene, 1, 1 - gone) == ErrorCode.NONE
+
+    def test_a_commit_is_no_sign_of_life(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        scene.pass_time(44_999)
+        assert scene.commit(7, member_id="m", generation=1) == ErrorCode.NONE
+        scene.pass_time(1)
+        assert scene.consumer_group().is_empty
+
+
+class TestFetching:
+    def test_a_member_fetches_in_its_epoch_and_who_claims_nothing_may_look(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        classic = ClassicConsumer(scene, "a").join()
+        assert fetch_error(scene, None, -1) == ErrorCode.NONE
+        assert fetch_error(scene, "m", 1) == ErrorCode.NONE
+        assert fetch_error(scene, "m", 2) == ErrorCode.STALE_MEMBER_EPOCH
+        assert fetch_error(scene, "n", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert fetch_error(scene, None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert fetch_error(scene, classic.member_id, 9) == ErrorCode.ILLEGAL_GENERATION
+
+
+class TestAdmins:
+    def test_a_group_is_described_with_what_its_members_have_and_should_have(self) -> None:
+        scene = ConsumerScene(a=2)
+        Consumer(scene, "m", "a", rack_id="r", instance_id="i").join()
+        Consumer(scene, "n", subscribed_topic_regex="a*").join()
+        classic = ClassicConsumer(scene, "a").join()
+        (group,) = scene.machine.describe_consumer_groups(["g"])
+        assert (group.error_code, group.group_id, group.group_state) == (0, "g", "Reconciling")
+        assert (group.group_epoch, group.assignment_epoch, group.assignor_name) == (3, 3, "uniform")
+        first, second, third = group.members
+        assert (first.member_id, first.instance_id, first.rack_id, first.member_epoch) == ("m", "i", "r", 1)
+        assert (first.client_id, first.client_host, first.member_type) == ("client", "/10.0.0.1", 1)
+        assert (first.subscribed_topic_names, first.subscribed_topic_regex) == (["a"], None)
+        assert (second.subscribed_topic_names, second.subscribed_topic_regex) == ([], "a*")
+        assert [(each.topic_name, each.partitions) for each in first.assignment.topic_partitions] == [("a", [0, 1])]
+        shares = [each.target_assignment.topic_partitions for each in group.members]
+        assert sorted(index for share in shares for topic in share for index in topic.partitions) == [0, 1]
+        assert (third.member_id, third.member_type) == (classic.member_id, 0)
+
+    def test_topics_that_are_gone_are_not_shown(self) -> None:
+        scene = ConsumerScene(a=2, b=1)
+        Consumer(scene, "m", "a", "b").join()
+        scene.drop_topic("b")
+        (group,) = scene.machine.describe_consumer_groups(["g"])
+        assert [each.topic_name for each in group.members[0].assignment.topic_partitions] == ["a"]
+
+    def test_what_is_no_consumer_group_is_not_found(self) -> None:
+        scene = ConsumerScene(a=1)
+        scene.settle()
+        missing, other = scene.machine.describe_consumer_groups(["x", "g"])
+        assert (missing.error_code, missing.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group x not found.")
+        assert (other.error_code, other.error_message) == (
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            "Group g is not a consumer group.",
+        )
+
+    def test_it_is_listed_by_its_type_and_state(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        scene.commit(1, member_id="m", generation=1)
+        (listed,) = scene.machine.list_groups(types=["consumer"], states=["stable"])
+        assert (listed.group_id, listed.group_state, listed.group_type) == ("g", "Stable", "consumer")
+        assert scene.machine.list_groups(types=["classic"]) == []
+
+    def test_to_classic_admins_it_is_dead(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        scene.commit(1, member_id="m", generation=1)
+        described = scene.machine.describe_group("g", api_version=6)
+        assert (described.group_state, described.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def test_it_is_deleted_only_without_members(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a", subscribed_topic_regex="a*").join()
+        scene.commit(1, member_id="m", generation=1)
+        assert scene.delete_group() == ErrorCode.NON_EMPTY_GROUP
+        scene.beat("m", -1)
+        assert scene.delete_group() == ErrorCode.NONE
+        assert scene.machine.state == type(scene.machine.state)()
+
+    def test_offsets_of_topics_that_are_read_are_kept(self) -> None:
+        scene = ConsumerScene(a=1, b=1, c=1)
+        Consumer(scene, "m", "a", subscribed_topic_regex="b*").join()
+        for topic in "abc":
+            scene.commit(1, member_id="m", generation=1, topic=topic)
+        assert scene.delete_offsets("a") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        assert scene.delete_offsets("b") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        assert scene.delete_offsets("c") == ErrorCode.NONE
+
+    def test_offsets_of_topics_that_nobody_reads_expire_from_their_commit(self) -> None:
+        settings = GroupSettings(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10_000)
+        scene = ConsumerScene(settings, a=1)
+        consumer = Consumer(scene, "m", "a").join()
+        scene.commit(1, member_id="m", generation=1, topic="a")
+        scene.commit(1, member_id="m", generation=1, topic="old")
+        for _ in range(3):
+            assert scene.committed("old") == 1
+            scene.pass_time(30_000)
+            consumer.beat()
+        assert (scene.committed("a"), scene.committed("old")) == (1, None)
+
+    def test_an_error_says_who_is_no_member(self) -> None:
+        scene = ConsumerScene(a=1)
+        Consumer(scene, "m", "a").join()
+        with pytest.raises(KafkaError, match=r"Member n is not a member of group g\."):
+            scene.consumer_group().member("n")
