@@ -1,0 +1,25 @@
+"""At most once: commit first, then work. A crash in between loses a message, and none is ever worked on twice."""
+
+import argparse
+import os
+
+import moldau
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bootstrap-servers", default="localhost:9092")
+parser.add_argument("--topic", default="payments")
+parser.add_argument("--results", default="results.txt", help="what the work leaves behind, a line for each message")
+parser.add_argument("--crash-at", type=int, default=-1, help="die in the middle of this message, as by a power cut")
+arguments = parser.parse_args()
+
+with (
+    # A name of its own lets a restarted reader take its old place at once, without waiting for the dead one's session.
+    moldau.connect(arguments.bootstrap_servers, group_instance_id="reader-1") as connection,
+    connection.consume(arguments.topic, group="at-most-once", commits=False, idle_s=5) as messages,
+    open(arguments.results, "a") as results,
+):
+    for message in messages:
+        messages.commit_offset(message)
+        if message.offset == arguments.crash_at:
+            os._exit(1)
+        print(message.text, file=results, flush=True)
