@@ -1,5 +1,7 @@
 """The bytes in our files are those that Apache Kafka writes and reads."""
 
+import shutil
+from pathlib import Path
 from struct import pack, unpack
 
 import pytest
@@ -8,10 +10,13 @@ from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.units import KiB
+from moldau.node.ports.files import SystemDisk
 from moldau.records.control import build_transaction_marker
 from moldau.storage import snapshots
 from moldau.storage.checkpoints import BrokenCheckpoint, read_offsets, write_offsets
 from moldau.storage.folder import decode_id, encode_id
+from moldau.storage.log import Log
+from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
 
 
@@ -129,3 +134,20 @@ def test_a_segment_that_kafka_left_with_a_zero_filled_index_is_opened() -> None:
     for is_clean in (False, True):
         bench.open(is_clean=is_clean)
         assert [record.offset for record in bench.records()] == list(range(20))
+
+
+GOLDEN = Path(__file__).parents[1] / "golden/kafka-4.3.1/data"
+
+
+@pytest.mark.proves("S2")
+@pytest.mark.parametrize("name", ["plain-0", "compacted-0", "transactional-0", "__consumer_offsets-0"])
+def test_the_indexes_we_make_of_a_log_that_kafka_wrote_are_kafkas_own(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(GOLDEN / name, folder)
+    for path in folder.glob("*index"):
+        path.unlink()
+    settings = LogSettings(index_interval_bytes=200)  # as that broker was told
+    log = Log.open(SystemDisk(), str(folder), settings, now_ms=NOW_MS)
+    log.close(NOW_MS)
+    for path in sorted((GOLDEN / name).glob("*index")):
+        assert (folder / path.name).read_bytes() == path.read_bytes()

@@ -95,9 +95,14 @@ def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
     bench = Bench()
     send(bench, 0, producer_id=1)
     send(bench, 0, producer_id=2, is_transactional=True)
-    send(bench, 0, producer_id=3, timestamp=NOW_MS + DAY_MS)
-    bench.log.producers.expire(NOW_MS + DAY_MS)
+    bench.now_ms += DAY_MS
+    send(bench, 0, producer_id=3, timestamp=5)  # old records, but it speaks
+    bench.log.producers.expire(bench.now_ms)
     assert set(bench.log.producers.by_id) == {2, 3}
+    bench.restart()
+    assert set(bench.log.producers.by_id) == {2, 3}
+    bench.kill()
+    assert 3 in bench.log.producers.by_id
 
 
 def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ class Log(ReadableLog):
             has_lost_power=has_lost_power,
             accepts_loss=accepts_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
-            producers=Producers(producer_expiration_ms),
+            producers=Producers(producer_expiration_ms, now_ms),
         )
         loading.run()
         return cls(loading)
@@ -171,12 +171,14 @@ class Log(ReadableLog):
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         if producer_id >= 0:
+            self.producers.now_ms = now_ms
             self._note_producer(header, batch, base_offset, max_timestamp)
         return _new_tuple(Appended, (base_offset, last_offset, False, log_append_time_ms))
 
     def append_followed(self, batches: Buffer, now_ms: int) -> int:
         """Append batches that carry their offsets already, as a follower or a restore does. The new end offset."""
         self._check_works()
+        self.producers.now_ms = now_ms
         run: list[tuple[BatchHeader, memoryview]] = []
         run_bytes = 0
         next_offset = self.end_offset

@@ -52,6 +52,7 @@ class Producer:
     epoch: int = NO_PRODUCER_EPOCH
     next_sequence: int = 0
     last_timestamp: int = NO_TIMESTAMP
+    last_seen_ms: int = NO_TIMESTAMP  # by our clock: a producer of old records is not a silent one
     coordinator_epoch: int = -1
     transaction_start: int = NO_OFFSET
     batches: list[AppendedBatch] = field(default_factory=list)  # the last few; a deque would take 600 bytes more
@@ -67,9 +68,10 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_ended", "_open", "by_id", "end_offset", "expiration_ms")
+    __slots__ = ("_ended", "_open", "by_id", "end_offset", "expiration_ms", "now_ms")
 
-    def __init__(self, expiration_ms: int = DAY_MS) -> None:
+    def __init__(self, expiration_ms: int = DAY_MS, now_ms: int = 0) -> None:
+        self.now_ms = now_ms  # set by whoever appends
         self.by_id: dict[int, Producer] = {}
         self.end_offset = 0  # the state covers the log up to here
         self.expiration_ms = expiration_ms
@@ -132,6 +134,7 @@ class Producers:
         if len(batches) > BATCHES_KEPT:
             del batches[0]
         producer.last_timestamp = max_timestamp
+        producer.last_seen_ms = self.now_ms
         if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = base_offset
             self._open[producer_id] = base_offset
@@ -149,7 +152,7 @@ class Producers:
 
     def forget_silent(self, count: int) -> None:
         """Forget those that have been silent for the longest time; who has an open transaction is kept."""
-        idle = ((each.last_timestamp, key) for key, each in self.by_id.items() if each.transaction_start < 0)
+        idle = ((each.last_seen_ms, key) for key, each in self.by_id.items() if each.transaction_start < 0)
         for _, producer_id in heapq.nsmallest(count, idle):
             del self.by_id[producer_id]
 
@@ -174,6 +177,7 @@ class Producers:
             producer.next_sequence = 0
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
+        producer.last_seen_ms = self.now_ms
         producer.transaction_start = NO_OFFSET
         first_offset = self._open.pop(producer_id, None)
         if first_offset is None:
@@ -206,7 +210,7 @@ class Producers:
         """Forget producers that have been silent for long and have no open transaction."""
         horizon = now_ms - self.expiration_ms
         silent = [
-            key for key, each in self.by_id.items() if each.last_timestamp <= horizon and each.transaction_start < 0
+            key for key, each in self.by_id.items() if each.last_seen_ms <= horizon and each.transaction_start < 0
         ]
         for producer_id in silent:
             del self.by_id[producer_id]

@@ -37,7 +37,7 @@ def _encode_entry(producer_id: int, producer: Producer) -> bytes:
         last.last_sequence,
         last.last_offset,
         last.last_offset - last.base_offset,
-        producer.last_timestamp,
+        max(producer.last_timestamp, producer.last_seen_ms),  # what decides when it is forgotten
         producer.coordinator_epoch,
         producer.transaction_start,
     )
@@ -62,7 +62,11 @@ def decode(data: bytes) -> list[tuple[int, Producer]]:
 def _decode_entry(fields: tuple[int, ...]) -> tuple[int, Producer]:
     producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, transaction_start = fields
     producer = Producer(
-        epoch=epoch, last_timestamp=timestamp, coordinator_epoch=coordinator_epoch, transaction_start=transaction_start
+        epoch=epoch,
+        last_timestamp=timestamp,
+        last_seen_ms=timestamp,
+        coordinator_epoch=coordinator_epoch,
+        transaction_start=transaction_start,
     )
     if last_offset >= 0:
         first_sequence = (last_sequence - delta) % SEQUENCE_MODULUS if last_sequence >= 0 else last_sequence
@@ -86,9 +90,9 @@ class Snapshots:
         self.unsynced: list[str] = []  # the paths that the next flush is to cover
 
     def take(self, producers: Producers) -> bool:
-        """Write the state at its end offset, unless it is there already. Whether it was written."""
+        """Write the state at its end offset, unless it is there or there is none yet. Whether it was written."""
         offset = producers.end_offset
-        if offset in self.offsets:
+        if offset in self.offsets or offset == 0:
             return False
         path = path_of(self._folder, offset, SNAPSHOT)
         replace_cache(self._disk, path, encode(producers))
