@@ -12,10 +12,12 @@ parser.add_argument("--results", default="results.txt", help="what the work leav
 parser.add_argument("--crash-at", type=int, default=-1, help="die in the middle of this message, as by a power cut")
 arguments = parser.parse_args()
 
+# A name of its own lets a restarted reader take its old place at once, without waiting for the dead one's session.
+reader = {"group_instance_id": "reader-1"}
+
 with (
-    # A name of its own lets a restarted reader take its old place at once, without waiting for the dead one's session.
-    moldau.connect(arguments.bootstrap_servers, group_instance_id="reader-1") as connection,
-    connection.consume(arguments.topic, group="at-most-once", commits=False, idle_s=5) as messages,
+    moldau.connect(arguments.bootstrap_servers) as connection,
+    connection.consume(arguments.topic, group="at-most-once", commits=False, idle_s=5, **reader) as messages,
     open(arguments.results, "a") as results,
 ):
     for message in messages:

@@ -15,8 +15,11 @@ TIMEOUT_S: Final = 30.0
 
 def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connection":
     """Talk to a cluster. Further arguments are librdkafka's settings with `_` for `.` (`security_protocol="SSL"`)."""
-    settings = {name.replace("_", "."): value for name, value in config.items()}
-    return Connection({"bootstrap.servers": bootstrap_servers, **settings})
+    return Connection({"bootstrap.servers": bootstrap_servers, **_dotted(config)})
+
+
+def _dotted(config: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in config.items()}
 
 
 class Connection:
@@ -92,15 +95,18 @@ class Connection:
         start: Start = "earliest",
         commits: bool = True,
         idle_s: float | None = None,
+        **config: Any,
     ) -> Consumption:
         """Messages as they come. In a group, each partition goes to one member, and progress is remembered.
 
         `start` is where to begin what has no progress yet: "earliest", "latest", an offset, or a time. `idle_s` ends
-        the iteration after so long without a message; without it, it goes on for ever.
+        the iteration after so long without a message; without it, it goes on for ever. Further arguments are
+        librdkafka's settings of consumers (`group_instance_id="reader-1"`).
         """
         if not topics:
             raise Failed("Name at least one topic to consume.")
-        consumption = Consumption(self._config, topics, group=group, start=start, commits=commits, idle_s=idle_s)
+        settings = {**self._config, **_dotted(config)}
+        consumption = Consumption(settings, topics, group=group, start=start, commits=commits, idle_s=idle_s)
         self._consumptions.append(consumption)
         return consumption
 
