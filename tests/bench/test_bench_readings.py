@@ -1,6 +1,7 @@
 """Readings of the kernel's and the broker's own figures."""
 
 import os
+import subprocess
 import time
 
 import pytest
@@ -41,6 +42,26 @@ def test_memory_is_read_from_the_status() -> None:
 
 def test_our_own_memory_is_within_reason() -> None:
     assert 5_000_000 < processes.memory_bytes(os.getpid()) < 10_000_000_000
+
+
+def state_of(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+def wait_for_state(pid: int, states: str) -> None:
+    while state_of(pid) not in states:
+        os.sched_yield()
+
+
+def test_children_stand_still_while_they_are_frozen() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            with processes.frozen_children(os.getpid()):
+                wait_for_state(child.pid, "T")
+            wait_for_state(child.pid, "SR")
+        finally:
+            child.kill()
 
 
 def page(meter: LatencyMeter) -> str:

@@ -4,7 +4,7 @@ import re
 import time
 from typing import Final
 
-from moldau.cli.bench import stalls
+from moldau.cli.bench import processes, stalls
 from moldau.cli.bench.bench import Bench, Load
 from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.latency import LatencyCase, latency_round
@@ -20,8 +20,12 @@ WHILE_NAME: Final = "acknowledge, while compacting"
 SHAPE: Final = Shape(149, 100)
 KEYS: Final = 40_000
 FRAMES: Final = 256
-SECONDS_MAX: Final = 300.0
-BUSY_SHARE: Final = 0.5  # of a core, beside what the load itself takes: then compaction was at work in that round
+FILL_S_MAX: Final = 300.0
+BEGIN_S_MAX: Final = 60.0
+COMPACT_S_MAX: Final = 600.0
+CHECK_S: Final = 0.05
+STARTED_CPU_S: Final = 0.5  # what the worker takes to come up is over by then
+BUSY_SHARE: Final = 0.1  # of a core: the worker gives way to everybody else, so it may get little
 SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "1000"}
 TOPIC_CONFIGS: Final = {
     "cleanup.policy": "delete",
@@ -36,13 +40,37 @@ def run_compaction(bench: Bench, case: LatencyCase, log_bytes: int) -> dict[str,
     with bench.cluster.topic(1, TOPIC_CONFIGS) as topic:
         bench.tell(f"filling a log with {log_bytes // MiB} MiB")
         _fill(bench, topic, log_bytes)
-        without = bench.interleave({WITHOUT_NAME: lambda: latency_round(bench, case, batch)})
-        usual_cpu_s = max(each.server_cpu_s or 0.0 for each in without[WITHOUT_NAME])
-        _compact(bench, topic)
-        found = _rounds_while(bench, case, batch, topic, usual_cpu_s)
-    # Round by round, as far as both go.
-    count = min(len(found), len(without[WITHOUT_NAME]))
-    return {WITHOUT_NAME: without[WITHOUT_NAME][:count], WHILE_NAME: found[:count]}
+        bench.tell("warming up")
+        latency_round(bench, case, batch)
+        full_bytes = _log_bytes(bench, topic)
+        _begin_compaction(bench, topic)
+        measured: dict[str, list[Round]] = {WITHOUT_NAME: [], WHILE_NAME: []}
+        deadline = time.monotonic() + COMPACT_S_MAX
+        while len(measured[WHILE_NAME]) < bench.rounds and _log_bytes(bench, topic) > full_bytes / 2:
+            if time.monotonic() > deadline:
+                break
+            bench.tell(f"{WHILE_NAME}: round {len(measured[WHILE_NAME]) + 1} of at most {bench.rounds}")
+            _measure_both(bench, case, batch, measured)
+    if not measured[WHILE_NAME]:
+        raise Complaint("compaction was not seen at work for a whole round; try a larger --log-mib or fewer --seconds")
+    return measured
+
+
+def _measure_both(bench: Bench, case: LatencyCase, batch: bytes, measured: dict[str, list[Round]]) -> None:
+    """One round while the broker's worker is frozen, one while it works, if it did."""
+    pid = _pid(bench)
+    with processes.frozen_children(pid):
+        without = latency_round(bench, case, batch)
+    before_s = processes.children_cpu_s(pid)
+    during = latency_round(bench, case, batch)
+    if processes.children_cpu_s(pid) - before_s > BUSY_SHARE * case.seconds:
+        measured[WITHOUT_NAME].append(without)
+        measured[WHILE_NAME].append(during)
+
+
+def _pid(bench: Bench) -> int:
+    assert bench.cluster.server is not None, "the broker is ours"
+    return bench.cluster.server.pid
 
 
 def _fill(bench: Bench, topic: Topic, log_bytes: int) -> None:
@@ -50,30 +78,19 @@ def _fill(bench: Bench, topic: Topic, log_bytes: int) -> None:
     frames = [produce_frame(topic.name, 0, batch) for batch in batches]
     leader = topic.leaders[0]
     flow = Flow(leader, frames, probe(leader, frames[0]).reply_bytes)
-    bench.pump(None, [flow], Load(in_flight=5, bytes_max=log_bytes, seconds_max=SECONDS_MAX))
+    bench.pump(None, [flow], Load(in_flight=5, bytes_max=log_bytes, seconds_max=FILL_S_MAX))
 
 
-def _compact(bench: Bench, topic: Topic) -> None:
+def _begin_compaction(bench: Bench, topic: Topic) -> None:
+    """And wait until the worker is at it."""
+    before_s = processes.children_cpu_s(_pid(bench))
     bench.cluster.client.alter_configs(Resource(ResourceKind.TOPIC, topic.name), {"cleanup.policy": "compact"})
-
-
-def _rounds_while(bench: Bench, case: LatencyCase, batch: bytes, topic: Topic, usual_cpu_s: float) -> list[Round]:
-    """Rounds in which compaction was at work from beginning to end, as far as the log's size and the CPU tell."""
-    full_bytes = _log_bytes(bench, topic)
-    deadline = time.monotonic() + SECONDS_MAX
-    rounds: list[Round] = []
-    while len(rounds) < bench.rounds and time.monotonic() < deadline:
-        bench.tell(f"{WHILE_NAME}: round {len(rounds) + 1} of at most {bench.rounds}")
-        measured = latency_round(bench, case, batch)
-        if _log_bytes(bench, topic) < full_bytes / 2:
-            break
-        if (measured.server_cpu_s or 0.0) > usual_cpu_s + BUSY_SHARE * case.seconds:
-            rounds.append(measured)
-    if not rounds:
-        raise Complaint(
-            "compaction was not seen at work; was the log too small for a whole round? (--seconds, --bytes)"
-        )
-    return rounds
+    bench.tell("waiting for compaction to begin")
+    deadline = time.monotonic() + BEGIN_S_MAX
+    while processes.children_cpu_s(_pid(bench)) < before_s + STARTED_CPU_S:
+        if time.monotonic() > deadline:
+            raise Complaint(f"compaction has not begun within {BEGIN_S_MAX:g} s")
+        time.sleep(CHECK_S)
 
 
 def _log_bytes(bench: Bench, topic: Topic) -> int:

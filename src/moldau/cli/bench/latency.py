@@ -49,9 +49,9 @@ def _echo_round(bench: Bench, case: LatencyCase, server: Server, batch: bytes) -
 
 def _paced(bench: Bench, case: LatencyCase, server: Server | None, flows: list[Flow]) -> Round:
     frame_bytes = flows[0].frame_bytes
-    before = processes.family_cpu_s(server.pid) if server else 0.0
+    before = processes.cpu_s(server.pid) if server else 0.0
     samples_ms = bench.run(Pace(flows, case.bytes_per_s / frame_bytes, case.seconds))
-    spent = processes.family_cpu_s(server.pid) - before if server else None
+    spent = processes.cpu_s(server.pid) - before if server else None
     return Round(
         len(samples_ms), case.seconds, len(samples_ms) * frame_bytes, server_cpu_s=spent, samples_ms=samples_ms
     )

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +26,23 @@ def parse_cpu_s(stat: str, ticks_per_s: int) -> float:
     return (int(fields[11]) + int(fields[12])) / ticks_per_s
 
 
-def family_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and the children it has now."""
-    return sum(cpu_s(each) for each in _family(pid))
+def children_cpu_s(pid: int) -> float:
+    """CPU seconds of the children a process has now."""
+    return sum(cpu_s(each) for each in _family(pid)[1:])
+
+
+@contextlib.contextmanager
+def frozen_children(pid: int) -> Iterator[None]:
+    """The children a process has now stand still meanwhile."""
+    children = _family(pid)[1:]
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
 
 
 def memory_bytes(pid: int) -> int:
