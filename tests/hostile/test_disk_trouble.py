@@ -235,7 +235,7 @@ def _codes(answer: Any) -> list[int]:
 def test_records_that_cannot_be_read_keep_only_their_own_log_from_being_compacted() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True  # so that an error may be logged
-        small = {"segment_bytes": 1024, "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 0}
+        small: dict[str, Any] = {"segment_bytes": 1024, "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 0}
         await scene.create("poisoned", **small)
         await scene.create("good", cleanup_policy="compact", **small)
         talker = await scene.connect()

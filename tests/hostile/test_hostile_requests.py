@@ -1,0 +1,356 @@
+"""Requests that are well formed and ask for far too much: bounded, in turns, and answered with a code."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_scene import Scene, batch, fetch_request, list_offset, on_broker, produce, produce_request
+
+from moldau.broker import sessions as sessions_module
+from moldau.broker import topics as topics_module
+from moldau.broker.partitions import inspection as inspection_module
+from moldau.broker.partitions import upkeep as upkeep_module
+from moldau.broker.turns import STEPS_MAX, Turn
+from moldau.model.errors import ErrorCode
+from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
+from moldau.records.header import read_header
+from moldau.wire import messages as m
+from moldau.wire.limits import REQUEST_ELEMENTS_MAX
+
+NOW_MS = 1_760_000_000_000
+MANY = 20_000
+
+
+def list_offsets(count: int, timestamp: int = -1) -> m.ListOffsetsRequest:
+    asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    return m.ListOffsetsRequest(
+        replica_id=-1, topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked] * count)]
+    )
+
+
+def fetch_many(count: int, **fields: Any) -> m.FetchRequest:
+    partitions = [m.FetchRequest.FetchPartition(partition=index, partition_max_bytes=1000) for index in range(count)]
+    return m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="t", partitions=partitions)], **fields)
+
+
+def named_often(count: int) -> m.MetadataRequest:
+    return m.MetadataRequest(
+        topics=[m.MetadataRequest.MetadataRequestTopic(name="t")] * count, allow_auto_topic_creation=False
+    )
+
+
+def settings_often(count: int) -> m.DescribeConfigsRequest:
+    asked = m.DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=4, resource_name="1", configuration_keys=None
+    )
+    return m.DescribeConfigsRequest(resources=[asked] * count, include_documentation=True, include_synonyms=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "request_of"), [(7, list_offsets), (11, fetch_many), (9, named_often), (4, settings_often)]
+)
+def test_more_elements_than_the_bound_close_the_connection(
+    caplog: pytest.LogCaptureFixture, version: int, request_of: Any
+) -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        with pytest.raises(ConnectionResetError):
+            await talker.ask(version, request_of(REQUEST_ELEMENTS_MAX + 1))
+
+    on_broker(script)
+    assert f"{REQUEST_ELEMENTS_MAX + 1} elements" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "request_of"), [(7, list_offsets), (7, lambda count: list_offsets(count, 5)), (11, fetch_many)]
+)
+def test_a_request_about_very_many_partitions_lets_others_go_first(
+    monkeypatch: pytest.MonkeyPatch, version: int, request_of: Any
+) -> None:
+    turns = []
+    take_turn = Turn.next
+
+    async def count(turn: Turn) -> None:
+        turns.append(turn)
+        await take_turn(turn)
+
+    monkeypatch.setattr(Turn, "next", count)
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        large = talker.begin(version, request_of(MANY))
+        behind = talker.begin(0, m.ApiVersionsRequest())
+        await large
+        assert len(turns) >= MANY // STEPS_MAX
+        assert not behind.done()  # begins only now
+        assert (await behind).error_code == 0
+
+    on_broker(script)
+
+
+def test_a_topic_or_resource_that_is_named_often_is_answered_once() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", partitions=50)
+        talker = await scene.connect()
+        answer = await talker.ask(9, named_often(MANY))
+        assert [len(topic.partitions) for topic in answer.topics] == [50]
+        described = await talker.ask(4, settings_often(MANY))
+        assert len(described.results) == 1
+
+    on_broker(script)
+
+
+def test_excessive_partitions_and_assignments_are_refused_before_anything_is_made() -> None:
+    topic, assignment = m.CreateTopicsRequest.CreatableTopic, m.CreateTopicsRequest.CreatableReplicaAssignment
+    assignments = [assignment(partition_index=index, broker_ids=[1]) for index in range(MANY)]
+    wanted = [
+        topic(name="a", num_partitions=1_000_000, replication_factor=1),
+        topic(name="b", num_partitions=2**31 - 1, replication_factor=1),
+        topic(name="c", num_partitions=-1, replication_factor=-1, assignments=assignments),
+    ]
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        for each in wanted:
+            answer = await talker.ask(7, m.CreateTopicsRequest(topics=[each]))
+            assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+        many = [topic(name=f"t{index}", num_partitions=0, replication_factor=1) for index in range(MANY)]
+        answer = await talker.ask(7, m.CreateTopicsRequest(topics=many))
+        assert {each.error_code for each in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        assert scene.node.broker.image.topics == {}
+        await scene.create("t")
+        growth = m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=1_000_000, assignments=None)
+        grown = await talker.ask(3, m.CreatePartitionsRequest(topics=[growth]))
+        assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
+
+    on_broker(script)
+
+
+def test_a_node_takes_no_more_partitions_than_files_it_may_open() -> None:
+    async def script(scene: Scene) -> None:
+        scene.node.broker.partitions_max = 10
+        talker = await scene.connect()
+        await scene.create("t", partitions=8)
+        topic = m.CreateTopicsRequest.CreatableTopic(name="u", num_partitions=3, replication_factor=1)
+        answer = (await talker.ask(7, m.CreateTopicsRequest(topics=[topic]))).topics[0]
+        assert answer.error_code == ErrorCode.POLICY_VIOLATION
+        assert "at most 10" in answer.error_message
+        growth = m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=11, assignments=None)
+        grown = await talker.ask(3, m.CreatePartitionsRequest(topics=[growth]))
+        assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
+        asked = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "a", "b", "c")]
+        told = await talker.ask(9, m.MetadataRequest(topics=asked))
+        assert [each.error_code for each in told.topics] == [0, *[ErrorCode.POLICY_VIOLATION] * 3]
+
+    on_broker(script)
+
+
+def test_asking_for_thousands_of_unknown_topics_creates_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "AUTO_CREATED_AT_ONCE_MAX", 20)
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        asked = [m.MetadataRequest.MetadataRequestTopic(name=f"t{index}") for index in range(5000)]
+        answer = await talker.ask(9, m.MetadataRequest(topics=asked, allow_auto_topic_creation=True))
+        codes = [topic.error_code for topic in answer.topics]
+        assert codes == [0] * 20 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 4980
+        refused = await talker.ask(9, produce_request("unknown", batch(b"a")))
+        code = refused.responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert len(scene.node.broker.image.topics) == 20
+
+    on_broker(script)
+
+
+# -- fetches
+
+
+@pytest.mark.parametrize("adds_later", [False, True])
+def test_sessions_hold_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch, adds_later: bool) -> None:
+    monkeypatch.setattr(sessions_module, "PARTITIONS_MAX", 100)
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        held = scene.node.broker.fetch_sessions
+        for _ in range(20):
+            answer = await talker.ask(11, fetch_many(30, session_id=0, session_epoch=0))
+            assert held.partition_count <= 100
+        assert answer.session_id == 0  # served all the same
+        assert len(answer.responses[0].partitions) == 30
+        if adds_later:
+            session = next(iter(held._sessions.values()))
+            refused = await talker.ask(11, fetch_many(99, session_id=session.session_id, session_epoch=1))
+            assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            assert session.session_id not in held._sessions
+
+    on_broker(script)
+
+
+def test_a_flood_of_sessions_takes_its_slots_and_no_more() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        for _ in range(300):
+            await talker.ask(11, fetch_many(1, session_id=0, session_epoch=0))
+        assert len(scene.node.broker.fetch_sessions) == 50
+
+    on_broker(script, settings=["max.incremental.fetch.session.cache.slots=50"])
+
+
+def test_fetches_that_wait_on_many_partitions_are_heavy() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", partitions=200)
+        talker = await scene.connect()
+        waits = [talker.begin(11, fetch_many(200, max_wait_ms=10_000, min_bytes=1)) for _ in range(100)]
+        await asyncio.sleep(1)
+        waiting = len(scene.node.broker.partitions.get("t", 0).watchers)
+        assert 20 < waiting < 40  # not the 100 that fetches of one partition might be
+        talker.connection.close()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    on_broker(script)
+
+
+# -- batches
+
+
+def long_batch(count: int, codec: Compression = Compression.NONE, key: bytes | None = b"k", **fields: Any) -> bytearray:
+    return build_batch([(NOW_MS + index % 3, key, b"value", ()) for index in range(count)], compression=codec, **fields)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+@pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"compression_type": "lz4"}])
+def test_a_long_batch_is_looked_into_beside_everything_else_and_appended_in_its_order(
+    codec: Compression, configs: dict[str, Any]
+) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", **configs)
+        talker, other = await scene.connect(), await scene.connect()
+        first = talker.begin(9, produce_request("t", long_batch(9000, codec)))
+        second = talker.begin(9, produce_request("t", batch(b"small", key=b"k")))
+        assert (await other.ask(0, m.ApiVersionsRequest())).error_code == 0
+        if configs.get("compression_type") != codec.name.lower():
+            assert not first.done()
+        offsets = [(await each).responses[0].partition_responses[0].base_offset for each in (first, second)]
+        assert offsets == [0, 9000]
+        stored = scene.node.broker.partitions.get("t", 0).log.read_bytes(0, 1 << 30, until_offset=9000)
+        wanted = Compression.LZ4 if "compression_type" in configs else codec
+        assert read_header(stored).compression == wanted
+
+    on_broker(script)
+
+
+REFUSED_LATE = (
+    (long_batch(9000, key=None), ErrorCode.INVALID_RECORD),
+    (long_batch(9000, Compression.ZSTD, key=None), ErrorCode.INVALID_RECORD),
+    (long_batch(9000)[:-100] + bytes(100), ErrorCode.CORRUPT_MESSAGE),
+)
+
+
+@pytest.mark.parametrize(("records", "code"), REFUSED_LATE)
+def test_a_long_batch_is_refused_for_what_is_in_it(records: bytearray, code: ErrorCode) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", cleanup_policy="compact")
+        talker = await scene.connect()
+        assert (await produce(talker, "t", records)).error_code == code
+        assert (await produce(talker, "t", batch(b"a", key=b"k"))).base_offset == 0
+        assert scene.node.broker.inspection._held_bytes == 0
+
+    on_broker(script)
+
+
+def test_a_long_batch_without_its_max_timestamp_gets_it() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        records = long_batch(9000)
+        records[35:43] = b"\xff" * 8
+        from moldau.records.header import write_checksum
+
+        write_checksum(records, 0, len(records))
+        assert (await produce(talker, "t", records)).error_code == ErrorCode.NONE
+        assert (await list_offset(talker, "t", -3)).timestamp == NOW_MS + 2
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize("topic", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
+def test_a_decompression_bomb_is_refused_as_too_large(topic: dict[str, Any]) -> None:
+    bomb = build_batch([(NOW_MS, b"k", bytes(40 << 20), ())], compression=Compression.ZSTD)
+    assert len(bomb) < 10_000
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t", **topic)
+        talker = await scene.connect()
+        assert (await produce(talker, "t", bytearray(bomb))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+    on_broker(script)
+
+
+def test_a_bomb_in_a_topic_that_takes_it_unseen_does_no_harm_to_who_looks_for_a_time() -> None:
+    bomb = build_batch([(NOW_MS, b"k", bytes(40 << 20), ())], compression=Compression.ZSTD)
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a", timestamp=NOW_MS - 10))
+        assert (await produce(talker, "t", bytearray(bomb))).base_offset == 1
+        found = await list_offset(talker, "t", NOW_MS)
+        assert (found.error_code, found.offset) == (0, 1)
+
+    on_broker(script)
+
+
+def test_only_so_many_bytes_wait_to_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection_module, "HELD_BYTES_MAX", 300_000)
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t", cleanup_policy="compact")
+        records = long_batch(9000)
+        talkers = [await scene.connect() for _ in range(6)]
+        asked = [talker.begin(9, produce_request("t", bytearray(records))) for talker in talkers]
+        codes = [(await each).responses[0].partition_responses[0].error_code for each in asked]
+        assert sorted(set(codes)) == [0, ErrorCode.REQUEST_TIMED_OUT]
+        assert (await produce(talkers[0], "t", records)).error_code == 0
+
+    on_broker(script)
+
+
+# -- producers
+
+
+def test_a_flood_of_producer_ids_is_cheap_and_every_one_is_new() -> None:
+    async def script(scene: Scene) -> None:
+        talkers = [await scene.connect() for _ in range(3)]
+        before = scene.node.broker.metadata.next_offset
+        asked = [talker.begin(4, m.InitProducerIdRequest()) for talker in talkers for _ in range(1000)]
+        answers = await asyncio.gather(*asked)
+        assert len({answer.producer_id for answer in answers}) == 3000
+        assert scene.node.broker.metadata.next_offset - before <= 4
+
+    on_broker(script)
+
+
+def test_producers_of_all_logs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep_module, "PRODUCERS_MAX", 100)
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t", partitions=3)
+        talker = await scene.connect()
+        for producer_id in range(300):
+            sent = batch(
+                b"a", producer_id=producer_id, producer_epoch=0, base_sequence=0, timestamp=NOW_MS + producer_id
+            )
+            await produce(talker, "t", sent, partition=producer_id % 3)
+        await asyncio.sleep(30)
+        kept = [each.log.producers.by_id for each in scene.node.broker.partitions.all() if each.name.topic == "t"]
+        assert sum(map(len, kept)) <= 100
+        assert any(299 in each for each in kept)
+        fetched = await talker.ask(11, fetch_request("t", 0))
+        assert fetched.error_code == 0
+
+    on_broker(script)
