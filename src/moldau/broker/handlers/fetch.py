@@ -167,7 +167,6 @@ def _refused(index: int, error: KafkaError) -> Any:
         high_watermark=NO_OFFSET,
         last_stable_offset=NO_OFFSET,
         log_start_offset=NO_OFFSET,
-        aborted_transactions=[],
         records=b"",
     )
 

@@ -55,13 +55,20 @@ async def _answer(topic: str, asked: Asked, isolation_level: int, context: Reque
         timestamp, offset = await _look_up(partition, asked.timestamp, isolation_level, turn)
     except KafkaError as error:
         return Answer(partition_index=asked.partition_index, error_code=int(error.code))
-    epoch = partition.log.epochs.epoch_at(offset) if offset != NO_OFFSET else NO_EPOCH
     return Answer(
         partition_index=asked.partition_index,
         timestamp=timestamp,
         offset=offset,
-        leader_epoch=epoch,
+        leader_epoch=_epoch_at(offset, partition),
     )
+
+
+def _epoch_at(offset: int, partition: Partition) -> int:
+    """The end of the log belongs to the leader of today, though it may not have written anything yet."""
+    if offset == NO_OFFSET:
+        return NO_EPOCH
+    log = partition.log
+    return partition.leader_epoch if offset >= log.end_offset else log.epochs.epoch_at(offset)
 
 
 async def _look_up(partition: Partition, timestamp: int, isolation_level: int, turn: Turn) -> Found:

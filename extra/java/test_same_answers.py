@@ -1,0 +1,117 @@
+"""The same questions to Moldau and to Apache Kafka, byte for byte the same requests: the answers must be alike.
+
+Left out on purpose, because we know better: unknown codecs (Kafka has no code for them), trailing bytes after a batch
+(Kafka takes them), a produce request without records (Kafka never answers), isolation levels and operations that do
+not exist (Kafka says UNKNOWN_SERVER_ERROR), a partition that is asked for twice in ListOffsets, where a topic's
+retention comes from when it comes from `log.retention.hours` (Kafka does not say).
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+import questions_records
+import questions_topics
+from apache_kafka import ApacheKafka, has_java
+from asking import CLOSED, OWN, Question, Scene, Talker, differences, plain
+
+from moldau.testing import Broker
+from moldau.wire.messages import CreateTopicsRequest, InitProducerIdRequest, ListOffsetsRequest
+
+pytestmark = [pytest.mark.skipif(not has_java, reason="needs java and `mvn package`"), pytest.mark.proves("A1")]
+
+QUESTIONS: Final[dict[str, Sequence[Question]]] = {
+    "produce": questions_records.PRODUCE,
+    "fetch": questions_records.FETCH,
+    "list offsets": questions_records.LIST_OFFSETS,
+    "epochs": questions_records.EPOCHS,
+    "delete records": questions_records.DELETE_RECORDS,
+    "producer ids": questions_records.PRODUCER_IDS,
+    "metadata": questions_topics.METADATA,
+    "create": questions_topics.CREATE,
+    "grow": questions_topics.GROW,
+    "delete": questions_topics.DELETE_TOPICS,
+    "describe": questions_topics.DESCRIBE,
+    "alter": questions_topics.ALTER,
+    "change": questions_topics.CHANGE,
+    "cluster": questions_topics.CLUSTER,
+}
+COORDINATOR_LOADS: Final = 14
+PARTITIONS: Final = 2
+WAIT_S: Final = 30.0
+_numbers = itertools.count(1)
+
+
+class Asked:
+    """A broker that is asked, with a topic of its own for the questions."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._servers = bootstrap_servers
+        self._talker = Talker(bootstrap_servers)
+        self._topic = topic
+        self._topic_id = self._create()
+        self.answer(questions_records.SOME_RECORDS, 9, "")
+
+    def _create(self) -> bytes:
+        wanted = CreateTopicsRequest.CreatableTopic(name=self._topic, num_partitions=PARTITIONS, replication_factor=1)
+        answer = self._talker.ask(7, CreateTopicsRequest(timeout_ms=10_000, topics=[wanted]))
+        assert answer.topics[0].error_code == 0, answer
+        self._wait_until_it_is_there()
+        topic_id: bytes = answer.topics[0].topic_id
+        return topic_id
+
+    def _wait_until_it_is_there(self) -> None:
+        """Apache Kafka answers before its broker leads the topic, or can give out producer ids."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not (self._leads() and self._gives_producer_ids()):
+            assert time.monotonic() < deadline_s, f"{self._topic} is not there"
+
+    def _leads(self) -> bool:
+        asked = [ListOffsetsRequest.ListOffsetsPartition(partition_index=index) for index in range(PARTITIONS)]
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=self._topic, partitions=asked)]
+        answer = self._talker.ask(7, ListOffsetsRequest(replica_id=-1, topics=topics))
+        return all(each.error_code == 0 for each in answer.topics[0].partitions)
+
+    def _gives_producer_ids(self) -> bool:
+        answer = self._talker.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        return bool(answer.error_code != COORDINATOR_LOADS)
+
+    def answer(self, question: Question, version: int, unused: str) -> Any:
+        request = question.request(Scene(version, self._topic, self._topic_id, unused))
+        answer = self._talker.ask(version, request)
+        if answer is CLOSED:
+            self._talker.close()
+            self._talker = Talker(self._servers)
+        return plain(answer, OWN | question.own)
+
+    def close(self) -> None:
+        self._talker.close()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Ours and theirs."""
+    folder = tmp_path_factory.mktemp("kafka") / "data"
+    with ApacheKafka(folder) as kafka, Broker(settings={"moldau.metrics.listener": ""}) as broker:
+        yield broker.bootstrap_servers, kafka.bootstrap_servers
+        assert "bug" not in broker.log
+
+
+@pytest.mark.parametrize("about", QUESTIONS)
+def test_the_answers_are_alike(servers: tuple[str, str], about: str) -> None:
+    topic = f"questions-{next(_numbers)}"
+    ours, theirs = (Asked(each, topic) for each in servers)
+    found = []
+    for question in QUESTIONS[about]:
+        for version in question.versions:
+            unused = f"unused-{next(_numbers)}"
+            ask = question, version, unused
+            found += [
+                f"{question.name}, version {version}: {line}"
+                for line in differences(ours.answer(*ask), theirs.answer(*ask))
+            ]
+    ours.close()
+    theirs.close()
+    assert not found, "\n".join(found)
