@@ -190,10 +190,10 @@ class TestAdmins:
         consumer = Consumer(scene, "m", "a").join()
         scene.commit(1, member_id="m", generation=1, topic="a")
         scene.commit(1, member_id="m", generation=1, topic="old")
-        for _ in range(3):
-            assert scene.committed("old") == 1
-            scene.pass_time(30_000)
-            consumer.beat()
+        scene.pass_time(40_000)
+        consumer.beat()
+        assert scene.committed("old") == 1
+        scene.pass_time(40_000)
         assert (scene.committed("a"), scene.committed("old")) == (1, None)
 
     def test_an_error_says_who_is_no_member(self) -> None:

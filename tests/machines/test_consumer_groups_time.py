@@ -57,6 +57,12 @@ class TestStaticMembers:
             "member.",
         )
 
+    def test_who_asks_again_to_join_is_not_in_its_own_way(self) -> None:
+        scene = ConsumerScene(a=4)
+        one = Consumer(scene, "m1", "a", instance_id="one").join()
+        assert one.join().count == 4
+        assert scene.consumer_group().epoch == 1
+
     def test_who_was_replaced_is_fenced(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m1", "a", instance_id="one").join()

@@ -89,7 +89,10 @@ def comer(group: ConsumerGroup, request: Request, member_id: str) -> Comer:
     if there is None:
         known = group.members.get(member_id)
         return newcomer(member_id) if known is None else Comer(known)
-    if not there.is_classic and there.epoch != STATIC_LEAVING_EPOCH:
+    is_away = there.epoch == STATIC_LEAVING_EPOCH
+    if there.member_id == member_id and not is_away:  # it asks again, because the answer was lost or it was fenced
+        return Comer(there)
+    if not there.is_classic and not is_away:
         raise UnreleasedInstanceId(
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
             f"is owned by {there.member_id} member."

@@ -1,0 +1,347 @@
+"""Consumer groups under anything that may happen: members of both protocols, lost answers, slow revocations, failovers.
+
+Whatever happens, no partition is read by two members at once, epochs only grow, and what is read back from the log is
+what was there. When it is quiet again, everything settles.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from consumer_scene import ClassicConsumer, ConsumerScene, as_owned, owned_subscription
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from moldau.machines.groups import GroupSettings
+from moldau.machines.groups.consumer.group import ConsumerGroup
+from moldau.machines.groups.consumer.member import MemberState
+from moldau.machines.groups.consumer.partitions import each_partition
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import TopicId
+from moldau.wire import messages
+
+NAMES = ["a1", "a2", "b1"]
+MEMBERS = 5
+CLASSIC_MEMBERS = 2
+STARTS_OVER = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+
+Partition = tuple[TopicId, int]
+subscriptions = st.sets(st.sampled_from(NAMES)).map(sorted)
+patterns = st.sampled_from(["", "", "a*", "b*"])
+
+
+class Reader:
+    """A consumer that takes its time: it reads what it holds until it has let go of it, whatever it was told."""
+
+    def __init__(self, scene: ConsumerScene, member_id: str, instance_id: str | None) -> None:
+        self.scene = scene
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.names: list[str] = []
+        self.regex = ""
+        self.epoch = 0
+        self.held: set[Partition] = set()  # what it reads
+        self.told: set[Partition] = set()  # what it should read
+        self.is_telling = True  # whether the coordinator must hear what it reads
+        self.is_unsure = False  # whether an answer was lost, so that it must tell everything
+
+    def join(self, names: list[str], regex: str, *, is_answer_lost: bool = False) -> None:
+        self.names, self.regex, self.epoch, self.held, self.told = names, regex, 0, set(), set()
+        self._send(
+            is_answer_lost=is_answer_lost,
+            rebalance_timeout_ms=20_000,
+            subscribed_topic_names=names,
+            subscribed_topic_regex=regex,
+            topic_partitions=[],
+        )
+
+    def beat(self, *, is_answer_lost: bool = False, **fields: Any) -> None:
+        if self.epoch == 0:
+            self.join(self.names, self.regex, is_answer_lost=is_answer_lost)
+            return
+        if self.is_unsure:
+            fields = {
+                "rebalance_timeout_ms": 20_000,
+                "subscribed_topic_names": self.names,
+                "subscribed_topic_regex": self.regex,
+                **fields,
+            }
+        if self.is_telling or self.is_unsure:
+            held: dict[TopicId, list[int]] = {}
+            for topic_id, index in self.held:
+                held.setdefault(topic_id, []).append(index)
+            fields["topic_partitions"] = as_owned(held)
+        self._send(is_answer_lost=is_answer_lost, **fields)
+
+    def subscribe(self, names: list[str], regex: str) -> None:
+        self.names, self.regex = names, regex
+        self.beat(subscribed_topic_names=names, subscribed_topic_regex=regex)
+
+    def let_go(self) -> None:
+        """Stop reading what is no longer its own, begin with what is."""
+        if self.held != self.told:
+            self.held, self.is_telling = set(self.told), True
+
+    def _send(self, *, is_answer_lost: bool, **fields: Any) -> None:
+        try:
+            response = self.scene.beat(self.member_id, self.epoch, instance_id=self.instance_id, **fields)
+        except KafkaError as refusal:
+            assert refusal.code in STARTS_OVER, refusal
+            self.epoch, self.held, self.told = 0, set(), set()
+            return
+        self.is_unsure = is_answer_lost
+        if not is_answer_lost:
+            self._take(response)
+
+    def _take(self, response: messages.ConsumerGroupHeartbeatResponse) -> None:
+        self.epoch, self.is_telling = response.member_epoch, False
+        if response.assignment is not None:
+            parts = response.assignment.topic_partitions
+            self.told = {(TopicId(each.topic_id), index) for each in parts for index in each.partitions}
+
+
+class Veteran(ClassicConsumer):
+    """A classic member that may be slow, and starts over when it is told that nobody knows it."""
+
+    def reads(self) -> set[Partition]:
+        ids = self.ids
+        return {(ids[name], index) for name, indexes in self.owned.items() for index in indexes}
+
+    ids: dict[str, TopicId]
+
+    def step(self) -> None:
+        error = self.scene.heartbeat(self.member_id, self.generation)
+        if error == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.rejoin()
+        elif error != ErrorCode.NONE:
+            self.forget()
+
+    def rejoin(self) -> None:
+        ticket = self.send_join()
+        if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = self.scene.answers[ticket].member_id
+            ticket = self.send_join()
+        if self.scene.error(ticket) != ErrorCode.NONE:
+            self.forget()
+            return
+        self.member_id, self.generation = self.scene.answers[ticket].member_id, self.scene.answers[ticket].generation_id
+        if self.sync() == ErrorCode.NONE:
+            self.ids = {name: topic.topic_id for name, topic in self.scene.image.topics.items()}
+
+    def forget(self) -> None:
+        self.member_id, self.generation, self.owned = "", -1, {}
+
+
+class GroupLife(RuleBasedStateMachine):
+    """One group, some members, some topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"))
+        self.readers: dict[str, Reader] = {}
+        self.veterans: list[Veteran] = []
+        self.epoch = 0
+        self.born = 0
+
+    @property
+    def group(self) -> ConsumerGroup | None:
+        return self.scene.machine.state.consumer.get("g")
+
+    def has_members(self) -> bool:
+        return self.group is not None and not self.group.is_empty
+
+    # What happens
+
+    @initialize(counts=st.lists(st.integers(0, 4), min_size=len(NAMES), max_size=len(NAMES)))
+    def topics(self, counts: list[int]) -> None:
+        self.scene.set_topics(**{name: count for name, count in zip(NAMES, counts, strict=True) if count})
+
+    @rule(number=st.integers(0, MEMBERS - 1), names=subscriptions, regex=patterns, is_answer_lost=st.booleans())
+    def join(self, number: int, names: list[str], regex: str, is_answer_lost: bool) -> None:
+        name = f"m{number}"
+        if name not in self.readers:
+            self.born += 1
+            instance_id = f"i{number}" if number < 2 else None
+            reader = Reader(self.scene, f"{name}-{self.born}", instance_id)
+            try:
+                reader.join(names, regex, is_answer_lost=is_answer_lost)
+            except AssertionError as refused:  # the instance is not released yet: this one gives up
+                assert "cannot join the group because the instance id" in str(refused)  # noqa: PT017
+                return
+            self.readers[name] = reader
+
+    @rule(number=st.integers(0, MEMBERS - 1), is_answer_lost=st.booleans())
+    def beat(self, number: int, is_answer_lost: bool) -> None:
+        self._with(number, lambda reader: reader.beat(is_answer_lost=is_answer_lost))
+
+    @rule(number=st.integers(0, MEMBERS - 1))
+    def let_go(self, number: int) -> None:
+        self._with(number, Reader.let_go)
+
+    @rule(number=st.integers(0, MEMBERS - 1), names=subscriptions, regex=patterns)
+    def subscribe(self, number: int, names: list[str], regex: str) -> None:
+        self._with(number, lambda reader: reader.subscribe(names, regex))
+
+    @rule(number=st.integers(0, MEMBERS - 1), is_for_good=st.booleans())
+    def leave(self, number: int, is_for_good: bool) -> None:
+        reader = self.readers.pop(f"m{number}", None)
+        if reader is not None and reader.epoch > 0:
+            epoch = -1 if is_for_good or reader.instance_id is None else -2
+            self.scene.refusal(reader.member_id, epoch, instance_id=reader.instance_id)
+
+    @rule(number=st.integers(0, MEMBERS - 1))
+    def crash(self, number: int) -> None:
+        self.readers.pop(f"m{number}", None)
+
+    @precondition(has_members)
+    @rule(names=subscriptions, is_cooperative=st.booleans())
+    def classic_join(self, names: list[str], is_cooperative: bool) -> None:
+        if len(self.veterans) < CLASSIC_MEMBERS:
+            veteran = Veteran(self.scene, *names, is_cooperative=is_cooperative)
+            veteran.rejoin()
+            self.veterans.append(veteran)
+
+    @precondition(lambda self: self.veterans and self.has_members())
+    @rule(data=st.data())
+    def classic_beat(self, data: st.DataObject) -> None:
+        veteran = data.draw(st.sampled_from(self.veterans))
+        if veteran.member_id:
+            veteran.step()
+        else:
+            veteran.rejoin()
+
+    @precondition(lambda self: self.veterans)
+    @rule()
+    def classic_leave(self) -> None:
+        veteran = self.veterans.pop()
+        if veteran.member_id and self.has_members():
+            self.scene.leave((veteran.member_id, None))
+
+    @rule(name=st.sampled_from(NAMES), more=st.integers(1, 3))
+    def grow(self, name: str, more: int) -> None:
+        topic = self.scene.image.topics.get(name)
+        self.scene.add_topics(**{name: (len(topic.partitions) if topic else 0) + more})
+
+    @rule(name=st.sampled_from(NAMES))
+    def drop(self, name: str) -> None:
+        self.scene.drop_topic(name)
+
+    @rule(seconds=st.sampled_from([1, 5, 11, 21, 46]))
+    def wait(self, seconds: int) -> None:
+        self.scene.pass_time(1_000 * seconds)
+
+    @rule()
+    def fail_over(self) -> None:
+        before = self.scene.machine.state
+        self.scene.elect()
+        assert self.scene.machine.state == before
+
+    def _with(self, number: int, act: Callable[[Reader], None]) -> None:
+        reader = self.readers.get(f"m{number}")
+        if reader is not None:
+            act(reader)
+
+    # What always holds
+
+    @invariant()
+    def no_partition_is_read_twice(self) -> None:
+        if self.group is None:
+            return
+        reading = [reader.held for reader in self.readers.values() if self._is_member(reader.member_id, reader.epoch)]
+        reading += [each.reads() for each in self.veterans if self._is_member(each.member_id, each.generation)]
+        assert sum(map(len, reading)) == len(set().union(*reading))
+
+    def _is_member(self, member_id: str, epoch: int) -> bool:
+        """Whoever was fenced is told with its next heartbeat, and cannot commit until then."""
+        return self.group is not None and member_id in self.group.members and epoch > 0
+
+    @invariant()
+    def the_coordinator_knows_who_holds_what(self) -> None:
+        if self.group is None:
+            return
+        held = [
+            ((topic_id, index), member.member_id)
+            for member in self.group.members.values()
+            for holding in (member.assigned, member.revoking)
+            for topic_id, index in each_partition(holding)
+        ]
+        assert len(held) == len(dict(held))
+        owners = {
+            (topic_id, index): owner
+            for topic_id, owners in self.group.owners.items()
+            for index, owner in owners.items()
+        }
+        assert owners == dict(held)
+        for reader in self.readers.values():
+            if self._is_member(reader.member_id, reader.epoch):
+                assert reader.held <= {partition for partition, owner in held if owner == reader.member_id}
+
+    @invariant()
+    def epochs_only_grow(self) -> None:
+        if self.group is None:
+            self.epoch = 0
+            return
+        assert self.group.epoch >= self.epoch
+        assert self.group.assignment_epoch <= self.group.epoch
+        assert all(member.epoch <= self.group.assignment_epoch for member in self.group.members.values())
+        self.epoch = self.group.epoch
+
+    @invariant()
+    def a_target_gives_every_partition_once(self) -> None:
+        group = self.group
+        if group is not None and group.members and group.epoch == group.assignment_epoch:
+            meant = [partition for target in group.targets.values() for partition in each_partition(target)]
+            assert len(meant) == len(set(meant))
+            assert group.targets.keys() <= group.members.keys()
+
+    # When it is quiet again
+
+    def teardown(self) -> None:
+        self._check_compacted_log()
+        for _ in range(6):
+            self._let_everybody_beat()
+            self.scene.pass_time(11_000)  # whoever is gone expires, and patterns find new topics
+        for _ in range(6):
+            self._let_everybody_beat()
+        self._check_settled()
+
+    def _let_everybody_beat(self) -> None:
+        for reader in self.readers.values():
+            reader.beat()
+            reader.let_go()
+            reader.beat()
+        for veteran in self.veterans:
+            if self.has_members():
+                veteran.step() if veteran.member_id else veteran.rejoin()
+
+    def _check_compacted_log(self) -> None:
+        """What compaction leaves leads to the same state as everything that was written."""
+        newest = {key: value for key, value in self.scene.log}
+        order = sorted(newest, key=lambda key: max(n for n, (each, _) in enumerate(self.scene.log) if each == key))
+        whole = self.scene.machine.state
+        self.scene.log = [(key, newest[key]) for key in order if newest[key] is not None]
+        self.scene.elect()
+        assert self.scene.machine.state == whole
+
+    def _check_settled(self) -> None:
+        group = self.group
+        if group is None or group.is_empty:
+            return
+        assert all(member.is_reconciled_to(group.epoch) for member in group.members.values())
+        assert group.state == "Stable"
+        expected = {
+            (topic.topic_id, index)
+            for name in group.subscribed_topics()
+            if (topic := self.scene.image.topics.get(name)) is not None
+            for index in range(len(topic.partitions))
+        }
+        read = set().union(*(each.held for each in self.readers.values()), *(each.reads() for each in self.veterans))
+        assert read == expected
+        assert all(member.state is MemberState.STABLE for member in group.members.values())
+
+
+GroupLife.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroupLife = pytest.mark.proves("C2", "C5")(GroupLife.TestCase)
+
+assert owned_subscription  # what classic members say of themselves
