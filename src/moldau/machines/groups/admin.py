@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.machines.groups.classic.group import ClassicGroup, Member, Phase
 from moldau.machines.groups.group import Group
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import GroupIdNotFound
 from moldau.wire import messages
 
 Listed = messages.ListGroupsResponse.ListedGroup
@@ -36,11 +36,12 @@ def described(group_id: str, group: ClassicGroup | None, api_version: int) -> De
     if group is None:
         if api_version < KNOWS_MISSING_GROUPS_FROM:
             return Described(group_id=group_id, group_state=Phase.DEAD.value)
+        refusal = GroupIdNotFound(f"Group {group_id} not found.")
         return Described(
             group_id=group_id,
             group_state=Phase.DEAD.value,
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} not found.",
+            error_code=refusal.code,
+            error_message=refusal.message,
         )
     is_stable = group.phase is Phase.STABLE
     return Described(

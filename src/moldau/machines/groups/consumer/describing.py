@@ -8,7 +8,7 @@ from moldau.machines.groups.consumer.member import Member
 from moldau.machines.groups.consumer.partitions import Assignment, Holding
 from moldau.machines.groups.consumer.targets import preferred_assignor
 from moldau.machines.metadata.image import MetadataImage
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import GroupIdNotFound
 from moldau.wire import messages
 
 Described = messages.ConsumerGroupDescribeResponse.DescribedGroup
@@ -23,7 +23,8 @@ CONSUMER_MEMBER: Final = 1
 def missing(group_id: str, *, is_other: bool) -> Described:
     """There is no such group, or it is of another type."""
     words = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
-    return Described(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=words)
+    refusal = GroupIdNotFound(words)
+    return Described(group_id=group_id, error_code=refusal.code, error_message=refusal.message)
 
 
 def described(group: ConsumerGroup, image: MetadataImage, assignors: Sequence[str]) -> Described:
