@@ -199,6 +199,15 @@ class TestAGroupThatIsFull:
         assert [scene.error(each) for each in tickets[:2]] == [0, 0]
         assert list(scene.group().members) == ids[:2]
 
+    def test_does_not_wait_for_whoever_it_refused(self) -> None:
+        scene = Scene(GroupSettings(group_max_size=2))
+        (leader,) = scene.settle()
+        one, two = scene.new_id(), scene.new_id()
+        tickets = [scene.send_join(one), scene.send_join(leader)]
+        assert set(tickets) == scene.waiting
+        assert scene.error(scene.send_join(two)) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert [scene.answers[each].generation_id for each in tickets] == [2, 2]
+
     def test_lets_a_member_that_waits_ask_again(self) -> None:
         scene = Scene(GroupSettings(group_max_size=1))
         member_id, first = scene.enter()
