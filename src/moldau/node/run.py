@@ -65,7 +65,8 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
     if lifeline is not None:
         _watch(lifeline, end)
     node = Node(configuration, system_ports(configuration), on_failure=fail, process_lines=process_lines)
-    await node.start()
+    if not await _started(node, ended):
+        return
     # What is loaded now stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -74,6 +75,20 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
     )
     await ended  # raises the failure, if that is what ended it: then nothing may be marked as clean
     await node.stop()
+
+
+async def _started(node: Node, ended: "asyncio.Future[None]") -> bool:
+    """Start the node, unless it is told to end meanwhile: bringing back a large log may take a while."""
+    starting = asyncio.get_running_loop().create_task(node.start())
+    await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if not starting.cancelled():
+        starting.result()  # raises what kept it from starting
+        return True
+    ended.result()
+    return False
 
 
 def _watch(lifeline: int, end: Callable[[], None]) -> None:

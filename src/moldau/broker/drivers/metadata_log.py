@@ -175,6 +175,8 @@ class MetadataLog:
         self.bytes_since_snapshot = 0
         while (found := self._open_log.read(offset, READ_BYTES)) is not None:
             batches = await self._executor.run(found.read)
+            if len(batches) < len(found):
+                raise StorageFailed(f"{self.folder} ends {len(found) - len(batches)} bytes before it should")
             self.bytes_since_snapshot += len(batches)
             yield read_records(batches)
             for header, _ in iterate_batches(batches):
