@@ -18,14 +18,13 @@ LIST = ROOT / "tools/mutants.toml"
 RECORD = ROOT / "docs/mutants.json"
 TEST_SECONDS_MAX = 180
 TESTS_FAILED = 1  # pytest's exit code; the others mean that no test ran to a verdict
+SKIPPED = -1  # ours: the test needs something that this machine does not have
+CAUGHT, LEFT_OUT = "caught", "left out, its test cannot run here"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One bug: in `file`, `search` becomes `replace`, and `test` must then fail.
-
-    A test that runs a program which not every machine has says so in `needs`; elsewhere its record stays as it is.
-    """
+    """One bug: in `file`, `search` becomes `replace`, and `test` must then fail."""
 
     name: str
     code: str
@@ -34,11 +33,6 @@ class Mutant:
     search: str
     replace: str
     test: str
-    needs: str = ""
-
-    @property
-    def can_run(self) -> bool:
-        return not self.needs or shutil.which(self.needs) is not None
 
     @property
     def digest(self) -> str:
@@ -80,46 +74,44 @@ def recorded() -> set[str]:
 
 
 def run_test(test: str, source: Path) -> int:
-    """pytest's exit code for one test with the product taken from `source`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    """pytest's exit code for one test with the product taken from `source`, or `SKIPPED`."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", test]
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     try:
         result = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, timeout=TEST_SECONDS_MAX, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TEST_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
         return TESTS_FAILED
-    return result.returncode
+    return SKIPPED if result.returncode == 0 and " passed" not in result.stdout else result.returncode
 
 
 def verdict(mutant: Mutant, source: Path, passing: set[str]) -> str:
-    """Empty if the test passes on the clean copy and fails on the broken one; otherwise what went wrong."""
+    """`CAUGHT` if the test passes on the clean copy and fails on the broken one; otherwise what went wrong."""
     path = source / Path(mutant.file).relative_to("src")
     clean = path.read_text()
-    if mutant.test not in passing and run_test(mutant.test, source) != 0:
-        return "the test fails without the bug too"
+    if mutant.test not in passing and (code := run_test(mutant.test, source)) != 0:
+        return LEFT_OUT if code == SKIPPED else "the test fails without the bug too"
     passing.add(mutant.test)
     try:
         path.write_text(apply(mutant, clean))
         code = run_test(mutant.test, source)
     finally:
         path.write_text(clean)
-    return {TESTS_FAILED: "", 0: "NOT caught: the test still passes"}.get(code, f"pytest could not run it ({code})")
+    return {TESTS_FAILED: CAUGHT, 0: "NOT caught: the test still passes"}.get(code, f"pytest could not run it ({code})")
 
 
-def hunt(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """Try each mutant and say how it went; those that were caught come back."""
-    caught = []
+def hunt(mutants: Sequence[Mutant]) -> dict[Mutant, str]:
+    """Try each mutant and say how it went."""
+    verdicts: dict[Mutant, str] = {}
     passing: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in mutants:
-            problem = verdict(mutant, source, passing)
-            print(f"{mutant.code:3} {problem or 'caught'}: {mutant.name}", flush=True)
-            if not problem:
-                caught.append(mutant)
-    return caught
+            verdicts[mutant] = verdict(mutant, source, passing)
+            print(f"{mutant.code:3} {verdicts[mutant]}: {mutant.name}", flush=True)
+    return verdicts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,16 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [
         mutant
         for mutant in mutants
-        if mutant.can_run
-        and not (options.new and mutant.digest in before)
+        if not (options.new and mutant.digest in before)
         and (not words or any(word == mutant.code or word in mutant.name for word in words))
     ]
-    caught = {mutant.digest for mutant in hunt(chosen)}
-    missed = {mutant.digest for mutant in chosen} - caught
+    verdicts = hunt(chosen)
+    caught = {mutant.digest for mutant, said in verdicts.items() if said == CAUGHT}
+    missed = {mutant.digest for mutant, said in verdicts.items() if said not in (CAUGHT, LEFT_OUT)}
     known = (before - missed) | caught
     rows = [mutant.row for mutant in mutants if mutant.digest in known]
     RECORD.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"{len(caught)} of {len(chosen)} mutants caught")
+    print(f"{len(caught)} mutants caught, {len(missed)} not, {len(chosen) - len(caught) - len(missed)} left out")
     return 1 if missed else 0
 
 

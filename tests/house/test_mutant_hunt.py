@@ -20,6 +20,10 @@ def test_it_is_there():
 
 def test_it_never_passes():
     raise AssertionError
+
+def test_it_needs_a_machine_that_is_not_here():
+    import pytest
+    pytest.skip("not here")
 """
 
 
@@ -45,7 +49,20 @@ def mutant(test: str, replace: str = "x * 3") -> Mutant:
 
 
 def test_only_a_test_that_passes_clean_and_fails_broken_catches(project: Path) -> None:
-    good = mutant("test_it_doubles")
-    tried = [good, mutant("test_it_is_there"), mutant("test_it_never_passes"), mutant("test_that_is_not_there")]
-    assert mutants.hunt(tried) == [good]
+    verdicts = mutants.hunt(
+        [
+            mutant("test_it_doubles"),
+            mutant("test_it_is_there"),
+            mutant("test_it_never_passes"),
+            mutant("test_it_needs_a_machine_that_is_not_here"),
+            mutant("test_that_is_not_there"),
+        ]
+    )
+    assert list(verdicts.values()) == [
+        mutants.CAUGHT,
+        "NOT caught: the test still passes",
+        "the test fails without the bug too",
+        mutants.LEFT_OUT,
+        "the test fails without the bug too",
+    ]
     assert (project / "src/counting.py").read_text() == CODE
