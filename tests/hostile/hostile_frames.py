@@ -46,7 +46,7 @@ class ReachingSamples(Samples):
         """A batch that is right, one whose checksum is right and the rest is not, or anything."""
         codec = Compression(self.random.randrange(5))
         count = self.random.choice((1, 2, 30))
-        producer = {"producer_id": self.random.randrange(5), "producer_epoch": 0, "base_sequence": 0}
+        producer: dict[str, Any] = {"producer_id": self.random.randrange(5), "producer_epoch": 0, "base_sequence": 0}
         records = [(1_700_000_000_000, b"key", b"value" * 10, ()) for _ in range(count)]
         batch = build_batch(records, compression=codec, **(producer if self.random.random() < 0.5 else {}))
         if self.random.random() < 0.5:
