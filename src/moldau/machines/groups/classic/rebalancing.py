@@ -22,7 +22,6 @@ def rebalance(group: ClassicGroup, draft: Draft) -> None:
 def prepare(group: ClassicGroup, draft: Draft) -> None:
     """From now on members join anew. One that was empty waits a little, so that more can come at once."""
     refuse_syncs(group, draft, ErrorCode.REBALANCE_IN_PROGRESS)
-    group.unsynced.clear()
     draft.cancel_timer(SyncDue(group.group_id))
     group.is_initial = group.phase is Phase.EMPTY
     group.phase = Phase.PREPARING
