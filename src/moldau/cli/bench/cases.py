@@ -25,7 +25,10 @@ END_TO_END: Final = LatencyCase(Shape(149, 100), bytes_per_s=5e6, seconds=2.0)
 COMPACTED_BYTES: Final = 1 * GiB
 
 
-def produce_case(records: int, value_bytes: int, in_flight: int) -> ProduceCase:
+def produce_case(records: int, value_bytes: int) -> ProduceCase:
     """A load of one's own."""
-    name = f"produce {records} x {value_bytes} B"
-    return ProduceCase(name, Shape(records, value_bytes), replace(_BATCHES, in_flight=in_flight))
+    return ProduceCase(f"produce {records} x {value_bytes} B", Shape(records, value_bytes), _BATCHES)
+
+
+def with_in_flight(case: ProduceCase, in_flight: int) -> ProduceCase:
+    return replace(case, load=replace(case.load, in_flight=in_flight))

@@ -137,9 +137,9 @@ def produce(
     from moldau.cli.bench.session import session
     from moldau.cli.bench.targets import verdicts
 
-    wanted = cases.PRODUCE_CASES if batch is None else [cases.produce_case(batch, value_bytes, in_flight)]
+    wanted = [cases.produce_case(batch, value_bytes)] if batch is not None else cases.PRODUCE_CASES
     with progress() as tell, session(plan, tell) as bench:
-        measured = run_produce(bench, wanted)
+        measured = run_produce(bench, [cases.with_in_flight(each, in_flight) for each in wanted])
     _show(measured, verdicts(measured), json)
 
 
