@@ -198,6 +198,15 @@ class TestRefusing:
         scene.add_topics(c=1)
         assert scene.refusal("m", 1, owned={"a": [0], "c": [0]})[0] == ErrorCode.FENCED_MEMBER_EPOCH
 
+    def test_two_epochs_behind_are_not_forgiven(self) -> None:
+        scene = ConsumerScene(a=1)
+        consumer = Consumer(scene, "m", "a").join()
+        for count in (2, 3):
+            scene.add_topics(a=count)
+            consumer.beat()
+        assert consumer.epoch == 3
+        assert scene.refusal("m", 1, owned={"a": [0]})[0] == ErrorCode.FENCED_MEMBER_EPOCH
+
     def test_a_member_in_a_state_of_a_later_version_begins_anew(self) -> None:
         scene = ConsumerScene(a=1)
         consumer = Consumer(scene, "m", "a").join()

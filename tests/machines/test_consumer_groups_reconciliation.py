@@ -1,0 +1,119 @@
+"""The steps of a single member towards its target, one by one."""
+
+import pytest
+
+from moldau.machines.groups.consumer.member import Member, MemberState
+from moldau.machines.groups.consumer.reconciliation import Owned, Surroundings, Target, reconcile
+from moldau.model.errors import FencedMemberEpoch
+from moldau.model.ids import TopicId
+
+A, B = TopicId(b"a" * 16), TopicId(b"b" * 16)
+STABLE, UNREVOKED, UNRELEASED = (
+    MemberState.STABLE,
+    MemberState.UNREVOKED_PARTITIONS,
+    MemberState.UNRELEASED_PARTITIONS,
+)
+
+
+def member(state: MemberState = STABLE, epoch: int = 1, **held: list[int]) -> Member:
+    """A member with partitions of topic A, assigned and on their way out, all given in epoch 1."""
+    assigned = {A: dict.fromkeys(held["assigned"], 1)} if held.get("assigned") else {}
+    revoking = {A: dict.fromkeys(held["revoking"], 1)} if held.get("revoking") else {}
+    return Member("m", epoch=epoch, previous_epoch=epoch, state=state, assigned=assigned, revoking=revoking)
+
+
+def around(
+    *,
+    owned: Owned | None = None,
+    taken: tuple[int, ...] = (),
+    readable: frozenset[TopicId] = frozenset({A, B}),
+    is_subscription_new: bool = False,
+) -> Surroundings:
+    return Surroundings(readable, lambda _, index: index not in taken, owned, is_subscription_new)
+
+
+def test_a_stable_member_in_the_targets_epoch_is_left_alone() -> None:
+    stable = member(assigned=[0])
+    assert reconcile(stable, Target(1, {A: {0, 1}}), around()) is stable
+
+
+def test_what_is_free_comes_at_once_with_the_epoch_in_which_it_came() -> None:
+    after = reconcile(member(assigned=[0]), Target(2, {A: {0, 1}}), around())
+    assert (after.state, after.epoch, after.previous_epoch) == (STABLE, 2, 1)
+    assert after.assigned == {A: {0: 1, 1: 2}}
+
+
+def test_what_another_holds_is_waited_for_in_the_new_epoch() -> None:
+    after = reconcile(member(assigned=[0]), Target(2, {A: {0, 1, 2}}), around(taken=(1,)))
+    assert (after.state, after.epoch, after.assigned) == (UNRELEASED, 2, {A: {0: 1, 2: 2}})
+    assert reconcile(after, Target(2, {A: {0, 1, 2}}), around(taken=(1,))) is after
+    done = reconcile(after, Target(2, {A: {0, 1, 2}}), around())
+    assert (done.state, done.assigned) == (STABLE, {A: {0: 1, 1: 2, 2: 2}})
+
+
+def test_what_must_go_goes_first_and_the_epoch_waits() -> None:
+    after = reconcile(member(assigned=[0, 1]), Target(2, {A: {1, 2}}), around(owned=[(A, [0, 1])]))
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {A: {1: 1}}, {A: {0: 1}})
+
+
+def test_a_member_that_stopped_already_need_not_say_it_again() -> None:
+    after = reconcile(member(assigned=[0, 1]), Target(2, {A: {1, 2}}), around(owned=[(A, [1])]))
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 2, {A: {1: 1, 2: 2}}, {})
+
+
+@pytest.mark.parametrize("owned", [None, [(A, [0, 1])]])
+def test_until_it_says_that_it_stopped_nothing_happens(owned: Owned | None) -> None:
+    revoking = member(UNREVOKED, assigned=[1], revoking=[0])
+    assert reconcile(revoking, Target(2, {A: {1, 2}}), around(owned=owned)) is revoking
+
+
+def test_when_it_stopped_it_goes_on_to_the_newest_target() -> None:
+    revoking = member(UNREVOKED, assigned=[1], revoking=[0])
+    after = reconcile(revoking, Target(5, {A: {1, 2}}), around(owned=[(A, [1])]))
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 5, {A: {1: 1, 2: 5}}, {})
+
+
+def test_which_may_want_more_of_it() -> None:
+    revoking = member(UNREVOKED, assigned=[1], revoking=[0])
+    after = reconcile(revoking, Target(5, {A: {2}}), around(owned=[(A, [1])]))
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {}, {A: {1: 1}})
+
+
+def test_what_it_gave_up_may_come_back_as_something_new() -> None:
+    revoking = member(UNREVOKED, assigned=[1], revoking=[0])
+    after = reconcile(revoking, Target(5, {A: {0, 1}}), around(owned=[(A, [1])]))
+    assert after.assigned == {A: {0: 5, 1: 1}}
+
+
+def test_topics_that_it_no_longer_reads_are_not_given_whatever_the_target_says() -> None:
+    after = reconcile(member(), Target(2, {A: {0}, B: {0}}), around(readable=frozenset({B})))
+    assert after.assigned == {B: {0: 2}}
+
+
+@pytest.mark.parametrize("state", [STABLE, UNREVOKED])
+def test_a_new_subscription_takes_topics_away_before_there_is_a_target_for_it(state: MemberState) -> None:
+    before = member(state, assigned=[0, 1], revoking=[2] if state is UNREVOKED else [])
+    said = around(owned=[(A, [0, 1, 2])], readable=frozenset({B}), is_subscription_new=True)
+    after = reconcile(before, Target(1, {A: {0, 1}}), said)
+    expected = {0: 1, 1: 1, 2: 1} if state is UNREVOKED else {0: 1, 1: 1}
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {}, {A: expected})
+
+
+def test_a_new_subscription_to_the_same_topics_changes_nothing() -> None:
+    before = member(assigned=[0, 1])
+    assert reconcile(before, Target(1, {A: {0, 1}}), around(is_subscription_new=True)) is before
+
+
+def test_topics_that_it_stopped_reading_before_it_said_so_are_just_gone() -> None:
+    before = member(assigned=[0, 1])
+    after = reconcile(before, Target(1, {}), around(owned=[], readable=frozenset({B}), is_subscription_new=True))
+    assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 1, {}, {})
+
+
+def test_a_member_in_an_unknown_state_begins_anew_once_it_has_nothing() -> None:
+    unknown = member(MemberState.UNKNOWN, assigned=[0])
+    for owned in (None, [(A, [0])]):
+        with pytest.raises(FencedMemberEpoch):
+            reconcile(unknown, Target(2, {A: {0}}), around(owned=owned))
+    after = reconcile(unknown, Target(2, {A: {0, 1}}), around(owned=[]))
+    assert (after.state, after.epoch, after.assigned) == (STABLE, 2, {A: {0: 1, 1: 2}})
