@@ -236,6 +236,18 @@ class TestHeartbeats:
         assert list(scene.group().members) == [patient]
 
 
+def test_a_node_that_stood_still_does_not_take_that_for_its_members_silence() -> None:
+    scene = Scene()
+    leader, follower = scene.settle(None, None)
+    pending = scene.new_id()
+    scene.now_ms += 3 * SESSION_MS  # and no timer went off
+    scene.pass_time(0)
+    assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
+    assert pending in scene.group().pending
+    scene.pass_time(SESSION_MS)
+    assert not scene.machine._classic.live
+
+
 def test_after_a_failover_sessions_begin_anew_and_the_generation_goes_on() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)

@@ -1,6 +1,7 @@
 """Members go: by LeaveGroup, by an admin's word for a static member, or because they were silent for too long."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, ClassicGroup, Member
 from moldau.machines.groups.classic.rebalancing import complete_if_all_joined, expel, rebalance
@@ -8,6 +9,8 @@ from moldau.machines.groups.classic.timers import watch
 from moldau.machines.groups.draft import Draft
 from moldau.model.errors import ErrorCode, KafkaError, UnknownMemberId
 from moldau.wire import messages
+
+LATE_MS: Final = 1_000  # what a busy loop, or a busy machine, may cost without anybody having been deaf
 
 Identity = messages.LeaveGroupRequest.MemberIdentity
 
@@ -42,6 +45,7 @@ def _leaver(group: ClassicGroup, identity: Identity) -> Member:
 
 def sessions_are_due(group: ClassicGroup, draft: Draft) -> None:
     """Whoever was silent for too long is out. Who waits for an answer is not silent, unless it is new."""
+    _forgive_deafness(group, draft.now.ms)
     group.alarm_ms = None
     now_ms, count = draft.now.ms, len(group.members)
     silent = [each for each in group.members.values() if each.deadline_ms <= now_ms and _must_speak(group, each)]
@@ -52,6 +56,15 @@ def sessions_are_due(group: ClassicGroup, draft: Draft) -> None:
         del group.pending[member_id]
     _settle(group, draft, count)
     watch_all(group, draft)
+
+
+def _forgive_deafness(group: ClassicGroup, now_ms: float) -> None:
+    """A timer that goes off far too late shows that this node stood still: nobody could be heard meanwhile."""
+    late_ms = now_ms - (now_ms if group.alarm_ms is None else group.alarm_ms)
+    if late_ms > LATE_MS:
+        for member in group.members.values():
+            member.deadline_ms += late_ms
+        group.pending = {member_id: deadline_ms + late_ms for member_id, deadline_ms in group.pending.items()}
 
 
 def _must_speak(group: ClassicGroup, member: Member) -> bool:
