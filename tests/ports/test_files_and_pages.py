@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, able: Capabilit
     file.close()
     assert disk.read(str(tmp_path / "a")) == b"hello"
     assert bytes(disk.map(str(tmp_path / "a"))) == b"hello"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reserves blocks without making the file longer")
+def test_room_is_reserved_without_making_the_file_longer(tmp_path: Path) -> None:
+    file = SystemDisk().open(str(tmp_path / "a"), create=True)
+    file.allocate(8 * 1024 * 1024)
+    assert file.size() == 0
+    assert os.stat(tmp_path / "a").st_blocks * 512 >= 8 * 1024 * 1024
+    file.close()
 
 
 def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from dataclasses import dataclass
 
 
@@ -18,7 +19,7 @@ class Capabilities:
     def detect(cls) -> "Capabilities":
         return cls(
             has_sendfile=hasattr(os, "sendfile"),
-            has_fallocate=hasattr(os, "posix_fallocate"),
+            has_fallocate=sys.platform == "linux",
             has_nowait_reads=hasattr(os, "RWF_NOWAIT"),
             more_flag=getattr(socket, "MSG_MORE", 0),
         )

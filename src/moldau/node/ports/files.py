@@ -1,5 +1,6 @@
 """Files and folders of the operating system."""
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -12,7 +13,14 @@ from typing import Final
 from moldau.model.ports import Buffer, File
 from moldau.node.ports.capabilities import Capabilities
 
+KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: reserve blocks, leave the length
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def _fallocate(descriptor: int, mode: int, position: int, length: int) -> int:
+    call = ctypes.CDLL(None, use_errno=True).fallocate
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return int(call(descriptor, mode, position, length))
 
 
 class SystemFile:
@@ -71,10 +79,11 @@ class SystemFile:
     def allocate(self, size: int) -> None:
         if not self._capabilities.has_fallocate:
             return
-        before = self.size()
-        if size > before:
-            os.posix_fallocate(self._descriptor, before, size - before)
-            os.ftruncate(self._descriptor, before)
+        # Python has only `posix_fallocate`, which makes the file longer; cutting it again gives the room back.
+        if _fallocate(self._descriptor, KEEP_SIZE, 0, size) != 0:
+            code = ctypes.get_errno()
+            if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise OSError(code, os.strerror(code))
 
     def fsync(self) -> None:
         os.fsync(self._descriptor)
