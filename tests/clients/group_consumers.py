@@ -212,4 +212,4 @@ def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> N
     while not condition():
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not in {wait_s} s: {what}")
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at what other threads do

@@ -73,7 +73,7 @@ def test_every_acknowledged_record_is_read_though_the_broker_dies(
             before = len(first.seen) + len(second.seen)
             until(lambda before=before: len(first.seen) + len(second.seen) > before + 50, "both go on")  # type: ignore[misc]
             own_broker.kill()
-            time.sleep(DOWN_S)
+            time.sleep(DOWN_S)  # the outage itself
             own_broker.start()
         second.stop()
         writer.should_stop.set()

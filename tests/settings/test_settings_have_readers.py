@@ -12,9 +12,16 @@ from moldau.storage.settings import LogSettings
 
 SOURCES = Path(__file__).parents[2] / "src/moldau"
 
-# These are read under another name, by a method or property of their own class.
+# These are read under another name, by a method or property of their own class, or by a function beside it.
 READ_BY_THEIR_CLASS = {
     "broker_id",
+    "group_consumer_heartbeat_interval_ms",
+    "group_consumer_max_heartbeat_interval_ms",
+    "group_consumer_max_session_timeout_ms",
+    "group_consumer_migration_policy",
+    "group_consumer_min_heartbeat_interval_ms",
+    "group_consumer_min_session_timeout_ms",
+    "group_consumer_session_timeout_ms",
     "internal_segment_bytes",
     "log_dir",
     "log_dirs",

@@ -19,8 +19,8 @@ from moldau.records.header import read_header
 
 Record = TypeVar("Record")
 
-SLICE_MS: Final = 0.5  # reading gives way to other work after so long
-BATCHES_PER_LOOK: Final = 64
+SLICE_MS: Final = 0.25  # reading gives way to other work after so long
+BATCHES_PER_LOOK: Final = 8
 
 
 class RecordCoding(Protocol[Record]):

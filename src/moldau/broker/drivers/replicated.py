@@ -42,7 +42,7 @@ AnyMachine = TypeVar("AnyMachine", contravariant=True)
 Record = TypeVar("Record")
 Answer = TypeVar("Answer")
 
-SLICE_MS: Final = 1.0
+SLICE_MS: Final = 0.25
 SLICE_RECORDS: Final = 1024
 SLICE_LOOK: Final = 16  # records between two looks at the clock
 PENDING_MAX: Final = 100_000

@@ -9,7 +9,6 @@ from moldau.model.kafka_settings.row import (
     LIST,
     SHORT,
     STRING,
-    one_of_in_any_case,
     row,
 )
 from moldau.model.settings import INT_MAX, Setting
@@ -48,24 +47,6 @@ GROUPS: Final = (
         ("classic", "consumer", "streams"),
         "The kinds of group that are served.",
         one_of=("consumer", "classic", "share", "streams"),
-    ),
-    *_timeouts("group.consumer", "member"),
-    row("group.consumer.assignors", LIST, ("uniform", "range"), "Who may assign partitions; the first is the default."),
-    row("group.consumer.max.size", INT, INT_MAX, "The most members of a consumer group.", at_least=1),
-    row(
-        "group.consumer.migration.policy",
-        STRING,
-        "bidirectional",
-        "Whether groups may change between the classic and the consumer protocol.",
-        check=one_of_in_any_case("disabled", "downgrade", "upgrade", "bidirectional"),
-    ),
-    row(
-        "group.consumer.regex.refresh.interval.ms",
-        INT,
-        10 * MINUTE_MS,
-        "How often patterns are matched anew.",
-        at_least=10 * SECOND_MS,
-        is_internal=True,
     ),
     *_timeouts("group.streams", "streams member"),
     row("group.streams.initial.rebalance.delay.ms", INT, 3 * SECOND_MS, "A new streams group's wait.", at_least=0),

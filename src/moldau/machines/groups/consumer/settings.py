@@ -13,12 +13,17 @@ REGEX_REFRESH_MIN_MS: Final = 10 * SECOND_MS
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")  # in any case, as Kafka takes them
 
 
 def _assignors(names: tuple[str, ...]) -> str | None:
     if not names:
         return "at least one assignor is needed"
     return None if len(set(names)) == len(names) else "an assignor is named twice"
+
+
+def _policy(word: str) -> str | None:
+    return None if word.lower() in POLICIES else f"it must be one of {', '.join(POLICIES)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class ConsumerGroupSettings:
     group_consumer_migration_policy: str = setting(
         "group.consumer.migration.policy",
         "bidirectional",
-        one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
+        check=_policy,
         doc="Which way a group may change between the classic and the consumer protocol while it has members.",
     )
     group_consumer_regex_refresh_interval_ms: int = setting(
@@ -92,6 +97,7 @@ class ConsumerGroupSettings:
         10 * MINUTE_MS,
         kind=Kind.INT,
         at_least=REGEX_REFRESH_MIN_MS,
+        is_internal=True,
         doc="How often regular expressions of consumer groups are matched anew, even if no topic was created.",
     )
     group_consumer_unsettled_heartbeat_interval_ms: int = setting(
@@ -104,11 +110,11 @@ class ConsumerGroupSettings:
 
     @property
     def may_upgrade(self) -> bool:
-        return self.group_consumer_migration_policy in ("bidirectional", "upgrade")
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "upgrade")
 
     @property
     def may_downgrade(self) -> bool:
-        return self.group_consumer_migration_policy in ("bidirectional", "downgrade")
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
 
 
 class Pace(NamedTuple):
