@@ -24,7 +24,7 @@ from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
 from moldau.wire.foreign import refused_length
 
 FRAMES_PER_TURN_MAX: Final = 32
-TURN_SECONDS_MAX: Final = 0.001  # whatever is left of a peer's frames then waits for its next turn
+TURN_SECONDS_MAX: Final = 0.0005  # whatever is left of a peer's frames then waits for its next turn
 SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
 BACKLOG: Final = 1024
@@ -68,6 +68,8 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_lost = False
         self._reason = ""
+        self.is_in_run = False
+        self.when_turn_ends: Callable[[], None] = _nothing
 
     # -- asyncio's side: a connection begins, bytes arrive, it ends
 
@@ -126,6 +128,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         received = self._received
         self._is_corked = True
         frames = 0
+        expected_bytes = 0
         give_way_s = self._loop.time() + TURN_SECONDS_MAX
         while not self._paused and not self._is_closing:
             start, end = received.start, received.end
@@ -136,10 +139,10 @@ class SocketConnection(asyncio.BufferedProtocol):
                 self._refuse_frame(length)
                 break
             if end - start - 4 < length:
-                if not received.expect(length + 4, self._budget_came):
-                    self._pause(_FOR_BUDGET)
+                expected_bytes = length + 4
                 break
             received.start = start + 4 + length
+            self.is_in_run = end - received.start > 0
             self._endpoint.frame_received(received.view[start + 4 : start + 4 + length])
             frames += 1
             if received.end - received.start >= 4 and (
@@ -147,6 +150,9 @@ class SocketConnection(asyncio.BufferedProtocol):
             ):
                 self._pause(_FOR_TURN)
                 self._loop.call_soon(self._unpause, _FOR_TURN)
+        self.when_turn_ends()
+        if expected_bytes and not received.expect(expected_bytes, self._budget_came):
+            self._pause(_FOR_BUDGET)
         received.tidy()
         self._is_corked = False
         if self._queue and not self._is_waiting_to_write:
@@ -305,6 +311,8 @@ class SocketConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         if not self._is_lost:
             self._is_closing = True
+            self._queue.clear()
+            self._queued_bytes = 0
             self._transport.abort()
 
 
@@ -312,6 +320,10 @@ def _descriptors_for_connections() -> int:
     """How high descriptors of connections may go; the rest is for files, without which there is no log."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit - limit // DESCRIPTORS_KEPT_FOR_FILES
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> Address:
