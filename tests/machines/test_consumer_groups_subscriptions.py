@@ -67,6 +67,7 @@ class TestTopics:
     def test_new_partitions_are_assigned_with_the_next_heartbeat(self) -> None:
         scene = ConsumerScene(a=2)
         consumer = Consumer(scene, "m", "a").join()
+        settle(consumer)
         scene.add_topics(a=4)
         consumer.beat()
         assert (consumer.owned, consumer.epoch) == ({"a": [0, 1, 2, 3]}, 2)

@@ -159,6 +159,15 @@ class TestTime:
         scene.pass_time(SESSION_TIMEOUT_MS)
         assert scene.consumer_group().is_empty
 
+    def test_after_a_failover_a_silent_member_is_still_found(self) -> None:
+        scene = ConsumerScene(a=4)
+        scene.join_consumer("m1", "a")
+        scene.elect()
+        scene.pass_time(SESSION_TIMEOUT_MS - 1)
+        assert not scene.consumer_group().is_empty
+        scene.pass_time(1)
+        assert scene.consumer_group().is_empty
+
     def test_all_who_are_late_at_once_cost_one_epoch(self) -> None:
         scene = ConsumerScene(a=4)
         for number in range(5):
