@@ -1,0 +1,116 @@
+"""Requests of the group APIs that no good client sends: each is answered or ends its connection, and others go on."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_scene import Scene, Talker, on_broker
+from group_members import TOPIC, Member, committed, find_coordinator, subscription
+from wire_samples import Samples
+
+from moldau.broker.handlers.table import served_apis
+from moldau.model.errors import ErrorCode
+
+REQUESTS = 1_500
+AT_ONCE = 20
+GROUP_APIS = [
+    api
+    for api in served_apis()
+    if api.name in ("FindCoordinator", "OffsetCommit", "OffsetFetch", "OffsetDelete", "Heartbeat")
+    or api.name.endswith(("Group", "Groups", "GroupHeartbeat", "GroupDescribe"))
+]
+
+
+class GroupSamples(Samples):
+    """Samples that often name a group, a member or a topic that is there."""
+
+    def __init__(self, seed: int, topic_id: bytes) -> None:
+        super().__init__(seed)
+        self._topic_id = topic_id
+        self.words = [
+            "g",
+            "other",
+            TOPIC,
+            "",
+            "range",
+            "uniform",
+            "consumer",
+            ".*",
+            "(",
+            "x" * 300,
+            "žluťoučký",
+            "m-1",
+            "m-2",
+        ]
+
+    def _primitive(self, kind: str) -> Any:
+        if kind == "string" and self.random.random() < 0.95:
+            return self.random.choice(self.words)
+        if kind == "uuid" and self.random.random() < 0.7:
+            return self._topic_id
+        if kind == "bytes" and self.random.random() < 0.5:
+            return subscription(TOPIC)
+        if kind in ("int8", "int16", "int32", "int64") and self.random.random() < 0.8:
+            return self.random.choice((0, 1, 2, 3, -1, -2, *((6_000, 60_000) if kind in ("int32", "int64") else ())))
+        return super()._primitive(kind)
+
+
+class Fuzzer:
+    """Sends samples on connections of its own, and learns the member ids that it is given."""
+
+    def __init__(self, scene: Scene, samples: GroupSamples) -> None:
+        self._scene = scene
+        self._samples = samples
+        self.answered = 0
+        self.left_waiting = 0
+
+    async def run(self) -> None:
+        sent = 0
+        while sent < REQUESTS:
+            talker = await self._scene.connect()
+            asked = [self._send(talker) for _ in range(AT_ONCE)]
+            sent += len(asked)
+            _, waiting = await asyncio.wait(asked, timeout=5)
+            self.left_waiting += len(waiting)
+            talker.connection.abort()
+            for each in await asyncio.gather(*asked, return_exceptions=True):
+                self._learn(each)
+
+    def _send(self, talker: Talker) -> "asyncio.Future[Any]":
+        api = self._samples.random.choice(GROUP_APIS)
+        version = self._samples.random.randint(api.oldest, api.newest)
+        return talker.begin(version, self._samples.message(f"{api.name}Request", version))
+
+    def _learn(self, answer: Any) -> None:
+        if isinstance(answer, BaseException):
+            return
+        self.answered += 1
+        member_id = getattr(answer, "member_id", "")
+        if member_id and member_id not in self._samples.words and len(self._samples.words) < 60:
+            self._samples.words.append(member_id)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nonsense_is_answered_and_a_good_member_does_not_notice(seed: int) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create(TOPIC, partitions=4)
+        await find_coordinator(await scene.connect())
+        member = Member(await scene.connect(), group_id="good")
+        await member.settle(4)
+        fuzzer = Fuzzer(scene, GroupSamples(seed, scene.node.broker.image.topic_id(TOPIC)))
+        fuzzing = asyncio.create_task(fuzzer.run())
+        while not fuzzing.done():
+            assert await member.heartbeat() is ErrorCode.NONE
+            await asyncio.sleep(1)
+        await fuzzing
+        assert scene.node.broker.bugs == 0
+        assert fuzzer.answered > REQUESTS / 2
+        assert await member.commit({0: 7}) == [ErrorCode.NONE]
+        await scene.restart_after_crash()
+        talker = await scene.connect()
+        assert await committed(talker, [0], "good") == {0: 7}
+        for group_id in ("g", "other"):
+            await committed(talker, None, group_id)
+        assert scene.node.broker.bugs == 0
+
+    on_broker(script, settings=["group.initial.rebalance.delay.ms=50", "offsets.topic.num.partitions=3"])
