@@ -188,6 +188,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
             decision = decide(machine)
         except KafkaError as refusal:  # rests on what was applied, like any answer, so it waits like one
             decision = Decision(answers={ASKER: refusal})
+        if self._changes_nothing(decision) and self._has_nothing_uncommitted():
+            return self._answer_now(decision.answers[ASKER])
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         key = ASKER if ticket is None or ASKER in decision.answers else ticket
         if ticket is None and ASKER not in decision.answers:
@@ -199,6 +201,19 @@ class ReplicatedDriver(Generic[Machine, Record]):
             return await waiter
         finally:
             self._waiting.pop(key, None)
+
+    def _changes_nothing(self, decision: Decision[Record, Any]) -> bool:
+        """Only whoever asked is answered: a read, a refusal, a heartbeat. Most requests are such."""
+        answers = decision.answers
+        return not (decision.records or decision.timers or decision.effects) and len(answers) == 1 and ASKER in answers
+
+    def _has_nothing_uncommitted(self) -> bool:
+        return not self._held and self.next_offset <= self._log.high_watermark
+
+    def _answer_now(self, answer: Answer | KafkaError) -> Answer:
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
 
     async def read(self, query: Callable[[Machine], Answer]) -> Answer:
         """What `query` sees, told once everything it could see is committed."""
