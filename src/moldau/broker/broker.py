@@ -11,6 +11,7 @@ from moldau.broker.groups.groups import Groups
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.compacting import Compacting
+from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.inspection import Inspection
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
@@ -85,8 +86,9 @@ class Broker:
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.inspection = Inspection(ports.executor)
         self.syncing = Syncing(ports.executor, ports.clock, on_failure)
+        self.gathering = Gathering()
         self.partitions = Partitions(
-            self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed
+            self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed, self.gathering
         )
         self.upkeep = Upkeep(
             self.partitions,

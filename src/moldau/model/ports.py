@@ -43,6 +43,10 @@ class File(Protocol):
         """Write and say how many bytes were taken, which may be fewer than given."""
         ...
 
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> int:
+        """Like `pwrite`, for several buffers that follow each other in the file."""
+        ...
+
     def is_cached(self, length: int, position: int) -> bool:
         """Whether reading this range now would not wait for the disk (True where nobody can tell)."""
         ...
@@ -162,6 +166,8 @@ class Connection(Protocol):
     local: Address
     peer: Address
     frame_bytes_max: int
+    is_in_run: bool  # while a frame is handed over: whether more bytes of this turn follow it
+    when_turn_ends: Callable[[], None]  # called after the frames of a turn, before the answers to them leave
 
     @property
     def queued_bytes(self) -> int:
@@ -201,7 +207,7 @@ class Endpoint(Protocol):
     def connected(self, connection: Connection) -> None: ...
 
     def frame_received(self, frame: memoryview) -> None:
-        """One frame without its length prefix. The bytes are lent until this returns."""
+        """One frame without its length prefix. The bytes are lent until the turn ends (`when_turn_ends`)."""
         ...
 
     def drained(self) -> None:

@@ -62,6 +62,9 @@ class Log(ReadableLog):
         self._failure: str | None = None
         self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.changed_folders)
         self._tail = Tail(self.end_offset)
+        self._gathered: list[memoryview] = []  # appended, to be written together
+        self._gathered_at = 0, 0  # position and offset of the first of them
+        self.gathered_failure: OSError | None = None
         self.settings = loading.settings
 
     @classmethod
@@ -122,10 +125,13 @@ class Log(ReadableLog):
 
     # ── Appending ──
 
-    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> Appended:
+    def append(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, *, gathers: bool = False
+    ) -> Appended:
         """Append one validated batch as its leader: give it offsets, write it, note it. The batch is changed in place.
 
         A batch that repeats one of its producer's last five is not written again: the answer is the first one's.
+        With `gathers` it is kept as it is and written by `write_gathered`, together with those that follow it.
         """
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, _ = header
         if self._failure is not None:
@@ -157,16 +163,13 @@ class Log(ReadableLog):
         ):
             segment = self._make_room(size, max_timestamp, base_offset, last_offset, now_ms)
             position = segment.size_bytes
-        file = segment.file
-        assert file is not None
-        try:
-            taken = file.pwrite(batch, position)
-            if taken != size:
-                write_all(file, batch, position, taken)
-        except OSError:
-            take_back(file, position)
-            raise
-
+        if gathers:
+            if not self._gathered:
+                self._gathered_at = position, base_offset
+            self._gathered.append(batch)
+        else:
+            self.write_gathered()
+            self._write(segment, batch, position)
         self._note(segment, position, size, last_offset, max_timestamp)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -175,9 +178,55 @@ class Log(ReadableLog):
             self._note_producer(header, batch, base_offset, max_timestamp)
         return _new_tuple(Appended, (base_offset, last_offset, False, log_append_time_ms))
 
+    def _write(self, segment: Segment, batch: Buffer, position: int) -> None:
+        file = segment.file
+        assert file is not None
+        try:
+            taken = file.pwrite(batch, position)
+            if taken != len(batch):
+                write_all(file, batch, position, taken)
+        except OSError:
+            take_back(file, position)
+            raise
+
+    def write_gathered(self) -> None:
+        """Write what was gathered, in one call. If the disk refuses, it is as if none of it had been appended.
+
+        `gathered_failure` then keeps the reason: whoever was told of those offsets must not be.
+        """
+        if not self._gathered:
+            return
+        batches, self._gathered = self._gathered, []
+        position, base_offset = self._gathered_at
+        segment = self._segments.active
+        file = segment.file
+        assert file is not None
+        try:
+            taken = file.pwritev(batches, position)
+            if taken != segment.size_bytes - position:
+                write_all(file, b"".join(batches), position, taken)
+        except OSError as error:
+            self.gathered_failure = error
+            take_back(file, position)
+            self._forget_gathered(position, base_offset)
+            raise
+
+    def _forget_gathered(self, position: int, base_offset: int) -> None:
+        """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
+        try:
+            self._segments.active.truncate_to(position, base_offset, self._settings)
+            self.end_offset = base_offset
+            self._tail.clear(base_offset)
+            self.epochs.truncate_from_end(base_offset)
+            self._snapshots.load_latest(self.producers, self._segments.bases[0], base_offset, now_ms=0)
+            replay_segments(self._segments.all, self.producers, base_offset)
+        except OSError as error:
+            self.fail(f"what could not be written could not be taken back either: {error}")
+
     def append_followed(self, batches: Buffer, now_ms: int) -> int:
         """Append batches that carry their offsets already, as a follower or a restore does. The new end offset."""
         self._check_works()
+        self.write_gathered()
         self.producers.now_ms = now_ms
         run: list[tuple[BatchHeader, memoryview]] = []
         run_bytes = 0
@@ -255,6 +304,7 @@ class Log(ReadableLog):
 
     def _make_room(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
         """The segment that takes the next batch: a new one, unless the active one is empty and will do."""
+        self.write_gathered()
         active = self._segments.active
         if size > self._settings.segment_bytes_max:
             raise RecordListTooLarge(f"a batch of {size} bytes is larger than segment.bytes")
@@ -287,6 +337,7 @@ class Log(ReadableLog):
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Close the active segment and begin another. If the disk refuses, nothing has changed."""
+        self.write_gathered()
         self._segments.active.rest()
         self._take_snapshot()
         self._segments.begin(base_offset, self._settings, now_ms)
@@ -302,6 +353,7 @@ class Log(ReadableLog):
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything at `offset` and above. The recovery point must be checkpointed before the next append."""
+        self.write_gathered()
         if offset >= self.end_offset:
             return
         if offset <= self._segments.bases[0]:
@@ -399,6 +451,7 @@ class Log(ReadableLog):
     def begin_flush(self, now_ms: int, target: int | None = None) -> Flush:
         """Gather what must be synced so that everything below the target (or the end) is on disk."""
         self._check_works()
+        self.write_gathered()
         target = self.end_offset if target is None else min(target, self.end_offset)
         self._flushing.last_flush_ms = now_ms
         return self._flushing.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)

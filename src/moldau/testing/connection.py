@@ -61,6 +61,10 @@ class Line:
         self.move()
 
 
+def _nothing() -> None:
+    """Nobody asked to be told."""
+
+
 class SimulatedConnection:
     """One side of a connection: the `Connection` port of whoever holds it."""
 
@@ -82,6 +86,9 @@ class SimulatedConnection:
         self._queued_bytes = 0
         self._unread_bytes = 0  # on the line, or waiting at the peer
         self._received = bytearray()
+        self._lent: list[bytearray] = []  # frames of this turn
+        self.is_in_run = False
+        self.when_turn_ends: Callable[[], None] = _nothing
         self._untold_bytes = 0  # received while paused: the peer's window still counts them
         self._has_ended = False  # the peer has closed; seen once all frames are read
         self._is_paused = False
@@ -277,6 +284,10 @@ class SimulatedConnection:
             if frames == FRAMES_PER_TURN_MAX:
                 self._soon(self._deliver)
                 break
+        self.when_turn_ends()
+        for lent in self._lent:
+            lent[:] = bytes([GARBAGE]) * len(lent)  # lent until the turn ended: whoever kept it reads rubbish
+        self._lent.clear()
         self._is_delivering = False
         if not self._is_waiting_to_write and (self._queue or self._is_closing):
             self._transmit()
@@ -303,8 +314,9 @@ class SimulatedConnection:
         lent = self._received[4 : 4 + length]
         del self._received[: 4 + length]
         assert self._endpoint is not None
+        self.is_in_run = len(self._received) > 0
+        self._lent.append(lent)
         self._endpoint.frame_received(memoryview(lent))
-        lent[:] = bytes([GARBAGE]) * length  # lent until the call returned: whoever kept it reads rubbish
         return True
 
     def _refuse_frame(self, length: int) -> None:

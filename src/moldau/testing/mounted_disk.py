@@ -2,7 +2,7 @@
 
 import errno
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.model.ports import Buffer
@@ -191,6 +191,9 @@ class SimulatedFile:
             torn=lambda: self._write(written[: self._disk.chance.randrange(0, len(written) + 1)], position),
             detail=f"{len(written)} at {position} {zlib.crc32(written):08x}",
         )
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> int:
+        return self.pwrite(b"".join(parts), position)
 
     def is_cached(self, length: int, position: int) -> bool:  # noqa: ARG002
         self._check()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moldau.broker.network.gate import Gate
     from moldau.broker.router import Api
 
+PRODUCE: Final = 0  # the API's number
 REQUESTS_IN_FLIGHT_MAX: Final = ALONE  # in weights: a heavy request counts for several
 # Beyond these, a peer that does not read is not listened to either. Slices of files take no memory.
 QUEUED_BYTES_MAX: Final = 64 * MiB
@@ -105,6 +106,7 @@ class ServedConnection:
 
     def connected(self, connection: Connection) -> None:
         self._connection = connection
+        connection.when_turn_ends = self._turn_ended
         self.peer = connection.peer.host
         self.last_active_ms = self._broker.clock.monotonic_ms()
         complaint = self._gate.admit(self)
@@ -130,8 +132,25 @@ class ServedConnection:
             words = f"a {api.name} request (version {header.api_version}) that cannot be read: {error}"
             self.give_up("malformed", words)
             return
+        gathering = self._broker.gathering
+        if api.key == PRODUCE:
+            assert self._connection is not None
+            gathering.is_open = self._connection.is_in_run or len(gathering) > 0
+        elif len(gathering):
+            gathering.write()  # whatever this request does to a log, it finds all of it there
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms)
         self._begin(api, request, context)
+
+    def _turn_ended(self) -> None:
+        """Nothing that was gathered is acknowledged unless it was written."""
+        gathering = self._broker.gathering
+        gathering.is_open = False
+        if len(gathering):
+            failure = gathering.end()
+            if failure is not None:
+                self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
+                assert self._connection is not None
+                self._connection.abort()
 
     def drained(self) -> None:
         self._hold_if_needed()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.waiting import CommitWaits, Watcher
 from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
 from moldau.model.ids import NO_EPOCH, TopicId, TopicPartition
@@ -24,6 +25,8 @@ class Partition:
 
     __slots__ = (
         "_commit_waits",
+        "_gathering",
+        "_is_careful",
         "_on_disk_error",
         "_request_sync",
         "high_watermark",
@@ -46,6 +49,7 @@ class Partition:
         traffic: TrafficMeter,
         request_sync: Callable[["Partition"], None],
         on_disk_error: Callable[["Partition", OSError], None],
+        gathering: Gathering | None = None,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -59,19 +63,26 @@ class Partition:
         self._commit_waits = CommitWaits()
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error
+        self._gathering = Gathering() if gathering is None else gathering
+        self._is_careful = False  # the last gathered write failed: the next is written, and answered, by itself
 
     # -- writing
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Append one validated batch as its leader; it is in the log when this returns."""
+        """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
+        gathers = self._gathering.is_open and not self._is_careful
         try:
-            appended = log.append(batch, header, self.leader_epoch, now_ms)
+            appended = log.append(batch, header, self.leader_epoch, now_ms, gathers=gathers)
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
         if appended.is_duplicate:
             return appended
+        if gathers:
+            self._gathering.add(self)
+        else:
+            self._is_careful = False
         size = len(batch)
         traffic = self.traffic
         traffic.messages_in += header.records_count
@@ -85,6 +96,22 @@ class Partition:
         if flush_messages != FLUSH_NEVER and log.unflushed_messages >= flush_messages:
             self._request_sync(self)
         return appended
+
+    def write_gathered(self) -> None:
+        """Write what this turn has appended. `take_gathered_failure` says whether that failed."""
+        try:
+            self.log.write_gathered()
+        except OSError as error:
+            self._on_disk_error(self, error)
+
+    def take_gathered_failure(self) -> OSError | None:
+        """Why what this turn appended could not be written, if so: it is gone, and nobody has seen it."""
+        failure, self.log.gathered_failure = self.log.gathered_failure, None
+        if failure is not None:
+            self._is_careful = True
+            self.pending_bytes = 0
+            self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        return failure
 
     def committed_to(self, offset: int, count: int) -> None:
         """Everything below `offset` may be seen now; `count` bytes more than before."""

@@ -73,5 +73,5 @@ class Syncing:
         self.latency.finished(self._clock.monotonic_ms() - started_ms)
         log.finish_flush(flush)
         if flush.end_offset > partition.high_watermark:
-            partition.pending_bytes -= pending_bytes
+            partition.pending_bytes = max(0, partition.pending_bytes - pending_bytes)
             partition.committed_to(flush.end_offset, pending_bytes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
@@ -43,6 +44,7 @@ class Partitions:
         syncing: Syncing,
         settings_of: TopicSettingsResolver,
         on_disk_error: Callable[[Partition, OSError], None],
+        gathering: Gathering,
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -50,6 +52,7 @@ class Partitions:
         self._syncing = syncing
         self._settings_of = settings_of
         self._on_disk_error = on_disk_error
+        self._gathering = gathering
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._traffic: dict[str, TrafficMeter] = {}
         self.traffic_of_removed = TrafficMeter()  # so that totals never go down
@@ -124,7 +127,14 @@ class Partitions:
         self._unopened.pop(name, None)
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
         self._partitions[name] = Partition(
-            name, topic.topic_id, log, where.leader_epoch, traffic, self._syncing.request, self._on_disk_error
+            name,
+            topic.topic_id,
+            log,
+            where.leader_epoch,
+            traffic,
+            self._syncing.request,
+            self._on_disk_error,
+            self._gathering,
         )
 
     async def open_rest(self) -> None:

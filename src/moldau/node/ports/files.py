@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from moldau.model.ports import Buffer, File
@@ -52,6 +53,9 @@ class SystemFile:
 
     def pwrite(self, data: Buffer, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
+
+    def pwritev(self, parts: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._descriptor, parts, position)
 
     def is_cached(self, length: int, position: int) -> bool:
         """Probes the first, middle and last byte: read-ahead makes holes elsewhere unlikely."""

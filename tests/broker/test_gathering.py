@@ -1,0 +1,119 @@
+"""Batches that come together are written together, and none is acknowledged that was not."""
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+from broker_scene import Scene, Talker, batch, fetch_request, list_offset, on_broker, produce, produce_request
+
+from moldau.model.errors import ErrorCode
+from moldau.records.record import iterate_batches, iterate_records
+from moldau.wire.framing import RequestHeader, frame_request
+from moldau.wire.messages import InitProducerIdRequest
+
+LOG = "/data/t-0/00000000000000000000.log"
+COUNT = 10
+
+pytestmark = pytest.mark.proves("S6")
+
+
+def in_one_piece(talker: Talker, *requests: tuple[int, Any]) -> list["asyncio.Future[Any]"]:
+    """Send several requests so that they arrive in one turn."""
+    waits: list[asyncio.Future[Any]] = []
+    pieces: list[Any] = []
+    for number, (version, request) in enumerate(requests):
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        talker._asked.append((request.API_KEY, version, answered))
+        waits.append(answered)
+        header = RequestHeader(request.API_KEY, version, number, "scene")
+        pieces += frame_request(header, request)
+    talker.send([b"".join(bytes(piece) for piece in pieces)])
+    return waits
+
+
+def produced(answer: Any) -> Any:
+    return answer.responses[0].partition_responses[0]
+
+
+def writes(scene: Scene) -> list[str]:
+    return [line for line in scene.simulation.trace.recent if f"pwrite {LOG}" in line]
+
+
+def test_batches_of_one_turn_are_one_write_in_the_order_they_came() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        requests = [(9, produce_request("t", batch(str(number).encode()))) for number in range(COUNT)]
+        before = len(writes(scene))
+        waits = in_one_piece(talker, *requests)
+        assert [produced(await wait).base_offset for wait in waits] == list(range(COUNT))
+        assert len(writes(scene)) == before + 1
+
+    on_broker(script)
+
+
+def test_a_read_in_the_same_turn_finds_what_was_produced_before_it() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        *waits, fetched = in_one_piece(
+            talker,
+            (9, produce_request("t", batch(b"a"))),
+            (9, produce_request("t", batch(b"b"))),
+            (11, fetch_request("t", 0)),
+        )
+        assert [produced(await wait).error_code for wait in waits] == [0, 0]
+        records = bytes((await fetched).responses[0].partitions[0].records)
+        found = [record.value for _, each in iterate_batches(records) for record in iterate_records(each)]
+        assert found == [b"a", b"b"]
+
+    on_broker(script)
+
+
+def test_a_roll_in_the_middle_of_a_turn_keeps_everything() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", segment_bytes=1024)
+        talker = await scene.connect()
+        requests = [(9, produce_request("t", batch(b"x" * 300))) for _ in range(COUNT)]
+        assert [produced(await wait).base_offset for wait in in_one_piece(talker, *requests)] == list(range(COUNT))
+        scene.host.crash()
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await list_offset(talker, "t", -1)).offset == COUNT
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize("segment_bytes", [1_000_000, 1024], ids=["one segment", "rolling"])
+def test_what_cannot_be_written_is_not_acknowledged_and_the_log_goes_on(segment_bytes: int) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t", segment_bytes=segment_bytes)
+        talker = await scene.connect()
+        producer_id = (await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))).producer_id
+
+        def numbered(sequence: int) -> bytes:
+            return bytes(batch(b"x" * 300, producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
+
+        assert (await produce(talker, "t", numbered(0))).base_offset == 0
+        scene.host.disk.fail("pwrite", errno.ENOSPC, path=LOG, times=2)
+        requests = [(9, produce_request("t", numbered(sequence))) for sequence in range(1, COUNT)]
+        waits = in_one_piece(talker, *requests)
+        await talker.is_lost.wait()
+        assert all(wait.exception() is not None for wait in waits)
+        # The next one comes alone and hears what is wrong; then there is room, and nothing is missing or twice.
+        talker = await scene.connect()
+        refused = await produce(talker, "t", numbered(1))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        again = [(9, produce_request("t", numbered(sequence))) for sequence in range(COUNT)]
+        offsets = [produced(await wait).base_offset for wait in in_one_piece(talker, *again)]
+        assert offsets == list(range(COUNT))
+        assert (await list_offset(talker, "t", -1)).offset == COUNT
+        scene.host.crash()
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await list_offset(talker, "t", -1)).offset == COUNT
+        assert (await produce(talker, "t", numbered(COUNT))).base_offset == COUNT
+
+    on_broker(script)
