@@ -74,7 +74,7 @@ def in_a_window(caller: Caller, window_s: float = WINDOW_S) -> list[float]:
     waits = []
     while time.monotonic() < until:
         waits.append(caller.seconds_to_answer(9, GOOD))
-        time.sleep(0.001)
+        time.sleep(0.001)  # a good client leaves some of the machine to others
     return waits
 
 
@@ -124,7 +124,7 @@ def test_mutated_frames_neither_stop_nor_fill_nor_slow_the_broker(broker: Broker
         with fuzzer(where, others) as (go, count):
             for _ in range(ROUNDS):
                 go.clear()
-                time.sleep(0.05)
+                time.sleep(0.05)  # what is under way has to end
                 quiet += in_a_window(caller)
                 go.set()
                 noisy += in_a_window(caller)
@@ -277,7 +277,7 @@ def test_other_protocols_are_turned_away_in_words(broker: Broker) -> None:
         context.wrap_socket(plain, server_hostname="localhost")
     until = time.monotonic() + PATIENCE_S
     while "looks like TLS" not in broker.log and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks
     assert "looks like HTTP" in broker.log
     assert "looks like TLS" in broker.log
 

@@ -2,6 +2,7 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
+from moldau.broker.turns import Turn
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -12,10 +13,15 @@ TopicAnswer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
     """Each partition is answered for itself."""
-    topics = [
-        TopicAnswer(topic=topic.topic, partitions=[_answer(topic.topic, asked, context) for asked in topic.partitions])
-        for topic in request.topics
-    ]
+    turn = Turn(context)
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answers.append(_answer(topic.topic, asked, context))
+            if turn.is_over():
+                await turn.next()
+        topics.append(TopicAnswer(topic=topic.topic, partitions=answers))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+RESOURCES_PER_REQUEST_MAX: Final = 5_000  # altered or deleted at once: everybody waits while that is decided
 RECORDS_PER_DECISION_MAX: Final = 20_000
 CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, and a batch fits into a segment
 

@@ -17,7 +17,11 @@ from moldau.machines.metadata.placement import (
     place_replicas,
 )
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX, MetadataSettings
+from moldau.machines.metadata.settings import (
+    PARTITIONS_PER_REQUEST_MAX,
+    RESOURCES_PER_REQUEST_MAX,
+    MetadataSettings,
+)
 from moldau.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -241,6 +245,9 @@ def decide_delete_topics(
     """Each topic is deleted or refused by itself."""
     names = Counter(topic.name for topic in topics if topic.name is not None)
     topic_ids = Counter(topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID)
+    if len(topics) > RESOURCES_PER_REQUEST_MAX:
+        excess = PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} topics are deleted by one request.")
+        return answered([TopicDeleted(each.name, each.topic_id, excess.code, excess.message) for each in topics])
     records: list[Record] = []
     outcomes: dict[TopicReference, TopicDeleted] = {}  # by reference: a topic named twice is answered once
     for reference in topics:

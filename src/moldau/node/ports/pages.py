@@ -9,6 +9,7 @@ from moldau.model.units import KiB
 
 REQUEST_BYTES_MAX: Final = 8 * KiB
 REQUEST_SECONDS_MAX: Final = 10.0
+CONNECTIONS_MAX: Final = 32
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -21,15 +22,19 @@ _REASONS: Final = {
 class PageServer(asyncio.Protocol):
     """One HTTP connection: one request, one page, closed."""
 
-    def __init__(self, page: Callable[[str], Awaitable[Page]]) -> None:
+    def __init__(self, page: Callable[[str], Awaitable[Page]], connections: "set[PageServer]") -> None:
+        """`connections` are all that are open on the port."""
         self._page = page
+        self._connections = connections
         self._received = bytearray()
         self._answering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, transport.abort)
+        self._connections.add(self)
+        patience_s = REQUEST_SECONDS_MAX if len(self._connections) <= CONNECTIONS_MAX else 0.0
+        self._deadline = asyncio.get_running_loop().call_later(patience_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._answering:
@@ -42,6 +47,7 @@ class PageServer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._deadline.cancel()
+        self._connections.discard(self)
 
     async def _answer(self) -> None:
         words = bytes(self._received.split(b"\r\n", 1)[0]).decode("latin-1").split(" ")

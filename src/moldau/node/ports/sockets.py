@@ -372,5 +372,6 @@ class SocketNetwork:
 
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: PageServer(page), address.host or None, address.port)
+        connections: set[PageServer] = set()
+        server = await loop.create_server(lambda: PageServer(page, connections), address.host or None, address.port)
         return SocketListener(server)
