@@ -16,6 +16,7 @@ from moldau.model.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     StorageFailed,
+    UnknownServerFailure,
 )
 
 
@@ -155,6 +156,7 @@ def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
     [
         (OSError(errno.ENOSPC, "No space left on device"), StorageFailed),
         (NotEnoughReplicas("one replica is in sync, two are needed"), NotEnoughReplicas),
+        (ValueError("a number that has no place in its record"), UnknownServerFailure),
     ],
 )
 def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leadership(
@@ -165,7 +167,7 @@ def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leaders
     async def act(driver: Driver) -> None:
         scene.log.refuses = refusal
         answer = add(driver, 1)
-        with pytest.raises(told, match=r"No space left|two are needed"):
+        with pytest.raises(told, match=r"No space left|two are needed|its log says more"):
             await answer
         with pytest.raises(CoordinatorLoadInProgress):
             await add(driver, 1)

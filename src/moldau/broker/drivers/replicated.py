@@ -32,6 +32,7 @@ from moldau.model.errors import (
     NotCoordinator,
     NotLeaderOrFollower,
     StorageFailed,
+    UnknownServerFailure,
 )
 from moldau.model.ports import Clock
 
@@ -322,6 +323,9 @@ class ReplicatedDriver(Generic[Machine, Record]):
         except (KafkaError, OSError) as error:
             log.error("a machine's log cannot be written: %s", error)
             self._start_again(error)
+        except Exception as bug:  # a record with a value that has no place in it: whoever asked for it is refused
+            log.error("A bug, please report it: a decision cannot be written", exc_info=bug)
+            self._start_again(UnknownServerFailure("The broker failed on this request; its log says more."))
 
     def _start_again(self, error: KafkaError | OSError) -> None:
         """What is in the log is not what was applied: begin anew from what is there."""

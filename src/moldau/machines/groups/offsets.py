@@ -27,6 +27,7 @@ DeleteTopic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
 DeletePartition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 DEFAULT_RETENTION: Final = -1
+NEVER_MS: Final = 2**63 - 1  # as late as a record can say
 KNOWS_MISSING_GROUPS_FROM: Final = 9  # the version of OffsetCommit
 _RECORD_BYTES: Final = 64  # of an offset's record beside its texts, roughly
 
@@ -45,7 +46,7 @@ def commit(draft: Draft, request: messages.OffsetCommitRequest) -> messages.Offs
     """Each partition is committed or refused by itself."""
     _check_size(request)
     retention_ms, now_ms = request.retention_time_ms, draft.now.wall_ms
-    expires_ms = NO_TIMESTAMP if retention_ms == DEFAULT_RETENTION else now_ms + retention_ms
+    expires_ms = NO_TIMESTAMP if retention_ms == DEFAULT_RETENTION else min(max(now_ms + retention_ms, 0), NEVER_MS)
     note_max = draft.settings.offset_metadata_max_bytes
     topics = []
     for topic in request.topics:
