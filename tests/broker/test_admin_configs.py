@@ -207,6 +207,21 @@ def test_a_change_that_cannot_be_is_refused_with_all_that_came_with_it(
     on_broker(script)
 
 
+def test_a_list_cannot_grow_beyond_what_a_record_can_hold() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        name = "leader.replication.throttled.replicas"
+        first, more = (",".join(f"{partition}:{broker}" for partition in range(4000)) for broker in (1, 2))
+        assert (await change(talker, TOPIC, "t", (name, SET, first))).error_code == 0
+        refused = await change(talker, TOPIC, "t", (name, APPEND, more))
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "exceeds the maximum value size of 32767 bytes" in refused.error_message
+        assert (await change(talker, TOPIC, "t", ("retention.ms", SET, "5"))).error_code == 0
+
+    on_broker(script)
+
+
 REFUSED_RESOURCES = (
     (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TOPIC, "", ErrorCode.INVALID_REQUEST),

@@ -22,6 +22,7 @@ from moldau.model.errors import (
     UnknownTopicOrPartition,
 )
 from moldau.wire import messages
+from moldau.wire.limits import STRING_BYTES_MAX
 
 Changes = Mapping[str, str | None]  # None deletes
 
@@ -159,8 +160,13 @@ def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, 
     for name, value in changes.items():
         if value is None:
             configs.pop(name, None)
-        else:
-            configs[name] = value
+            continue
+        if len(value.encode()) > STRING_BYTES_MAX:
+            raise InvalidConfig(
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{STRING_BYTES_MAX} bytes."
+            )
+        configs[name] = value
     rules.check(resource, configs, changes.keys())
 
 
