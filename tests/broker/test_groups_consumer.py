@@ -249,6 +249,36 @@ def test_a_classic_member_and_a_consumer_live_in_one_group() -> None:
     on_broker(script)
 
 
+async def _alter(talker: Talker, group_id: str, **configs: str) -> ErrorCode:
+    request = messages.IncrementalAlterConfigsRequest
+    changes = [request.AlterableConfig(name=name.replace("_", "."), value=value) for name, value in configs.items()]
+    resource = request.AlterConfigsResource(resource_type=32, resource_name=group_id, configs=changes)
+    return ErrorCode((await talker.ask(1, request(resources=[resource]))).responses[0].error_code)
+
+
+def test_a_group_has_a_pace_of_its_own() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await _ready(scene)
+        (consumer,) = await _consumers(scene, "first")
+        assert await _alter(talker, "g", consumer_heartbeat_interval_ms="12000") is ErrorCode.NONE
+        assert await _alter(talker, "g", consumer_session_timeout_ms="50000") is ErrorCode.NONE
+        assert await _alter(talker, "g", consumer_session_timeout_ms="soon") is ErrorCode.INVALID_CONFIG
+        assert await _alter(talker, "g", consumer_naps="1") is ErrorCode.INVALID_CONFIG
+        assert await _alter(talker, "", consumer_session_timeout_ms="1") is ErrorCode.INVALID_REQUEST
+        await _settle([consumer], 2)
+        await asyncio.sleep(20)
+        await _settle([consumer], 1)
+        assert consumer.last.heartbeat_interval_ms == 12_000
+        asked = messages.DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name="g")
+        answer = await talker.ask(4, messages.DescribeConfigsRequest(resources=[asked]))
+        told = {each.name: (each.value, each.config_source) for each in answer.results[0].configs}
+        assert told["consumer.heartbeat.interval.ms"] == ("12000", 8)
+        assert told["consumer.session.timeout.ms"] == ("50000", 8)
+        assert told["share.auto.offset.reset"][1] == 5
+
+    on_broker(script)
+
+
 class SomeTopics:
     """May do everything, but knows nothing of secret topics."""
 

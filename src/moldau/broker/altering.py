@@ -13,6 +13,8 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
         protected = Protected(ResourceKind.TOPIC, resource.name)
     elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         protected = CLUSTER
+    elif resource.type == ResourceType.GROUP:
+        protected = Protected(ResourceKind.GROUP, resource.name)
     else:
         return InvalidRequest(f"Configs of resource type {resource.type} cannot be altered here.")
     try:
@@ -22,6 +24,8 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
     own_name = str(context.broker.node_id)
     if resource.type == ResourceType.BROKER and resource.name not in ("", own_name):
         return InvalidRequest(f"This is broker {own_name}: it does not alter the configs of '{resource.name}'.")
+    if resource.type == ResourceType.GROUP and not resource.name:
+        return InvalidRequest("A group's name may not be empty.")
     if resource.type == ResourceType.BROKER_LOGGER:
         return InvalidRequest("This broker's log levels are set with moldau.log.level.")
     return None

@@ -165,13 +165,15 @@ def describe_cluster(cluster: Texts, names: Collection[str] | None = None) -> li
     ]
 
 
-def describe_group(overrides: Texts, names: Collection[str] | None = None) -> list[DescribedSetting]:
-    """A group's settings, all or those named."""
+def describe_group(
+    overrides: Texts, names: Collection[str] | None = None, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> list[DescribedSetting]:
+    """A group's settings, all or those named; `defaults` are what the broker's own settings say of some."""
     described = []
     for setting in _chosen(GROUP_SETTINGS, names):
         said = overrides.get(setting.name)
         synonyms = [] if said is None else [DescribedSynonym(setting.name, said, ConfigSource.GROUP)]
-        value = setting.format(setting.default) if said is None else said
+        value = setting.format(defaults.get(setting.name, setting.default)) if said is None else said
         described.append(_described(setting, value, synonyms, is_read_only=False))
     return described
 

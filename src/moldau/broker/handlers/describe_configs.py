@@ -5,9 +5,15 @@ from collections.abc import Sequence
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
 from moldau.broker.context import RequestContext
-from moldau.broker.setting_values import DescribedSetting, describe_broker, describe_cluster, describe_topic
+from moldau.broker.setting_values import (
+    DescribedSetting,
+    describe_broker,
+    describe_cluster,
+    describe_group,
+    describe_topic,
+)
 from moldau.broker.turns import Turn
-from moldau.machines.metadata.image import ResourceType
+from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.names import check_topic_name
 from moldau.model.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from moldau.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -61,7 +67,23 @@ def _describe(asked: Asked, context: RequestContext) -> Sequence[DescribedSettin
         if asked.resource_name != str(broker.node_id):
             raise InvalidRequest(f"This is broker {broker.node_id}: it cannot describe '{asked.resource_name}'.")
         return describe_broker(broker.texts, asked.configuration_keys)
+    if asked.resource_type == ResourceType.GROUP:
+        return _describe_group(asked, context)
     raise InvalidRequest(f"Configs of resource type {asked.resource_type} are not described here.")
+
+
+def _describe_group(asked: Asked, context: RequestContext) -> Sequence[DescribedSetting]:
+    """Whether there is such a group does not matter: its settings wait for it."""
+    context.authorize(Operation.DESCRIBE_CONFIGS, Protected(ResourceKind.GROUP, asked.resource_name))
+    if not asked.resource_name:
+        raise InvalidRequest("A group's name may not be empty.")
+    broker = context.broker
+    said = broker.image.configs.get(Resource(ResourceType.GROUP, asked.resource_name), {})
+    defaults = {
+        "consumer.heartbeat.interval.ms": broker.settings.group_consumer_heartbeat_interval_ms,
+        "consumer.session.timeout.ms": broker.settings.group_consumer_session_timeout_ms,
+    }
+    return describe_group(said, asked.configuration_keys, defaults)
 
 
 def _entry(described: DescribedSetting, request: DescribeConfigsRequest) -> Entry:

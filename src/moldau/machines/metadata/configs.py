@@ -141,6 +141,9 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
             raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
     elif resource.type == ResourceType.BROKER:
         _check_broker(image, resource.name)
+    elif resource.type == ResourceType.GROUP:
+        if not resource.name:
+            raise InvalidRequest("Default group resources are not allowed.")
     else:
         raise InvalidRequest(f"Configs of resource type {resource.type} cannot be altered.")
 
