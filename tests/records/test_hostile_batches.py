@@ -16,12 +16,12 @@ from foreign_batches import KAFKA_PYTHON
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.model.errors import CorruptMessage, KafkaError, MessageTooLarge, UnsupportedCompressionType
+from moldau.model.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
 from moldau.model.units import KiB, MiB
 from moldau.records.builder import NewRecord, assemble_batch, build_batch
 from moldau.records.compression import Compression, compress, decompress
 from moldau.records.conversion import recompress
-from moldau.records.header import HEADER_BYTES, write_checksum
+from moldau.records.header import HEADER_BYTES, checksum, read_header, write_checksum
 from moldau.records.record import iterate_batches, iterate_records
 from moldau.records.validation import validate_keys, validate_produced
 from moldau.records.varint import encode_varint
@@ -95,7 +95,7 @@ def around(body: bytes, *, codec: int = 0, count: int = 1) -> bytes:
         base_sequence=-1,
         records_count=count,
     )
-    validate_produced(memoryview(batch))
+    assert checksum(batch, 0, len(batch)) == read_header(batch).crc
     return bytes(batch)
 
 
@@ -153,6 +153,27 @@ def test_a_huge_count_of_records_costs_nothing() -> None:
         assert tracemalloc.get_traced_memory()[1] < MiB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("body", "codec", "count", "is_taken"),
+    [
+        (bytes(70), Compression.NONE, 10, True),
+        (bytes(70), Compression.NONE, 11, False),
+        (bytes(70), Compression.NONE, (1 << 31) - 1, False),
+        (bytes(70), Compression.ZSTD, 14_000_000, True),
+        (bytes(70), Compression.ZSTD, (1 << 31) - 1, False),
+    ],
+)
+def test_a_batch_that_claims_more_records_than_it_can_hold_is_refused(
+    body: bytes, codec: Compression, count: int, is_taken: bool
+) -> None:
+    batch = memoryview(around(body, codec=codec, count=count))
+    if is_taken:
+        assert validate_produced(batch).records_count == count
+    else:
+        with pytest.raises(InvalidRecord, match=f"{count} records do not fit"):
+            validate_produced(batch)
 
 
 def test_an_unknown_codec_is_named() -> None:

@@ -38,6 +38,9 @@ from moldau.records.header import (
 from moldau.records.record import Record, iterate_records
 
 _LEGACY_LENGTH_MIN: Final = 14  # of a message of magic 0: no batch of any magic is shorter
+RECORD_BYTES_MIN: Final = 7  # its length, attributes, two deltas, two lengths, a count of headers
+COMPRESSED_RECORDS_MAX: Final = OUTPUT_BYTES_MAX // RECORD_BYTES_MIN
+_LENGTH_WITHOUT_RECORDS: Final = HEADER_BYTES - LOG_OVERHEAD
 _OURS_TO_SET: Final = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
 _LAST_CODEC: Final = max(Compression)
 _ZSTD: Final = int(Compression.ZSTD)
@@ -66,6 +69,10 @@ def validate_produced(batch: memoryview, *, is_zstd_allowed: bool = True) -> Bat
         or (codec >= _ZSTD and (codec > _LAST_CODEC or not is_zstd_allowed))
         or last + 1 != count
         or count <= 0
+        or (
+            count * RECORD_BYTES_MIN > length - _LENGTH_WITHOUT_RECORDS
+            and (not codec or count > COMPRESSED_RECORDS_MAX)
+        )
         or (producer_id >= 0 and (sequence < 0 or epoch < 0))
         or (producer_id < 0 and attributes & TRANSACTIONAL)
         # The GIL is kept (the last argument): some microseconds of CRC are cheaper than a wait to get it back.
@@ -118,6 +125,8 @@ def _fault_of_claims(header: BatchHeader) -> KafkaError:
     count = header.records_count
     if count <= 0 or count != header.last_offset_delta + 1:
         return InvalidRecord(f"{count} records with a last offset delta of {header.last_offset_delta}")
+    if count > _records_max(header):
+        return InvalidRecord(f"{count} records do not fit into a batch of {header.size_bytes} bytes")
     if header.is_control:
         return InvalidRecord("clients cannot write control records")
     if header.has_producer_id and header.base_sequence < 0:
@@ -129,6 +138,12 @@ def _fault_of_claims(header: BatchHeader) -> KafkaError:
     if header.has_log_append_time:
         return InvalidTimestamp("producers cannot set the timestamp type to LogAppendTime")
     return InvalidRecord(f"attributes {header.attributes:#06x} are not for producers to set")
+
+
+def _records_max(header: BatchHeader) -> int:
+    """A count that is a lie would move the log's offsets on by billions."""
+    fitting = (header.size_bytes - HEADER_BYTES) // RECORD_BYTES_MIN
+    return fitting if header.compression == Compression.NONE else max(fitting, COMPRESSED_RECORDS_MAX)
 
 
 def validate_timestamps(header: BatchHeader, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
