@@ -285,6 +285,8 @@ class Log(ReadableLog):
         elif segment.unindexed_bytes > self._index_interval_bytes:
             segment.add_index_entry(last_offset, position, self._settings)
         segment.unindexed_bytes += size
+        if segment.size_bytes > segment.reserved_bytes:
+            segment.reserve()
         tail = self._tail
         tail.offsets.append(last_offset)
         tail.positions.append(position)

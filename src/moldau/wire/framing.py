@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from moldau.model.ports import FileSlice, Piece
 from moldau.wire.catalogue import APIS
-from moldau.wire.codec import request_encoder, response_encoder, response_header_version
+from moldau.wire.codec import Encoder, request_encoder, response_encoder, response_header_version
 from moldau.wire.primitives import DECODE_FAILURES, ENCODE_FAILURES, Malformed, Unencodable, skip_tags
 
 LENGTH_BYTES: Final = 4
@@ -23,6 +23,9 @@ _HAS_TAGS: Final = {
 }
 _RESPONSE_PREFIX = Struct(">ii")
 _RESPONSE_PREFIX_WITH_TAGS = Struct(">iiB")
+
+# By API and version: how a response is encoded, and how many bytes of tags its header has.
+_response_ways: dict[tuple[int, int], tuple[Encoder, int]] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -83,11 +86,16 @@ def _request_header_bytes(header: RequestHeader) -> bytes:
 
 def frame_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Piece]:
     """A whole response frame."""
+    key = (api_key, version)
+    way = _response_ways.get(key)
+    if way is None:
+        way = response_encoder(api_key, version), response_header_version(api_key, version)
+        _response_ways[key] = way
+    encode, tag_bytes = way
     out: list[Piece] = [b""]
-    response_encoder(api_key, version)(message, out)
-    length = LENGTH_BYTES + sum(map(len, out))
-    if response_header_version(api_key, version):
-        length += 1
+    encode(message, out)
+    length = LENGTH_BYTES + tag_bytes + sum(map(len, out))
+    if tag_bytes:
         out[0] = _RESPONSE_PREFIX_WITH_TAGS.pack(length, correlation_id, 0)
     else:
         out[0] = _RESPONSE_PREFIX.pack(length, correlation_id)
