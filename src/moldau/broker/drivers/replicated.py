@@ -189,8 +189,11 @@ class ReplicatedDriver(Generic[Machine, Record]):
             decision = decide(machine)
         except KafkaError as refusal:  # rests on what was applied, like any answer, so it waits like one
             decision = Decision(answers={ASKER: refusal})
-        if self._changes_nothing(decision) and self._has_nothing_uncommitted():
-            return self._answer_now(decision.answers[ASKER])
+        if self._can_be_answered_now(decision):
+            answer = decision.answers[ASKER]
+            if isinstance(answer, KafkaError):
+                raise answer
+            return answer
         waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         key = ASKER if ticket is None or ASKER in decision.answers else ticket
         if ticket is None and ASKER not in decision.answers:
@@ -203,18 +206,12 @@ class ReplicatedDriver(Generic[Machine, Record]):
         finally:
             self._waiting.pop(key, None)
 
-    def _changes_nothing(self, decision: Decision[Record, Any]) -> bool:
-        """Only whoever asked is answered: a read, a refusal, a heartbeat. Most requests are such."""
-        answers = decision.answers
-        return not (decision.records or decision.timers or decision.effects) and len(answers) == 1 and ASKER in answers
-
-    def _has_nothing_uncommitted(self) -> bool:
-        return not self._held and self.next_offset <= self._log.high_watermark
-
-    def _answer_now(self, answer: Answer | KafkaError) -> Answer:
-        if isinstance(answer, KafkaError):
-            raise answer
-        return answer
+    def _can_be_answered_now(self, decision: Decision[Record, Any]) -> bool:
+        """Most requests change nothing (reads, refusals, heartbeats), and mostly all before them is committed."""
+        if decision.records or decision.timers or decision.effects or len(decision.answers) != 1:
+            return False
+        is_behind = self._held or self._unwritten or self._log.end_offset > self._log.high_watermark
+        return not is_behind and ASKER in decision.answers
 
     async def read(self, query: Callable[[Machine], Answer]) -> Answer:
         """What `query` sees, told once everything it could see is committed."""
