@@ -127,6 +127,7 @@ class TestUniform:
         sizes = [count_partitions(mine) for mine in after.values()]
         assert max(sizes) - min(sizes) <= 1
 
+    @pytest.mark.proves("C2")
     @settings(max_examples=150, deadline=None)
     @given(partitions=counts, before=st.integers(1, 12), after=st.integers(1, 12))
     def test_moves_as_few_partitions_as_balance_allows(
@@ -160,11 +161,13 @@ class TestUniform:
         after = assign_uniform(members("a", "b", reading=TOPICS[:2]), partitions)
         assert all(len(mine[topic_id]) == 2 for mine in after.values() for topic_id in TOPICS[:2])
 
+    @pytest.mark.proves("C2")
     def test_partitions_that_two_members_were_meant_to_have_go_to_one(self) -> None:
         previous = {"a": {TOPICS[0]: {0, 1}}, "b": {TOPICS[0]: {1, 2}}}
         after = assign_uniform(members("a", "b", reading=TOPICS[:1], previous=previous), {TOPICS[0]: 4})
         check_valid(members("a", "b", reading=TOPICS[:1]), {TOPICS[0]: 4}, after)
 
+    @pytest.mark.proves("C5")
     @settings(max_examples=200, deadline=None)
     @given(group=anybody())
     def test_no_single_move_would_make_the_counts_more_even(
@@ -207,6 +210,7 @@ def fewest_moves(held: list[int], partitions: Mapping[TopicId, int], count: int)
 
 
 class TestRange:
+    @pytest.mark.proves("C2")
     def test_partitions_of_equal_number_meet_at_the_same_member(self) -> None:
         partitions = {TOPICS[0]: 7, TOPICS[1]: 7, TOPICS[2]: 7}
         after = assign_range(members("a", "b", "c", reading=TOPICS[:3]), partitions)
@@ -231,6 +235,7 @@ class TestRange:
                 indexes = sorted(after[each.member_id].get(topic_id, ()))
                 assert indexes == list(range(indexes[0], indexes[-1] + 1)) if indexes else True
 
+    @pytest.mark.proves("C2")
     def test_static_members_come_first_by_their_instance(self) -> None:
         read = frozenset(TOPICS[:1])
         subscribers = [

@@ -70,6 +70,7 @@ class TestJoining:
         assert (again.member_epoch, scene.named(again)) == (first.member_epoch, scene.named(first))
         assert len(scene.consumer_group().members) == 1
 
+    @pytest.mark.proves("C2")
     def test_a_second_member_waits_until_the_first_has_given_up_its_share(self) -> None:
         scene = ConsumerScene(a=4)
         first, second = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
@@ -140,6 +141,7 @@ class TestRefusing:
             "ServerAssignor sticky is not supported. Supported assignors: uniform, range.",
         )
 
+    @pytest.mark.proves("C2")
     def test_a_group_that_is_full_takes_nobody_else(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_max_size=1), a=1)
         scene.join_consumer("m", "a", instance_id="i")
@@ -186,6 +188,7 @@ class TestRefusing:
                 "coordinator (2). The member must abandon all its partitions and rejoin.",
             )
 
+    @pytest.mark.proves("C2")
     def test_one_epoch_behind_is_forgiven_if_the_answer_was_lost(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
@@ -198,6 +201,7 @@ class TestRefusing:
         scene.add_topics(c=1)
         assert scene.refusal("m", 1, owned={"a": [0], "c": [0]})[0] == ErrorCode.FENCED_MEMBER_EPOCH
 
+    @pytest.mark.proves("C2")
     def test_two_epochs_behind_are_not_forgiven(self) -> None:
         scene = ConsumerScene(a=1)
         consumer = Consumer(scene, "m", "a").join()
@@ -249,6 +253,7 @@ class TestLeaving:
         scene.pass_time(10 * 60_000)
         assert "g" not in scene.machine.state.consumer
 
+    @pytest.mark.proves("C5")
     def test_what_a_leaver_had_goes_to_the_others_with_their_next_heartbeat(self) -> None:
         scene = ConsumerScene(a=4)
         first, second = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()

@@ -355,6 +355,7 @@ class TestUpgrade:
 
 
 class TestDowngrade:
+    @pytest.mark.proves("C2")
     def test_when_the_last_consumer_leaves_the_group_is_classic_again(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()

@@ -40,6 +40,7 @@ class TestCommitting:
         assert scene.commit(7, member_id="m", generation=consumer.epoch, topic="a") == ErrorCode.NONE
         assert scene.committed("a") == 7
 
+    @pytest.mark.proves("C2")
     @pytest.mark.parametrize("epoch", [0, 2, -1])
     def test_in_any_other_epoch_it_is_stale(self, epoch: int) -> None:
         scene = ConsumerScene(a=1)
@@ -72,6 +73,7 @@ class TestCommitting:
         assert scene.commit(7) == ErrorCode.NONE
         assert scene.commit(7, member_id="m", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
 
+    @pytest.mark.proves("C2")
     def test_a_commit_that_was_overtaken_counts_for_what_the_member_has_had_all_along(self) -> None:
         scene = ConsumerScene(a=2)
         consumer = Consumer(scene, "m", "a").join()

@@ -11,7 +11,14 @@ import pytest
 from consumer_scene import ClassicConsumer, ConsumerScene, as_owned
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.consumer.group import ConsumerGroup
@@ -348,8 +355,15 @@ class GroupLife(RuleBasedStateMachine):
         assert all(member.state is MemberState.STABLE for member in group.members.values())
 
 
-# Without shrinking: it would take longer than a test may, and the steps that are printed replay as they are.
-GroupLife.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+LIVES = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    # Shrinking would take longer than a test may, and the steps that are printed replay as they are.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-TestGroupLife = pytest.mark.proves("C2", "C5")(GroupLife.TestCase)
+
+
+@pytest.mark.proves("C2", "C5")
+def test_no_partition_is_read_twice_whatever_happens_and_everything_settles() -> None:
+    run_state_machine_as_test(GroupLife, settings=LIVES)

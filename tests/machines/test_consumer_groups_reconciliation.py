@@ -85,6 +85,7 @@ def test_what_it_gave_up_may_come_back_as_something_new() -> None:
     assert after.assigned == {A: {0: 5, 1: 1}}
 
 
+@pytest.mark.proves("C2")
 def test_topics_that_it_no_longer_reads_are_not_given_whatever_the_target_says() -> None:
     after = reconcile(member(), Target(2, {A: {0}, B: {0}}), around(readable=frozenset({B})))
     assert after.assigned == {B: {0: 2}}

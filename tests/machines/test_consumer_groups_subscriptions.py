@@ -1,5 +1,6 @@
 """What consumer groups read: names, patterns, and topics that come, grow and go."""
 
+import pytest
 from consumer_scene import (
     SESSION_TIMEOUT_MS,
     Consumer,
@@ -41,6 +42,7 @@ class TestSubscriptions:
         assert scene.beat("m", 1, host="/10.0.0.2").member_epoch == 1
         assert scene.member("m").client_host == "/10.0.0.2"
 
+    @pytest.mark.proves("C2")
     def test_the_assignor_that_most_members_ask_for_is_used(self) -> None:
         scene = ConsumerScene(a=4, b=4)
         consumers = [Consumer(scene, f"m{number}", "a", "b") for number in range(3)]
@@ -64,6 +66,7 @@ class TestSubscriptions:
 
 
 class TestTopics:
+    @pytest.mark.proves("C2")
     def test_new_partitions_are_assigned_with_the_next_heartbeat(self) -> None:
         scene = ConsumerScene(a=2)
         consumer = Consumer(scene, "m", "a").join()
@@ -149,6 +152,7 @@ class TestRegexes:
         )
         assert "g" not in scene.machine.state.consumer
 
+    @pytest.mark.proves("C2")
     def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds(self) -> None:
         scene = ConsumerScene(logs_a=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
@@ -168,6 +172,7 @@ class TestRegexes:
         assert scene.consumer_group().resolved["logs*"].topics == {"logs_a"}
         assert consumer.owned == {"logs_a": [0]}
 
+    @pytest.mark.proves("C2")
     def test_only_topics_that_may_be_seen_are_matched_and_that_is_asked_anew_now_and_then(self) -> None:
         scene = ConsumerScene(logs_a=1, logs_b=1)
         request = messages.ConsumerGroupHeartbeatRequest(
@@ -199,6 +204,7 @@ class TestRegexes:
         scene.beat("n", 2, subscribed_topic_regex="", owned=consumers[1].owned)
         assert scene.consumer_group().resolved == {}
 
+    @pytest.mark.proves("C2")
     def test_a_pattern_of_one_who_expires_goes_with_it(self) -> None:
         scene = ConsumerScene(logs_a=2)
         scene.join_consumer("m", subscribed_topic_names=None, subscribed_topic_regex="logs*")

@@ -48,6 +48,7 @@ class TestStaticMembers:
         scene.beat("m1", -2, instance_id="one")
         assert scene.refusal("m1", 1, instance_id="one")[0] == ErrorCode.FENCED_MEMBER_EPOCH
 
+    @pytest.mark.proves("C5")
     def test_an_instance_that_is_in_use_is_not_released(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m1", "a", instance_id="one").join()
@@ -72,6 +73,7 @@ class TestStaticMembers:
         assert scene.refusal("m1", 1, instance_id="one") == (ErrorCode.FENCED_INSTANCE_ID, words)
         assert scene.refusal("m1", -1, instance_id="one") == (ErrorCode.FENCED_INSTANCE_ID, words)
 
+    @pytest.mark.proves("C5")
     def test_who_stays_away_too_long_is_out(self) -> None:
         scene = ConsumerScene(a=4)
         one = Consumer(scene, "m1", "a", instance_id="one").join()
@@ -80,6 +82,7 @@ class TestStaticMembers:
         assert scene.consumer_group().is_empty
         assert one.join().count == 4
 
+    @pytest.mark.proves("C5")
     def test_what_it_was_giving_up_is_free_when_it_goes(self) -> None:
         scene = ConsumerScene(a=4)
         one, two = Consumer(scene, "m1", "a", instance_id="one").join(), Consumer(scene, "m2", "a").join()
@@ -115,6 +118,7 @@ class TestTime:
         assert other.count == 4
         assert scene.refusal("m1", silent.epoch)[0] == ErrorCode.UNKNOWN_MEMBER_ID
 
+    @pytest.mark.proves("C5")
     def test_heartbeats_keep_a_member_in(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m1", "a").join()
@@ -122,6 +126,7 @@ class TestTime:
             scene.pass_time(SESSION_TIMEOUT_MS - 1)
             assert not consumer.beat()
 
+    @pytest.mark.proves("C5")
     def test_who_does_not_give_up_partitions_in_its_time_is_fenced(self) -> None:
         scene = ConsumerScene(a=4)
         slow, other = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
@@ -146,6 +151,7 @@ class TestTime:
             second.beat()
         assert len(scene.consumer_group().members) == 2
 
+    @pytest.mark.proves("C5")
     def test_after_a_failover_every_session_and_revocation_begins_anew(self) -> None:
         scene = ConsumerScene(a=4)
         slow, _ = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
@@ -159,6 +165,7 @@ class TestTime:
         scene.pass_time(SESSION_TIMEOUT_MS)
         assert scene.consumer_group().is_empty
 
+    @pytest.mark.proves("C5")
     def test_after_a_failover_a_silent_member_is_still_found(self) -> None:
         scene = ConsumerScene(a=4)
         scene.join_consumer("m1", "a")
