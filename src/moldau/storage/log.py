@@ -115,6 +115,7 @@ class Log(ReadableLog):
     def settings(self, settings: LogSettings) -> None:
         self._settings = settings
         self._stamps_append_time = settings.has_log_append_time
+        self.takes_batches_as_they_are = settings.takes_batches_as_they_are
         self._index_interval_bytes = settings.index_interval_bytes
         self._segments.active.set_limits(settings)
 

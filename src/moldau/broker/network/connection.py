@@ -232,7 +232,8 @@ class ServedConnection:
             if not replies:
                 if pieces:
                     connection.send(pieces)
-                    self._hold_if_needed()
+                    if connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX:
+                        self._hold_if_needed()
                 return
             self._line_up(_Reply(_weight(pieces), pieces))
             return

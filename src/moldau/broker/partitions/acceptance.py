@@ -14,6 +14,7 @@ from moldau.records.validation import (
     validate_produced,
     validate_timestamps,
 )
+from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 
 ZSTD_FROM_VERSION: Final = 7
@@ -31,13 +32,23 @@ _CODECS: Final = {
 Accepted = tuple[memoryview, BatchHeader]
 
 
-def accept(records: memoryview, settings: LogSettings, now_ms: int, api_version: int) -> Accepted | None:
+def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Accepted | None:
     """The batch as it goes into the log; raises what the producer should hear.
 
     None if its records have to be looked into and are too many to do so at once: then it is `inspection`'s.
     """
-    _check_size(records, settings)
+    settings = log.settings
+    if len(records) > settings.max_message_bytes:
+        _check_size(records, settings)
     header = validate_produced(records, is_zstd_allowed=api_version >= ZSTD_FROM_VERSION)
+    if log.takes_batches_as_they_are:
+        # Nearly every batch ends here: its times, oldest and newest, are in order and within the topic's bounds.
+        oldest, newest = header[7], header[8]
+        if (
+            now_ms - settings.message_timestamp_before_max_ms <= oldest <= newest
+            and newest <= now_ms + settings.message_timestamp_after_max_ms
+        ):
+            return records, header
     if must_be_looked_into(header, settings):
         if len(records) > LIGHT_BYTES:
             return None
