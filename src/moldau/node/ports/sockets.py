@@ -28,7 +28,7 @@ TURN_SECONDS_MAX: Final = 0.0005  # whatever is left of a peer's frames then wai
 SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
 BACKLOG: Final = 1024
-ACCEPTS_PER_TURN_MAX: Final = 32  # a burst of connections must not stall those that are there
+ACCEPTS_PER_TURN_MAX: Final = 8  # a burst of connections must not stall those that are there
 DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in so many
 BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
 
