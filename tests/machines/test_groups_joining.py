@@ -151,13 +151,24 @@ class TestTheWaitOfAnEmptyGroup:
         scene = Scene()
         first = scene.enter(rebalance_ms=2 * DELAY_MS + 500)[1]
         for _ in range(2):
-            scene.pass_time(DELAY_MS - 100)
+            scene.pass_time(DELAY_MS - 200)
             scene.enter()
             scene.pass_time(100)
         scene.enter()
+        scene.pass_time(699)
         assert first in scene.waiting
-        scene.pass_time(500)
+        scene.pass_time(1)
         assert first not in scene.waiting
+
+    def test_a_burst_at_its_beginning_costs_one_delay_and_not_two(self) -> None:
+        scene = Scene()
+        first = scene.enter()[1]
+        scene.pass_time(100)
+        second = scene.enter()[1]
+        scene.pass_time(DELAY_MS - 1)
+        assert {first, second} <= scene.waiting
+        scene.pass_time(1)
+        assert {scene.answers[each].generation_id for each in (first, second)} == {1}
 
     def test_without_a_delay_the_first_member_begins_alone(self) -> None:
         scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=0))

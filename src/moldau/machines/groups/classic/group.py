@@ -68,11 +68,11 @@ class ClassicGroup:
         "empty_since_ms",
         "generation",
         "group_id",
-        "has_newcomer",
         "is_initial",
         "joins",
         "leader",
         "members",
+        "newcomer_ms",
         "pending",
         "phase",
         "protocol",
@@ -101,7 +101,7 @@ class ClassicGroup:
         self.syncs: dict[str, Ticket] = {}  # who waits for the leader's assignment
         self.unsynced: dict[str, None] = {}  # who has not asked for its assignment in this generation
         self.is_initial = False  # the group was empty, and waits a little for more members
-        self.has_newcomer = False  # somebody came during that wait, so it may be extended
+        self.newcomer_ms: float | None = None  # when somebody last came during that wait, which extends it
         self.delay_left_ms = 0.0  # by how much at most
         self.alarm_ms: float | None = None  # when the timer of its sessions will go off
         self.empty_since_ms = NO_TIMESTAMP  # wall time

@@ -125,7 +125,8 @@ class Joining:
             deadline_ms=draft.now.ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
             is_new=True,
         )
-        group.has_newcomer = group.has_newcomer or group.is_initial
+        if group.is_initial:
+            group.newcomer_ms = draft.now.ms
         group.add(member)
         group.joins[member_id] = self.ticket
         watch(group, member.deadline_ms, draft)

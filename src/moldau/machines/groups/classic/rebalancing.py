@@ -27,7 +27,7 @@ def prepare(group: ClassicGroup, draft: Draft) -> None:
     group.phase = Phase.PREPARING
     if group.is_initial:
         delay_ms = max(draft.settings.group_initial_rebalance_delay_ms, 0)
-        group.has_newcomer = False
+        group.newcomer_ms = None
         group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         draft.set_timer(JoinDue(group.group_id), delay_ms)
     elif group.has_all_joined:
@@ -46,13 +46,24 @@ def join_is_due(group: ClassicGroup, draft: Draft) -> None:
     """The wait is over, unless newcomers have earned an empty group some more of it."""
     if group.phase is not Phase.PREPARING:
         return
-    if group.is_initial and group.has_newcomer and group.delay_left_ms > 0:
-        delay_ms = min(max(draft.settings.group_initial_rebalance_delay_ms, 0), group.delay_left_ms)
-        group.has_newcomer = False
+    delay_ms = _more_delay_ms(group, draft)
+    if delay_ms > 0:
+        group.newcomer_ms = None
         group.delay_left_ms -= delay_ms
         draft.set_timer(JoinDue(group.group_id), delay_ms)
     else:
         complete_join(group, draft)
+
+
+def _more_delay_ms(group: ClassicGroup, draft: Draft) -> float:
+    """The full delay from the last newcomer on, but in all no more than the members' patience.
+
+    Kafka adds a whole delay to the one that is over; a burst of newcomers at its beginning then costs twice the time.
+    """
+    if not group.is_initial or group.newcomer_ms is None:
+        return 0
+    due_ms = group.newcomer_ms + max(draft.settings.group_initial_rebalance_delay_ms, 0)
+    return min(due_ms - draft.now.ms, group.delay_left_ms)
 
 
 def complete_join(group: ClassicGroup, draft: Draft) -> None:
