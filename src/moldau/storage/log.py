@@ -491,12 +491,23 @@ class Log(ReadableLog):
     def close(self, now_ms: int) -> None:
         """Sync everything and let go of the files. The next `open` may be told `is_clean`, unless this raises."""
         try:
-            self._check_works()
-            self._segments.active.rest()
-            self._take_snapshot()
-            self.flush(now_ms)
+            flush = self.begin_close(now_ms)
+            try:
+                flush.run()
+            except (OSError, SyncFailed) as error:
+                self.flush_failed(flush, error)
+                raise
+            self.finish_flush(flush)
         finally:
             self.abandon()
+
+    def begin_close(self, now_ms: int) -> Flush:
+        """What must be synced before the log may be closed, for those who sync elsewhere; `abandon` it afterwards."""
+        self._check_works()
+        self.write_gathered()
+        self._segments.active.rest()
+        self._take_snapshot()
+        return self.begin_flush(now_ms)
 
     def abandon(self) -> None:
         """Let go of the files as they are. Slices that wait to be sent keep theirs open for themselves."""

@@ -9,6 +9,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import StorageFailed
 from moldau.model.ports import Clock, Executor
 from moldau.storage.files import SyncFailed
+from moldau.storage.flushing import Flush
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,20 @@ class Syncing:
         finally:
             del self._tasks[partition]
 
+    async def sync_last(self, partition: Partition) -> None:
+        """All that a log holds, before it is closed."""
+        await self._run_flush(partition, partition.log.begin_close(self._clock.wall_ms()))
+
+    async def _run_flush(self, partition: Partition, flush: Flush) -> None:
+        started_ms = self._clock.monotonic_ms()
+        try:
+            await self._executor.run(flush.run)
+        except (OSError, SyncFailed) as error:
+            partition.log.flush_failed(flush, error)
+            raise
+        self.latency.finished(self._clock.monotonic_ms() - started_ms)
+        partition.log.finish_flush(flush)
+
     async def _sync(self, partition: Partition) -> None:
         log = partition.log
         target = log.flush_target(self._clock.wall_ms())
@@ -64,14 +79,7 @@ class Syncing:
             return
         flush = log.begin_flush(self._clock.wall_ms(), target)
         pending_bytes = partition.pending_bytes
-        started_ms = self._clock.monotonic_ms()
-        try:
-            await self._executor.run(flush.run)
-        except (OSError, SyncFailed) as error:
-            log.flush_failed(flush, error)
-            raise
-        self.latency.finished(self._clock.monotonic_ms() - started_ms)
-        log.finish_flush(flush)
+        await self._run_flush(partition, flush)
         if flush.end_offset > partition.high_watermark:
             partition.pending_bytes = max(0, partition.pending_bytes - pending_bytes)
             partition.committed_to(flush.end_offset, pending_bytes)

@@ -190,15 +190,22 @@ class Partitions:
         offline = [TopicPartition(*each) for each in (*self._broken, *self._unopened)]
         await self._store.write_checkpoint(name, {**self._store.remembered(name, offline), **offsets})
 
+    async def _close(self, partition: Partition) -> None:
+        await self._syncing.finish(partition)
+        try:
+            await self._syncing.sync_last(partition)
+        finally:
+            partition.log.abandon()
+
     async def close(self) -> None:
         """Flush and close every log; after this the folder may be marked as cleanly stopped."""
-        pause = _Pause(self._clock)
         for partition in self._partitions.values():
             partition.close()
-        for partition in self._partitions.values():
-            await self._syncing.finish(partition)
-            partition.log.close(self._clock.wall_ms())
-            await pause.if_due()
+        # Side by side, because each waits for the disk, which serves many syncs in one go.
+        closed = await asyncio.gather(*map(self._close, self._partitions.values()), return_exceptions=True)
+        for failure in closed:
+            if failure is not None:
+                raise failure
         await self.checkpoint_starts()
         await self.checkpoint_recovery_points()
         await self.checkpoint_high_watermarks()
