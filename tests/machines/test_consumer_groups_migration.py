@@ -237,6 +237,15 @@ class TestClassicMembers:
         assert scene.leave(("x", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
         assert scene.consumer_group().epoch == epoch + 1
 
+    def test_one_in_a_state_of_a_later_version_begins_anew(self) -> None:
+        scene = ConsumerScene(a=4)
+        Consumer(scene, "m", "a").join()
+        classic = ClassicConsumer(scene, "a").join()
+        value = messages.ConsumerGroupCurrentMemberAssignmentValue(member_epoch=2, previous_member_epoch=1, state=9)
+        key = messages.ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id=classic.member_id)
+        scene.append(key, value)
+        assert scene.error(classic.send_join()) == ErrorCode.UNKNOWN_MEMBER_ID
+
 
 class TestUpgrade:
     @pytest.mark.proves("C2")
@@ -282,6 +291,28 @@ class TestUpgrade:
         assert scene.error(ticket) == ErrorCode.REBALANCE_IN_PROGRESS
         assert scene.member(member_id).topics == {"a"}
         assert consumer.epoch == 1
+
+    def test_a_static_classic_member_may_come_back_as_a_consumer(self) -> None:
+        scene = ConsumerScene(a=4)
+        stable_classic_group(scene, "i")
+        consumer = Consumer(scene, "m", "a", instance_id="i").join()
+        assert list(scene.consumer_group().members) == ["m"]
+        assert consumer.count == 4
+
+    def test_an_assignor_that_was_not_chosen_may_say_anything(self) -> None:
+        scene = ConsumerScene(a=4)
+        protocols = (("custom", b""), ("range", owned_subscription("a")))
+        first, _ = scene.enter(protocols=protocols)
+        second, _ = scene.enter(protocols=protocols[1:])
+        while scene.waiting:
+            scene.pass_time(500)
+        scene.send_sync(second, 1)
+        scene.send_sync(first, 1, [(first, assignment(a=[0, 1])), (second, assignment(a=[2, 3]))])
+        Consumer(scene, "m", "a").join()
+        ticket = scene.send_join(first, protocols=protocols[1:])
+        assert scene.error(ticket) == ErrorCode.NONE
+        scene.beat("m", -1)
+        assert read_assignment(scene.group().members[first].assignment).assigned_partitions[0].topic == "a"
 
     def test_an_empty_classic_group_makes_way(self) -> None:
         scene = ConsumerScene(a=4)

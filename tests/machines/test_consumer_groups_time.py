@@ -206,6 +206,24 @@ class TestTime:
         third.beat()
         assert third.interval_ms == UNSETTLED_MS  # still waits for the others
 
+    def test_a_static_member_that_says_who_it_is_says_nothing_new(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer = Consumer(scene, "m1", "a", instance_id="one").join()
+        settle(consumer)
+        scene.pass_time(SESSION_TIMEOUT_MS - 1)
+        consumer.beat()
+        scene.pass_time(SESSION_TIMEOUT_MS - 1)
+        assert not scene.consumer_group().is_empty
+
+    def test_new_settings_take_effect_with_the_next_heartbeat(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer = Consumer(scene, "m1", "a").join()
+        settle(consumer)
+        scene.pass_time(2 * HEARTBEAT_MS)
+        scene.machine.settings = GroupSettings(group_consumer_heartbeat_interval_ms=7_000)
+        consumer.beat()
+        assert consumer.interval_ms == 7_000
+
     def test_a_group_may_have_its_own_pace_within_bounds(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_min_heartbeat_interval_ms=2_000), a=4)
         scene.set_group_config(consumer_session_timeout_ms="50000", consumer_heartbeat_interval_ms="3000")

@@ -43,6 +43,13 @@ def check_protocols(group: ConsumerGroup, member_id: str, request: messages.Join
 
 def comer(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Comer:
     """Who joins. A static member without an id takes over its instance, whoever had it."""
+    found = _comer(group, request, member_id)
+    if found.before.state is MemberState.UNKNOWN:  # of a later version; it begins anew as somebody else
+        raise UnknownMemberId(f"Member {member_id} is in an unknown state.")
+    return found
+
+
+def _comer(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Comer:
     instance_id = request.group_instance_id
     if instance_id is None:
         member = group.members.get(member_id)

@@ -11,6 +11,7 @@ from moldau.wire.codec import data_decoder
 from moldau.wire.data_records import PREFIX_BYTES, encode_versioned
 from moldau.wire.primitives import DECODE_FAILURES, Malformed
 
+OLDEST: Final = 0
 NEWEST: Final = 3  # a later version begins like this one
 
 _Topic: Final = messages.ConsumerProtocolAssignment.TopicPartition
@@ -29,10 +30,14 @@ def read_assignment(assignment: bytes) -> messages.ConsumerProtocolAssignment:
 
 
 def write_assignment(holding: Holding, image: MetadataImage, metadata: bytes) -> bytes:
-    """An assignment for the consumer whose subscription this is, in the version it speaks."""
+    """An assignment for the consumer whose subscription this is, in the version it speaks, or in the oldest."""
     named = sorted((image.topic_name(topic_id) or "", sorted(holding[topic_id])) for topic_id in holding)
     topics = [_Topic(topic=name, partitions=indexes) for name, indexes in named if name]
-    return encode_versioned(messages.ConsumerProtocolAssignment(assigned_partitions=topics), _version(metadata))
+    try:
+        version = _version(metadata)
+    except Malformed:  # only the subscription to the assignor that was chosen has been read
+        version = OLDEST
+    return encode_versioned(messages.ConsumerProtocolAssignment(assigned_partitions=topics), version)
 
 
 def by_id(topics: Iterable[Any], image: MetadataImage) -> Mapping[TopicId, frozenset[int]]:

@@ -81,11 +81,12 @@ class ConsumerGroups:
             request.member_epoch == member.epoch == group.epoch == group.assignment_epoch
             and member.state is MemberState.STABLE
             and heartbeat.is_bare(request)
+            and request.instance_id in (None, member.instance_id)
             and (member.client_id, member.client_host, member.classic) == (asker.client_id, asker.client_host, None)
         ):
             return None
         image = self._image()
-        if watch.topics is not image.topics or watch.configs is not image.configs:
+        if watch.topics is not image.topics or not watch.has_pace_of(settings, image):
             return None
         if group.resolved and not watch.has_matched(image.topics, now_ms, settings):
             return None
@@ -167,9 +168,9 @@ class ConsumerGroups:
                 watch.heard_of(draft, member.member_id, member.classic.session_timeout_ms)
 
     def _pace(self, watch: Watch, settings: ConsumerGroupSettings, image: MetadataImage) -> Pace:
-        if watch.pace is None or watch.configs is not image.configs:
+        if watch.pace is None or not watch.has_pace_of(settings, image):
             own = image.configs.get(Resource(ResourceType.GROUP, watch.group_id), NOTHING_SET)
-            watch.pace, watch.configs = pace(settings, own), image.configs
+            watch.pace, watch.settings, watch.configs = pace(settings, own), settings, image.configs
         return watch.pace
 
     # Members go

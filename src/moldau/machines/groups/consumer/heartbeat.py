@@ -157,13 +157,12 @@ def is_full(request: Request) -> bool:
 
 
 def is_bare(request: Request) -> bool:
-    """Whether the member only says that it is there."""
+    """Whether the member only says who it is and that it is there."""
     return (
         request.subscribed_topic_names is None
         and request.topic_partitions is None
         and request.subscribed_topic_regex is None
         and request.server_assignor is None
-        and request.instance_id is None
         and request.rack_id is None
         and request.rebalance_timeout_ms == UNSET
     )

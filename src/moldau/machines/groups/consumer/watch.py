@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from moldau.machines.groups.consumer.member import Member, MemberState
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace
 from moldau.machines.groups.draft import Draft
-from moldau.machines.metadata.image import Resource, TopicImage
+from moldau.machines.metadata.image import MetadataImage, Resource, TopicImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,13 @@ class Watch:
     matched: Mapping[str, TopicImage] | None = None  # those that its regular expressions were last held against
     matched_ms: float | None = None
     changed_ms: float | None = None  # when the group's epoch last grew
-    configs: Mapping[Resource, Mapping[str, str]] | None = None  # those that `pace` is from
     pace: Pace | None = None
+    settings: ConsumerGroupSettings | None = None  # those that `pace` is from, with the groups' own
+    configs: Mapping[Resource, Mapping[str, str]] | None = None
+
+    def has_pace_of(self, settings: ConsumerGroupSettings, image: MetadataImage) -> bool:
+        """Whether the pace is the one that these settings and configs lead to."""
+        return self.settings is settings and self.configs is image.configs
 
     def heard_of(self, draft: Draft, member_id: str, session_timeout_ms: int) -> None:
         """A member showed that it is there."""
