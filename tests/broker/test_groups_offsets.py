@@ -205,11 +205,14 @@ def test_offsets_are_forgotten_when_their_group_has_been_empty_for_long() -> Non
     on_broker(script, settings=["offsets.retention.minutes=10", "offsets.retention.check.interval.ms=60000"])
 
 
-def test_clients_do_not_write_to_the_offsets_topic_themselves() -> None:
+def test_clients_neither_write_to_the_offsets_topic_nor_let_it_grow() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         answer = await produce(talker, OFFSETS_TOPIC, batch(b"forged", key=b"\x00\x01"))
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        grown = messages.CreatePartitionsRequest.CreatePartitionsTopic(name=OFFSETS_TOPIC, count=60, assignments=None)
+        refused = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
+        assert refused.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await commit(talker, {0: 1}) == [ErrorCode.NONE]
 
     on_broker(script)

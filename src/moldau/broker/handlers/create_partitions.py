@@ -2,9 +2,9 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.topics import PLACEMENT_STARTS, check_room
+from moldau.broker.topics import PLACEMENT_STARTS, check_room, is_internal
 from moldau.machines.metadata.partitions import MorePartitions
-from moldau.model.errors import KafkaError, TopicAuthorizationFailed
+from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
 Asked = CreatePartitionsRequest.CreatePartitionsTopic
@@ -17,10 +17,10 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     answers = []
     wanted = []
     for topic in request.topics:
-        if context.may(Operation.ALTER, topic.name):
+        refusal = _refusal(topic.name, context)
+        if refusal is None:
             wanted.append(_more(topic))
         else:
-            refusal = TopicAuthorizationFailed(f"Not authorized to alter topic {topic.name}.")
             answers.append(_refused(topic.name, refusal))
     if wanted:
         topics = broker.image.topics
@@ -35,6 +35,15 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
         await broker.caught_up()
         answers.extend(Answer(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
     return CreatePartitionsResponse(results=answers)
+
+
+def _refusal(name: str, context: RequestContext) -> KafkaError | None:
+    """A group is kept in the partition that its id and their number give, so that number is for ever."""
+    if not context.may(Operation.ALTER, name):
+        return TopicAuthorizationFailed(f"Not authorized to alter topic {name}.")
+    if is_internal(name):
+        return InvalidTopic(f"Topic {name} is the brokers' own, and what is in it would not be found any more.")
+    return None
 
 
 def _more(topic: Asked) -> MorePartitions:
