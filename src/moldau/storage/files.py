@@ -45,6 +45,17 @@ def take_back(file: File, size: int) -> None:
         file.truncate(size)
 
 
+def write_or_take_back(file: File, data: Buffer, position: int) -> None:
+    """Write at the end of a file, all of it or nothing."""
+    try:
+        taken = file.pwrite(data, position)
+        if taken != len(data):
+            write_all(file, data, position, taken)
+    except OSError:
+        take_back(file, position)
+        raise
+
+
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
     """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
     _write_beside(disk, path, data, is_synced=True)

@@ -18,8 +18,9 @@ from moldau.model.units import DAY_MS, MiB
 from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
 from moldau.records.record import iterate_batches
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
-from moldau.storage.files import SyncFailed, take_back, write_all
+from moldau.storage.files import SyncFailed, write_or_take_back
 from moldau.storage.flushing import Flush, Flushing
+from moldau.storage.gathered import Gathered
 from moldau.storage.loading import Loading
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
@@ -62,9 +63,7 @@ class Log(ReadableLog):
         self._failure: str | None = None
         self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.changed_folders)
         self._tail = Tail(self.end_offset)
-        self._gathered: list[memoryview] = []  # appended, to be written together
-        self._gathered_at = 0, 0  # position and offset of the first of them
-        self.gathered_failure: OSError | None = None
+        self.gathered = Gathered()
         self.settings = loading.settings
 
     @classmethod
@@ -165,12 +164,11 @@ class Log(ReadableLog):
             segment = self._make_room(size, max_timestamp, base_offset, last_offset, now_ms)
             position = segment.size_bytes
         if gathers:
-            if not self._gathered:
-                self._gathered_at = position, base_offset
-            self._gathered.append(batch)
+            self.gathered.add(batch, position, base_offset)
         else:
             self.write_gathered()
-            self._write(segment, batch, position)
+            assert segment.file is not None
+            write_or_take_back(segment.file, batch, position)
         self._note(segment, position, size, last_offset, max_timestamp)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -179,38 +177,19 @@ class Log(ReadableLog):
             self._note_producer(header, batch, base_offset, max_timestamp)
         return _new_tuple(Appended, (base_offset, last_offset, False, log_append_time_ms))
 
-    def _write(self, segment: Segment, batch: Buffer, position: int) -> None:
-        file = segment.file
-        assert file is not None
-        try:
-            taken = file.pwrite(batch, position)
-            if taken != len(batch):
-                write_all(file, batch, position, taken)
-        except OSError:
-            take_back(file, position)
-            raise
-
     def write_gathered(self) -> None:
         """Write what was gathered, in one call. If the disk refuses, it is as if none of it had been appended.
 
-        `gathered_failure` then keeps the reason: whoever was told of those offsets must not be.
+        `gathered.failure` then keeps the reason: whoever was told of those offsets must not be.
         """
-        if not self._gathered:
-            return
-        batches, self._gathered = self._gathered, []
-        position, base_offset = self._gathered_at
-        segment = self._segments.active
-        file = segment.file
-        assert file is not None
-        try:
-            taken = file.pwritev(batches, position)
-            if taken != segment.size_bytes - position:
-                write_all(file, b"".join(batches), position, taken)
-        except OSError as error:
-            self.gathered_failure = error
-            take_back(file, position)
-            self._forget_gathered(position, base_offset)
-            raise
+        if self.gathered:
+            segment = self._segments.active
+            assert segment.file is not None
+            try:
+                self.gathered.write(segment.file, segment.size_bytes)
+            except OSError:
+                self._forget_gathered(self.gathered.position, self.gathered.base_offset)
+                raise
 
     def _forget_gathered(self, position: int, base_offset: int) -> None:
         """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
@@ -258,15 +237,9 @@ class Log(ReadableLog):
         if not run:
             return
         segment = self._segments.active
-        file = segment.file
-        assert file is not None
-        position = segment.size_bytes
+        assert segment.file is not None
         data = run[0][1] if len(run) == 1 else b"".join(batch for _, batch in run)
-        try:
-            write_all(file, data, position)
-        except OSError:
-            take_back(file, position)
-            raise
+        write_or_take_back(segment.file, data, segment.size_bytes)
         for header, batch in run:
             self._note(segment, segment.size_bytes, len(batch), header.last_offset, header.max_timestamp)
             if header.partition_leader_epoch > self.epochs.latest:

@@ -106,7 +106,8 @@ class Partition:
 
     def take_gathered_failure(self) -> OSError | None:
         """Why what this turn appended could not be written, if so: it is gone, and nobody has seen it."""
-        failure, self.log.gathered_failure = self.log.gathered_failure, None
+        gathered = self.log.gathered
+        failure, gathered.failure = gathered.failure, None
         if failure is not None:
             self._is_careful = True
             self.pending_bytes = 0
