@@ -232,6 +232,28 @@ def test_a_throttled_connection_is_heard_again_when_its_time_is_over() -> None:
     on_broker(script)
 
 
+def test_the_longest_throttle_counts() -> None:
+    async def script(scene: Scene) -> None:
+        throttles = {1: (1, 5000), 2: (2, 1000)}  # by correlation id: answered after so many seconds, throttled so long
+        begun: list[float] = []
+
+        async def handle(request: Any, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+            begun.append(scene.simulation.now_s)
+            wait_s, context.throttle_ms = throttles.get(context.correlation_id, (0, 0))
+            await asyncio.sleep(wait_s)
+            return ApiVersionsResponse()
+
+        api = scene.node.broker.router.api(API_VERSIONS)
+        assert api is not None
+        api.handle = handle
+        talker = await scene.connect()
+        await asyncio.gather(*[talker.begin(0, PING) for _ in range(2)])
+        await talker.ask(0, PING)
+        assert 6 <= begun[2] - begun[0] < 6.5
+
+    on_broker(script)
+
+
 # -- the gate
 
 

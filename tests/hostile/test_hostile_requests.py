@@ -81,12 +81,23 @@ def test_a_request_about_very_many_partitions_lets_others_go_first(
         await scene.create("t")
         talker = await scene.connect()
         await produce(talker, "t", batch(b"a"))
-        large = talker.begin(version, request_of(MANY))
-        behind = talker.begin(0, m.ApiVersionsRequest())
+        begun_at: list[int] = []
+
+        async def handle(request: Any, context: Any) -> m.ApiVersionsResponse:  # noqa: ARG001
+            begun_at.append(len(turns))
+            return m.ApiVersionsResponse()
+
+        scene.node.broker.router.apis[18].handle = handle
+        sent: list[Any] = []
+        with monkeypatch.context() as gathered:
+            gathered.setattr(talker.connection, "send", sent.extend)
+            large = talker.begin(version, request_of(MANY))
+            behind = talker.begin(0, m.ApiVersionsRequest())
+        talker.connection.send([b"".join(sent)])  # so that both are there when the first begins
         await large
         assert len(turns) >= MANY // STEPS_MAX
-        assert not behind.done()  # begins only now
-        assert (await behind).error_code == 0
+        await behind
+        assert begun_at == [len(turns)]  # not before the large one was done
 
     on_broker(script)
 

@@ -345,9 +345,12 @@ class ServedConnection:
 
     def _mute(self, throttle_ms: int) -> None:
         self.hold()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + throttle_ms / 1000
         if self._unmute is not None:
+            until_s = max(until_s, self._unmute.when())
             self._unmute.cancel()
-        self._unmute = asyncio.get_running_loop().call_later(throttle_ms / 1000, self._end_mute)
+        self._unmute = loop.call_at(until_s, self._end_mute)
 
     def _end_mute(self) -> None:
         self._unmute = None
