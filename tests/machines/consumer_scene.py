@@ -11,6 +11,7 @@ from moldau.machines.groups.consumer.embedded import read_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.groups import everything_is_seen
 from moldau.machines.groups.consumer.member import Member
+from moldau.machines.groups.consumer.partitions import Assignment, Holding
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, Resource, ResourceType, TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
@@ -231,6 +232,11 @@ class Consumer:
     @property
     def count(self) -> int:
         return sum(map(len, self.held.values()))
+
+
+def each_partition(assignment: Assignment | Holding) -> list[tuple[TopicId, int]]:
+    """One by one, in an order that does not depend on how the sets came about."""
+    return [(topic_id, index) for topic_id in sorted(assignment) for index in sorted(assignment[topic_id])]
 
 
 def as_owned(held: Mapping[TopicId, Iterable[int]]) -> list[messages.ConsumerGroupHeartbeatRequest.TopicPartitions]:

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
+from consumer_scene import each_partition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.machines.groups.consumer.assignors import Assignor, Subscriber, assign_range, assign_uniform
-from moldau.machines.groups.consumer.partitions import Assignment, count_partitions, each_partition
+from moldau.machines.groups.consumer.partitions import Assignment
 from moldau.model.ids import TopicId
 
 Partition = tuple[TopicId, int]
@@ -31,6 +32,10 @@ def names(count: int) -> list[str]:
 
 def owners(assignment: Mapping[str, Assignment]) -> dict[Partition, str]:
     return {partition: member_id for member_id, mine in assignment.items() for partition in each_partition(mine)}
+
+
+def count_partitions(assignment: Assignment) -> int:
+    return len(each_partition(assignment))
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:

@@ -1,5 +1,6 @@
 """Two protocols in one group: classic members beside consumers, and groups that change from one to the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from groups_scene import REBALANCE_MS, SESSION_MS
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.classic.group import Phase
 from moldau.machines.groups.consumer.embedded import read_assignment
-from moldau.machines.groups.consumer.member import MemberState
+from moldau.machines.groups.consumer.member import ClassicTraits, MemberState
+from moldau.machines.groups.consumer.records import member_record
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 from moldau.wire.data_records import encode_versioned
@@ -309,8 +311,6 @@ class TestUpgrade:
         scene.send_sync(second, 1)
         scene.send_sync(first, 1, [(first, assignment(a=[0, 1])), (second, assignment(a=[2, 3]))])
         Consumer(scene, "m", "a").join()
-        ticket = scene.send_join(first, protocols=protocols[1:])
-        assert scene.error(ticket) == ErrorCode.NONE
         scene.beat("m", -1)
         assert read_assignment(scene.group().members[first].assignment).assigned_partitions[0].topic == "a"
 
@@ -466,6 +466,16 @@ class TestDowngrade:
         replacement = ClassicConsumer(scene, "a", instance_id="i").join()
         assert replacement.sync() == ErrorCode.NONE
         assert replacement.owned == {"a": [0, 1, 2, 3]}
+
+    def test_without_an_assignor_in_common_the_group_stays(self) -> None:
+        scene = ConsumerScene(a=4)
+        Consumer(scene, "m", "a").join()
+        members = [ClassicConsumer(scene, "a").join() for _ in range(2)]
+        member = scene.member(members[0].member_id)
+        other = ClassicTraits(SESSION_MS, (("sticky", owned_subscription("a")),))
+        scene.append(*member_record("g", replace(member, classic=other)))
+        scene.beat("m", -1)
+        assert list(scene.consumer_group().members) == [each.member_id for each in members]
 
     def test_an_empty_consumer_group_makes_way(self) -> None:
         scene = ConsumerScene(a=4)

@@ -103,6 +103,19 @@ class TestCommitting:
         scene.pass_time(1)
         assert scene.consumer_group().is_empty
 
+    def test_partitions_that_an_older_kafka_assigned_count_from_its_last_epoch(self) -> None:
+        scene = ConsumerScene(a=2)
+        Consumer(scene, "m", "a").join()
+        held = messages.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions(
+            topic_id=scene.id_of("a"), partitions=[0, 1]
+        )
+        value = messages.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=5, previous_member_epoch=4, assigned_partitions=[held]
+        )
+        scene.append(messages.ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="m"), value)
+        assert commit_by_id(scene, 5, 0, 1) == ErrorCode.NONE
+        assert commit_by_id(scene, 4, 0) == ErrorCode.STALE_MEMBER_EPOCH
+
 
 class TestFetching:
     def test_a_member_fetches_in_its_epoch_and_who_claims_nothing_may_look(self) -> None:

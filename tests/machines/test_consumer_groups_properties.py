@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from consumer_scene import ClassicConsumer, ConsumerScene, as_owned
+from consumer_scene import ClassicConsumer, ConsumerScene, as_owned, each_partition
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import MemberState
-from moldau.machines.groups.consumer.partitions import each_partition
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
 from moldau.wire import messages
@@ -346,7 +345,7 @@ class GroupLife(RuleBasedStateMachine):
         assert group.state == "Stable"
         expected = {
             (topic.topic_id, index)
-            for name in group.subscribed_topics()
+            for name in set(group.topic_counts).union(*(each.topics for each in group.resolved.values()))
             if (topic := self.scene.image.topics.get(name)) is not None
             for index in range(len(topic.partitions))
         }

@@ -2,6 +2,7 @@
 
 import pytest
 from consumer_scene import (
+    ASKER,
     SESSION_TIMEOUT_MS,
     Consumer,
     ConsumerScene,
@@ -9,8 +10,8 @@ from consumer_scene import (
     topic_id,
 )
 
-from moldau.machines.groups import GroupSettings
-from moldau.model.errors import ErrorCode
+from moldau.machines.groups import GroupSettings, GroupsMachine, Now
+from moldau.model.errors import ErrorCode, InvalidRegularExpression
 from moldau.wire import messages
 
 
@@ -137,6 +138,14 @@ class TestRegexes:
         assert resolved.topics == {"logs_a", "logs_b"}
         assert resolved.version == scene.image.offset
         assert resolved.timestamp_ms == scene.wall_ms
+
+    def test_without_a_matcher_no_pattern_is_taken(self) -> None:
+        machine = GroupsMachine(GroupSettings(), image=lambda: ConsumerScene(a=1).image)
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", rebalance_timeout_ms=1, topic_partitions=[], subscribed_topic_regex="a*"
+        )
+        with pytest.raises(InvalidRegularExpression, match="not supported here"):
+            machine.decide_consumer_heartbeat(request, ASKER, now=Now(0.0, 0), randomness=b"")
 
     def test_names_and_patterns_go_together(self) -> None:
         scene = ConsumerScene(logs_a=1, other=1, third=1)

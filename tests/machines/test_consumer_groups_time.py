@@ -13,7 +13,9 @@ from consumer_scene import (
 )
 
 from moldau.machines.groups import GroupSettings
+from moldau.machines.groups.consumer.records import removal_records
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, pace
+from moldau.machines.groups.consumer.watch import MembersDue
 from moldau.model.errors import ErrorCode
 from moldau.model.settings import declared, parse_settings
 
@@ -174,6 +176,25 @@ class TestTime:
         assert not scene.consumer_group().is_empty
         scene.pass_time(1)
         assert scene.consumer_group().is_empty
+
+    def test_an_empty_group_is_loaded_without_a_timer(self) -> None:
+        scene = ConsumerScene(a=4)
+        scene.join_consumer("m1", "a")
+        scene.beat("m1", -1)
+        scene.elect()
+        assert not [event for event in scene.timers if "Members" in type(event).__name__]
+
+    def test_a_timer_of_a_group_that_is_gone_does_nothing(self) -> None:
+        scene = ConsumerScene(a=4)
+        count = len(scene.log)
+        scene.run(lambda: scene.machine.decide_timed_out(MembersDue("g"), scene.now_ms))
+        assert len(scene.log) == count
+
+    def test_what_ends_a_group_that_is_gone_is_passed_over(self) -> None:
+        scene = ConsumerScene(a=4)
+        for key, value in removal_records("g", "m"):
+            scene.append(key, value)
+        assert scene.machine.state.consumer == {}
 
     def test_all_who_are_late_at_once_cost_one_epoch(self) -> None:
         scene = ConsumerScene(a=4)

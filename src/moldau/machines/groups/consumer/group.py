@@ -180,10 +180,6 @@ class ConsumerGroup:
             )
         return member
 
-    def subscribed_topics(self) -> set[str]:
-        """What the members read, by name or because a regular expression matched."""
-        return set(self.topic_counts).union(*(each.topics for each in self.resolved.values()))
-
     # What any group is asked
 
     @property

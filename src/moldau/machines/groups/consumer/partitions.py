@@ -1,6 +1,6 @@
 """Sets of partitions by topic: what members are meant to have, what they have, and since when."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final
 
@@ -15,17 +15,6 @@ Holding = Mapping[TopicId, Mapping[int, int]]
 NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
 NOTHING_HELD: Final[Holding] = MappingProxyType({})
 NO_INDEXES: Final[Mapping[int, int]] = MappingProxyType({})
-
-
-def each_partition(assignment: Assignment | Holding) -> Iterator[tuple[TopicId, int]]:
-    """One by one, in an order that does not depend on how the sets came about."""
-    for topic_id in sorted(assignment):
-        for index in sorted(assignment[topic_id]):
-            yield topic_id, index
-
-
-def count_partitions(assignment: Assignment | Holding) -> int:
-    return sum(map(len, assignment.values()))
 
 
 def is_within(partitions: Iterable[tuple[TopicId, Iterable[int]]], holding: Assignment | Holding) -> bool:
