@@ -6,56 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_scene import BROKER, FRAME_BYTES_MAX, Scene, batch, fetch_request, on_broker, produce_request
+from broker_scene import Scene, batch, fetch_request, on_broker, produce_request
+from raw_peers import raw_peer
 
 from moldau.broker.context import RequestContext
-from moldau.broker.network.connection import FRAME_MS_MAX, QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
+from moldau.broker.network.connection import QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
 from moldau.broker.turns import ALONE
 from moldau.model.errors import ErrorCode
-from moldau.model.ports import Connection
 from moldau.wire.codec import decode_response
-from moldau.wire.framing import RequestHeader, frame_request
 from moldau.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
-    IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 PING = ApiVersionsRequest()
 ANSWER_BYTES = 20_000
-
-
-class Peer:
-    """A connection that keeps what comes as bytes."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.is_lost = asyncio.Event()
-        self.connection: Connection
-
-    def connected(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def frame_received(self, frame: memoryview) -> None:
-        self.frames.append(bytes(frame))
-
-    def drained(self) -> None: ...
-
-    def disconnected(self, reason: str) -> None:  # noqa: ARG002
-        self.is_lost.set()
-
-
-async def raw_peer(scene: Scene, host: str = "client") -> Peer:
-    peer = Peer()
-    try:
-        await scene.simulation.network.host(host).connect(BROKER, peer, FRAME_BYTES_MAX)
-    except ConnectionResetError:  # refused so fast that it never was there
-        peer.is_lost.set()
-    return peer
 
 
 class Held:
@@ -250,108 +219,6 @@ def test_the_longest_throttle_counts() -> None:
         await asyncio.gather(*[talker.begin(0, PING) for _ in range(2)])
         await talker.ask(0, PING)
         assert 6 <= begun[2] - begun[0] < 6.5
-
-    on_broker(script)
-
-
-# -- the gate
-
-
-def test_connections_beyond_the_limit_are_refused_until_one_leaves(caplog: pytest.LogCaptureFixture) -> None:
-    async def script(scene: Scene) -> None:
-        talkers = [await scene.connect() for _ in range(2)]
-        refused = await raw_peer(scene)
-        await refused.is_lost.wait()
-        talkers[0].connection.close()
-        await asyncio.sleep(1)
-        assert (await (await scene.connect()).ask(0, PING)).error_code == 0
-        assert scene.node._front.gate.refused == 1
-
-    on_broker(script, settings=["max.connections=2"])
-    assert "there are 2 connections already (max.connections)" in caplog.text
-
-
-def test_one_address_may_have_fewer_connections_and_another_its_own_number() -> None:
-    async def script(scene: Scene) -> None:
-        peers = [await raw_peer(scene, "client") for _ in range(3)]
-        others = [await raw_peer(scene, "busy") for _ in range(5)]
-        await asyncio.sleep(1)
-        assert [peer.is_lost.is_set() for peer in peers] == [False, False, True]
-        assert [peer.is_lost.is_set() for peer in others] == [False, False, False, False, True]
-
-    on_broker(script, settings=["max.connections.per.ip=2", "max.connections.per.ip.overrides=busy:4"])
-
-
-def test_the_limit_may_change_while_the_broker_runs() -> None:
-    async def script(scene: Scene) -> None:
-        talker = await scene.connect()
-        config = IncrementalAlterConfigsRequest.AlterableConfig(name="max.connections", config_operation=0, value="1")
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=4, resource_name="", configs=[config]
-        )
-        answer = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
-        assert answer.responses[0].error_code == 0
-        refused = await raw_peer(scene)
-        await refused.is_lost.wait()
-
-    on_broker(script)
-
-
-def test_a_silent_connection_is_closed_and_one_that_waits_is_not() -> None:
-    async def script(scene: Scene) -> None:
-        await scene.create("t")
-        silent, waiting, busy = [await scene.connect() for _ in range(3)]
-        fetched = waiting.begin(11, fetch_request("t", 0, max_wait_ms=60_000))
-        for _ in range(20):
-            await busy.ask(0, PING)
-            await asyncio.sleep(1)
-        assert [each.is_lost.is_set() for each in (silent, waiting, busy)] == [True, False, False]
-        await busy.ask(9, produce_request("t", batch(b"a")))
-        await fetched
-
-    on_broker(script, settings=["connections.max.idle.ms=10000"])
-
-
-def test_silence_may_be_allowed_for_ever() -> None:
-    async def script(scene: Scene) -> None:
-        silent = await scene.connect()
-        await asyncio.sleep(2_000)
-        assert (await silent.ask(0, PING)).error_code == 0
-
-    on_broker(script, settings=["connections.max.idle.ms=-1"])
-
-
-@pytest.mark.parametrize("idle_ms", [-1, 600_000])
-def test_a_frame_that_never_ends_is_given_up_though_bytes_dribble_in(
-    caplog: pytest.LogCaptureFixture, idle_ms: int
-) -> None:
-    async def script(scene: Scene) -> None:
-        peer = await raw_peer(scene)
-        await asyncio.sleep(200)  # having been silent before a frame is no fault
-        peer.connection.send([struct.pack(">i", 1_000_000)])
-        began_s = scene.simulation.now_s
-        while not peer.is_lost.is_set():
-            peer.connection.send([b"x"])
-            await asyncio.sleep(1)
-        assert FRAME_MS_MAX / 1000 <= scene.simulation.now_s - began_s < FRAME_MS_MAX / 1000 + 15
-
-    on_broker(script, settings=[f"connections.max.idle.ms={idle_ms}"])
-    assert "it has not sent a whole request in 60 seconds" in caplog.text
-
-
-def test_slow_frames_one_after_the_other_are_fine() -> None:
-    async def script(scene: Scene) -> None:
-        talker = await scene.connect()
-        whole = b"".join(bytes(piece) for piece in frame_request(RequestHeader(18, 0, 1, "slow"), PING))  # type: ignore[arg-type]
-        for _ in range(5):
-            answered = talker.begin(0, PING)
-            talker.connection.send([whole[:6]])
-            await answered
-            await asyncio.sleep(FRAME_MS_MAX / 1000 - 15)
-            talker._asked.append((18, 0, asyncio.get_running_loop().create_future()))
-            talker.connection.send([whole[6:]])
-            await asyncio.sleep(1)
-        assert not talker.is_lost.is_set()
 
     on_broker(script)
 
