@@ -30,6 +30,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield Bench(cluster, generator, folder, connections=2, rounds=1, tell=lambda _: None)
 
 
+@pytest.mark.proves("A4", part="bench")
 def test_produce_is_measured_beside_the_plain_loop(bench: Bench) -> None:
     case = ProduceCase("small", Shape(10, 100), BRIEF)
     measured = run_produce(bench, [case])
