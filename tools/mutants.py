@@ -107,7 +107,9 @@ def hunt(mutants: Sequence[Mutant]) -> dict[Mutant, str]:
     passing: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("src", "bench"):  # what a program of the source looks for beside it comes along
+            if (ROOT / name).exists():
+                shutil.copytree(ROOT / name, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in mutants:
             verdicts[mutant] = verdict(mutant, source, passing)
             print(f"{mutant.code:3} {verdicts[mutant]}: {mutant.name}", flush=True)
