@@ -1,5 +1,8 @@
 """What AlterConfigs and IncrementalAlterConfigs share: who may alter what."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
 from moldau.broker.context import RequestContext
@@ -29,3 +32,9 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
     if resource.type == ResourceType.BROKER_LOGGER:
         return InvalidRequest("This broker's log levels are set with moldau.log.level.")
     return None
+
+
+def note_refusals(answers: Iterable[Any], context: RequestContext) -> None:
+    for answer in answers:
+        if answer.error_code:
+            context.note_refusal("a change of configs", answer.resource_name, answer.error_message)

@@ -1,5 +1,6 @@
 """What a handler knows about the request it answers."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from moldau.broker.access import Operation, Resource, ResourceKind, refusal
@@ -51,6 +52,11 @@ class RequestContext:
     def client_host(self) -> str:
         """Where the client is, as Kafka writes it into group members: its tools show it so."""
         return f"/{self.peer}"
+
+    def note_refusal(self, what: str, where: str, words: str | None) -> None:
+        """A line in the log, at a bounded rate: who was refused what, where and why."""
+        who = f"{self.peer} ({self.client_id})"
+        self.broker.complaints.write(what, f"Refused {what} of {who} for {where}: {words}", logging.INFO)
 
     def is_allowed(self, operation: Operation, resource: Resource) -> bool:
         return self.broker.authorizer.is_allowed(self.principal, operation, resource)

@@ -1,6 +1,6 @@
 """AlterConfigs, the old way: each resource is given all its configs anew."""
 
-from moldau.broker.altering import refusal
+from moldau.broker.altering import note_refusals, refusal
 from moldau.broker.context import RequestContext
 from moldau.machines.metadata.configs import Replacement
 from moldau.machines.metadata.image import Resource
@@ -36,6 +36,7 @@ async def handle(request: AlterConfigsRequest, context: RequestContext) -> Alter
             )
             for each in altered
         )
+    note_refusals(answers, context)
     return AlterConfigsResponse(responses=answers)
 
 

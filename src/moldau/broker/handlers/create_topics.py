@@ -23,6 +23,9 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     created = await create_topics(context.broker, wanted, validate_only=request.validate_only) if wanted else []
     answers = [_refused(name, error) for name, error in refused.items()]
     answers.extend(_answer(outcome, context) for outcome in created)
+    for answer in answers:
+        if answer.error_code:
+            context.note_refusal("a new topic", answer.name, answer.error_message)
     return CreateTopicsResponse(topics=answers)
 
 

@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs: configs are set, deleted, appended to or subtracted from, one by one."""
 
-from moldau.broker.altering import refusal
+from moldau.broker.altering import note_refusals, refusal
 from moldau.broker.context import RequestContext
 from moldau.machines.metadata.configs import Alteration, ConfigChange
 from moldau.machines.metadata.image import Resource
@@ -37,6 +37,7 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
             )
             for each in altered
         )
+    note_refusals(answers, context)
     return IncrementalAlterConfigsResponse(responses=answers)
 
 

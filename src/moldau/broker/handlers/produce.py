@@ -76,7 +76,7 @@ def _append_topic(
                 inspected.append(Inspected(name, data.index, copy, answers, len(answers)))
             answers.append(answer)
         except KafkaError as error:
-            answers.append(_failed(data.index, len(data.records or b""), error, context))
+            answers.append(_failed(name, data.index, len(data.records or b""), error, context))
     return TopicAnswer(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
@@ -122,7 +122,7 @@ async def _append_inspected(
                 partition = broker.partitions.get(each.topic, each.partition)
                 answer = _write(partition, accepted, context.now_ms, request, waiting)
             except KafkaError as error:
-                answer = _failed(each.partition, len(each.records), error, context)
+                answer = _failed(each.topic, each.partition, len(each.records), error, context)
             each.answers[each.place] = answer
     finally:
         for each in inspected:
@@ -174,7 +174,8 @@ def _mark(answer: Any, error: KafkaError) -> None:
     answer.base_offset = NO_OFFSET
 
 
-def _failed(index: int, size_bytes: int, error: KafkaError, context: RequestContext) -> Any:
+def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: RequestContext) -> Any:
+    context.note_refusal("a batch", f"{topic}-{index}", error.message)
     traffic = context.broker.traffic
     traffic.failed_produces += 1
     traffic.bytes_rejected += size_bytes
