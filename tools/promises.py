@@ -146,7 +146,7 @@ def _section(name: str, promises: Sequence[Promise], evidence: Evidence) -> str:
 
 
 def _proof(promise: Promise, evidence: Evidence) -> Iterator[str]:
-    """The parts of one promise with their mutants, then the other tests that speak for it."""
+    """The parts of one promise with their mutants, then the files with more tests that speak for it."""
     tests = evidence.tests_of(promise)
     if not tests:
         return
@@ -160,10 +160,14 @@ def _proof(promise: Promise, evidence: Evidence) -> Iterator[str]:
         for mutant in found:
             yield f"- {title}: breaks when *{mutant.name}*: {_link(mutant.test.split('[')[0])}"
             breaking.add(mutant.test.split("[")[0])
-    rest = [test.id for test in tests if test.id not in breaking]
-    if rest:
-        yield f"- {len(rest)} more {'test' if len(rest) == 1 else 'tests'}: {', '.join(map(_link, rest))}"
+    more = sorted({test.id.partition("::")[0] for test in tests if test.id not in breaking})
+    if more:
+        yield f"- more tests in {', '.join(f'[{_file_name(path)}](../{path})' for path in more)}"
     yield ""
+
+
+def _file_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _link(test: str) -> str:
