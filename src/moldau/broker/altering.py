@@ -1,13 +1,19 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: who may alter what."""
+"""What AlterConfigs and IncrementalAlterConfigs share: who may alter what, and how it is answered."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
 from moldau.broker.context import RequestContext
+from moldau.machines.decision import Decision
+from moldau.machines.metadata.configs import ConfigsAltered
 from moldau.machines.metadata.image import Resource, ResourceType
+from moldau.machines.metadata.machine import MetadataMachine
+from moldau.machines.metadata.records import Record
 from moldau.model.errors import InvalidRequest, KafkaError
+
+Change = TypeVar("Change")
 
 
 def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
@@ -34,7 +40,46 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
     return None
 
 
-def note_refusals(answers: Iterable[Any], context: RequestContext) -> None:
-    for answer in answers:
-        if answer.error_code:
-            context.note_refusal("a change of configs", answer.resource_name, answer.error_message)
+async def alter(
+    request: Any,
+    context: RequestContext,
+    answer: Callable[..., Any],
+    change: Callable[[Resource, Any], Change],
+    decide: Callable[[MetadataMachine, list[Change]], Decision[Record, list[ConfigsAltered]]],
+) -> list[Any]:
+    """Each resource of the request is altered or refused by itself; `answer` is the class of the answers."""
+    answers = []
+    wanted = []
+    for asked in request.resources:
+        resource = Resource(asked.resource_type, asked.resource_name)
+        error = refusal(resource, context)
+        if error is not None:
+            answers.append(refused(asked, error, answer))
+        else:
+            wanted.append(change(resource, asked))
+    if wanted:
+        altered = await context.broker.metadata.write(lambda machine: decide(machine, wanted))
+        await context.broker.caught_up()
+        answers.extend(_told(each, answer) for each in altered)
+    for each in answers:
+        if each.error_code:
+            context.note_refusal("a change of configs", each.resource_name, each.error_message)
+    return answers
+
+
+def _told(altered: ConfigsAltered, answer: Callable[..., Any]) -> Any:
+    return answer(
+        resource_type=altered.resource.type,
+        resource_name=altered.resource.name,
+        error_code=int(altered.error),
+        error_message=altered.message,
+    )
+
+
+def refused(asked: Any, error: KafkaError, answer: Callable[..., Any]) -> Any:
+    return answer(
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        error_code=int(error.code),
+        error_message=error.message,
+    )

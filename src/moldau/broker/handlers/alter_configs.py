@@ -1,6 +1,6 @@
 """AlterConfigs, the old way: each resource is given all its configs anew."""
 
-from moldau.broker.altering import note_refusals, refusal
+from moldau.broker.altering import alter, refused
 from moldau.broker.context import RequestContext
 from moldau.machines.metadata.configs import Replacement
 from moldau.machines.metadata.image import Resource
@@ -13,42 +13,20 @@ Answer = AlterConfigsResponse.AlterConfigsResourceResponse
 
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
     """Each resource is altered or refused by itself."""
-    answers = []
-    wanted = []
-    for asked in request.resources:
-        resource = Resource(asked.resource_type, asked.resource_name)
-        error = refusal(resource, context)
-        if error is not None:
-            answers.append(_refused(asked, error))
-        else:
-            wanted.append(Replacement(resource, [(config.name, config.value) for config in asked.configs]))
-    if wanted:
-        altered = await context.broker.metadata.write(
-            lambda machine: machine.decide_alter_configs(wanted, validate_only=request.validate_only)
-        )
-        await context.broker.caught_up()
-        answers.extend(
-            Answer(
-                resource_type=each.resource.type,
-                resource_name=each.resource.name,
-                error_code=int(each.error),
-                error_message=each.message,
-            )
-            for each in altered
-        )
-    note_refusals(answers, context)
+    answers = await alter(
+        request,
+        context,
+        Answer,
+        _change,
+        lambda machine, wanted: machine.decide_alter_configs(wanted, validate_only=request.validate_only),
+    )
     return AlterConfigsResponse(responses=answers)
 
 
-def _refused(asked: Asked, error: KafkaError) -> Answer:
-    return Answer(
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        error_code=int(error.code),
-        error_message=error.message,
-    )
+def _change(resource: Resource, asked: Asked) -> Replacement:
+    return Replacement(resource, [(config.name, config.value) for config in asked.configs])
 
 
 def refuse(request: AlterConfigsRequest, error: KafkaError, version: int) -> AlterConfigsResponse:  # noqa: ARG001
     """The same error for every resource."""
-    return AlterConfigsResponse(responses=[_refused(asked, error) for asked in request.resources])
+    return AlterConfigsResponse(responses=[refused(asked, error, Answer) for asked in request.resources])
