@@ -420,7 +420,19 @@ class TestDowngrade:
         settle(consumer, classic)
         scene.beat("m", -1)
         scene.elect()
-        assert list(scene.group().members) == [classic.member_id]
+        assert (scene.group().phase, scene.group().generation) == (Phase.EMPTY, 2)
+        assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_after_a_failover_amid_it_nothing_is_left_unread(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer = Consumer(scene, "m", "a").join()
+        classic = ClassicConsumer(scene, "a").join()
+        settle(consumer, classic)
+        scene.beat("m", -1)
+        ticket = classic.send_join()
+        assert scene.answers[ticket].generation_id == 3  # the rebalance has begun, but it never ends
+        scene.elect()
+        assert scene.heartbeat(classic.member_id, 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
     def test_the_broker_may_forbid_it(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"), a=4)

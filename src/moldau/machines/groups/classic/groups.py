@@ -144,8 +144,14 @@ class ClassicGroups:
             draft.cancel_timer(timer(group_id))
 
     def adopt(self, draft: Draft, group: ClassicGroup) -> None:
-        """A group that spoke another protocol is a stable classic one from now on, and rebalances at once."""
+        """A group that spoke another protocol is a stable classic one from now on, and rebalances at once.
+
+        Its members are written down when that rebalance ends. Were they there before, whoever takes over meanwhile
+        would find them stable, and what the last consumer left would be read by nobody.
+        """
         self.live[group.group_id] = group
-        draft.records.append(group_record(group.group_id, group.stored(draft.now.wall_ms)))
+        nobody = ClassicGroup(group.group_id)
+        nobody.protocol_type, nobody.generation = group.protocol_type, group.generation
+        draft.records.append(group_record(group.group_id, nobody.stored(draft.now.wall_ms)))
         prepare(group, draft)
         watch_all(group, draft)
