@@ -140,6 +140,20 @@ def test_excessive_partitions_and_assignments_are_refused_before_anything_is_mad
     on_broker(script)
 
 
+def test_resources_to_alter_and_topics_to_delete_are_bounded() -> None:
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        many = [resource(resource_type=2, resource_name=f"t{index}", configs=[]) for index in range(MANY)]
+        altered = await talker.ask(1, m.IncrementalAlterConfigsRequest(resources=many))
+        assert {each.error_code for each in altered.responses} == {ErrorCode.POLICY_VIOLATION}
+        deleted = await talker.ask(5, m.DeleteTopicsRequest(topic_names=[f"t{index}" for index in range(MANY)]))
+        assert {each.error_code for each in deleted.responses} == {ErrorCode.POLICY_VIOLATION}
+
+    on_broker(script)
+
+
 def test_a_node_takes_no_more_partitions_than_files_it_may_open() -> None:
     async def script(scene: Scene) -> None:
         scene.node.broker.partitions_max = 10

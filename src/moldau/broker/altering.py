@@ -11,7 +11,8 @@ from moldau.machines.metadata.configs import ConfigsAltered
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
-from moldau.model.errors import InvalidRequest, KafkaError
+from moldau.machines.metadata.settings import RESOURCES_PER_REQUEST_MAX
+from moldau.model.errors import InvalidRequest, KafkaError, PolicyViolation
 
 Change = TypeVar("Change")
 
@@ -48,6 +49,8 @@ async def alter(
     decide: Callable[[MetadataMachine, list[Change]], Decision[Record, list[ConfigsAltered]]],
 ) -> list[Any]:
     """Each resource of the request is altered or refused by itself; `answer` is the class of the answers."""
+    if len(request.resources) > RESOURCES_PER_REQUEST_MAX:
+        raise PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} resources are altered by one request.")
     answers = []
     wanted = []
     for asked in request.resources:

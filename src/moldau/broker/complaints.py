@@ -21,14 +21,14 @@ class _Kind:
         self._looked_ms = now_ms
         self.unsaid = 0
 
-    def may_speak(self, now_ms: float) -> bool:
+    def admits(self, now_ms: float) -> bool:
         self._ready = min(LINES_AT_ONCE, self._ready + (now_ms - self._looked_ms) / LINE_EVERY_MS)
         self._looked_ms = now_ms
-        if self._ready < 1:
-            self.unsaid += 1
-            return False
+        self.unsaid += self._ready < 1
+        return self._ready >= 1
+
+    def take(self) -> None:
         self._ready -= 1
-        return True
 
 
 class Complaints:
@@ -41,16 +41,22 @@ class Complaints:
 
     def write(self, kind: str, text: str, level: int = logging.WARNING, error: BaseException | None = None) -> None:
         """`kind` is of our making, `text` may hold what a peer sent; an `error` is shown with its traceback."""
+        if self.admits(kind):
+            share = self._kinds[kind]
+            more = f" ({share.unsaid} more like this were not written)" if share.unsaid else ""
+            share.unsaid = 0
+            self._logger.log(level, "%s%s", one_line(text), more, exc_info=error)
+            share.take()
+
+    def admits(self, kind: str) -> bool:
+        """Whether a line would be written now; counted, if not. To be asked before a text is made at some cost."""
         now_ms = self._clock.monotonic_ms()
         share = self._kinds.get(kind)
         if share is None:
             if len(self._kinds) >= KINDS_MAX:
                 del self._kinds[next(iter(self._kinds))]
             share = self._kinds[kind] = _Kind(now_ms)
-        if share.may_speak(now_ms):
-            more = f" ({share.unsaid} more like this were not written)" if share.unsaid else ""
-            share.unsaid = 0
-            self._logger.log(level, "%s%s", one_line(text), more, exc_info=error)
+        return share.admits(now_ms)
 
 
 def one_line(text: str) -> str:

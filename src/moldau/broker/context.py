@@ -55,8 +55,10 @@ class RequestContext:
 
     def note_refusal(self, what: str, where: str, words: str | None) -> None:
         """A line in the log, at a bounded rate: who was refused what, where and why."""
-        who = f"{self.peer} ({self.client_id})"
-        self.broker.complaints.write(what, f"Refused {what} of {who} for {where}: {words}", logging.INFO)
+        complaints = self.broker.complaints
+        if complaints.admits(what):
+            who = f"{self.peer} ({self.client_id})"
+            complaints.write(what, f"Refused {what} of {who} for {where}: {words}", logging.INFO)
 
     def is_allowed(self, operation: Operation, resource: Resource) -> bool:
         return self.broker.authorizer.is_allowed(self.principal, operation, resource)

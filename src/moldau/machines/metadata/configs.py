@@ -11,14 +11,12 @@ from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
 from moldau.machines.metadata.names import check_topic_name
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.settings import RESOURCES_PER_REQUEST_MAX
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     ErrorCode,
     InvalidConfig,
     InvalidRequest,
     KafkaError,
-    PolicyViolation,
     UnknownTopicOrPartition,
 )
 from moldau.wire import messages
@@ -113,9 +111,6 @@ def _decide(
     validate_only: bool,
 ) -> Decision[Record, list[ConfigsAltered]]:
     times = Counter(resource for resource, _ in wanted)
-    if len(wanted) > RESOURCES_PER_REQUEST_MAX:
-        excess = PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} resources are altered by one request.")
-        return answered([ConfigsAltered(resource, excess.code, excess.message) for resource in times])
     records: list[Record] = []
     outcomes: dict[Resource, ConfigsAltered] = {}
     for resource, changes_of in wanted:
