@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,6 +99,39 @@ async def test_work_runs_in_threads_and_in_a_process_of_its_own(tmp_path: Path) 
     assert pid != os.getpid()
     assert names == ["file"]
     await executor.close()
+
+
+NODE = """
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1])
+from moldau.node.ports.executor import SystemExecutor
+from worker_pid import tell
+async def main():
+    print(await SystemExecutor().work_on_files(tell, None), flush=True)
+    sys.stdin.read()
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+def test_a_worker_does_not_outlive_a_node_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "worker_pid.py").write_text("import os\ndef tell(disk, job):\n    return os.getpid()\n")
+    (tmp_path / "node.py").write_text(NODE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "node.py"), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as node:
+        assert node.stdout is not None
+        worker = int(node.stdout.readline())
+        watched = os.pidfd_open(worker)
+        node.kill()
+        readable, _, _ = select.select([watched], [], [], 30)
+        os.close(watched)
+    assert readable
 
 
 async def test_work_that_fails_fails_its_caller(tmp_path: Path) -> None:
