@@ -45,6 +45,10 @@ test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; n
 	mvn --quiet --batch-mode --file extra/java/pom.xml package
 	$(PYTEST) extra/java
 
+.PHONY: soak-groups
+soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers and brokers that are killed and paused
+	GROUP_FAULT_RUNS=$(or $(RUNS),100) $(PYTEST) tests/clients/test_groups_under_faults.py
+
 .PHONY: soak-kill
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load
