@@ -142,12 +142,21 @@ class TestAdmins:
         first, second, third = group.members
         assert (first.member_id, first.instance_id, first.rack_id, first.member_epoch) == ("m", "i", "r", 1)
         assert (first.client_id, first.client_host, first.member_type) == ("client", "/10.0.0.1", 1)
-        assert (first.subscribed_topic_names, first.subscribed_topic_regex) == (["a"], None)
+        assert (first.subscribed_topic_names, first.subscribed_topic_regex) == (["a"], "")
         assert (second.subscribed_topic_names, second.subscribed_topic_regex) == ([], "a*")
         assert [(each.topic_name, each.partitions) for each in first.assignment.topic_partitions] == [("a", [0, 1])]
         shares = [each.target_assignment.topic_partitions for each in group.members]
         assert sorted(index for share in shares for topic in share for index in topic.partitions) == [0, 1]
         assert (third.member_id, third.member_type) == (classic.member_id, 0)
+
+    def test_what_a_member_is_giving_up_is_shown_as_its_own_until_it_has(self) -> None:
+        scene = ConsumerScene(a=4)
+        consumer, _ = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
+        consumer.beat()
+        (group,) = scene.machine.describe_consumer_groups(["g"])
+        (shown,) = group.members[0].assignment.topic_partitions
+        assert shown.partitions == [0, 1, 2, 3]
+        assert [len(each.partitions) for each in group.members[0].target_assignment.topic_partitions] == [2]
 
     def test_topics_that_are_gone_are_not_shown(self) -> None:
         scene = ConsumerScene(a=2, b=1)
@@ -180,6 +189,7 @@ class TestAdmins:
         scene.commit(1, member_id="m", generation=1)
         described = scene.machine.describe_group("g", api_version=6)
         assert (described.group_state, described.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
+        assert described.error_message == "Group g is not a classic group."
 
     def test_it_is_deleted_only_without_members(self) -> None:
         scene = ConsumerScene(a=1)

@@ -31,12 +31,14 @@ def listed(groups: Iterable[Group], states: Sequence[str], types: Sequence[str])
     ]
 
 
-def described(group_id: str, group: ClassicGroup | None, api_version: int) -> Described:
-    """A classic group. Old clients take a group that is not there for a dead one; newer ones are told so."""
+def described(group_id: str, group: ClassicGroup | None, api_version: int, *, is_other: bool = False) -> Described:
+    """A classic group. Old clients take one that is not there, or is of another type, for dead; newer are told so."""
     if group is None:
         if api_version < KNOWS_MISSING_GROUPS_FROM:
             return Described(group_id=group_id, group_state=Phase.DEAD.value)
-        refusal = GroupIdNotFound(f"Group {group_id} not found.")
+        refusal = GroupIdNotFound(
+            f"Group {group_id} is not a classic group." if is_other else f"Group {group_id} not found."
+        )
         return Described(
             group_id=group_id,
             group_state=Phase.DEAD.value,

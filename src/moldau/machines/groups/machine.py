@@ -183,8 +183,10 @@ class GroupsMachine:
 
     def describe_group(self, group_id: str, *, api_version: int) -> messages.DescribeGroupsResponse.DescribedGroup:
         """A classic group with its members; of any other, that it is dead."""
-        classic = None if group_id in self.state.consumer else self._classic.group(group_id)
-        return admin.described(group_id, classic, api_version)
+        is_other = group_id in self.state.consumer
+        return admin.described(
+            group_id, None if is_other else self._classic.group(group_id), api_version, is_other=is_other
+        )
 
     def describe_consumer_groups(
         self, group_ids: Sequence[str]

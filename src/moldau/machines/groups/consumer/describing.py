@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import Member
-from moldau.machines.groups.consumer.partitions import Assignment, Holding
+from moldau.machines.groups.consumer.partitions import Assignment
 from moldau.machines.groups.consumer.targets import preferred_assignor
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import GroupIdNotFound
@@ -48,14 +48,20 @@ def _member(member: Member, target: Assignment, image: MetadataImage) -> Describ
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.regex or None,
-        assignment=_assignment(member.assigned, image),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(_held(member), image),
         target_assignment=_assignment(target, image),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
-def _assignment(partitions: Assignment | Holding, image: MetadataImage) -> DescribedAssignment:
+def _held(member: Member) -> Assignment:
+    """What nobody else can have yet, also if the member is about to give it up."""
+    topic_ids = {*member.assigned, *member.revoking}
+    return {each: {*member.assigned.get(each, ()), *member.revoking.get(each, ())} for each in topic_ids}
+
+
+def _assignment(partitions: Assignment, image: MetadataImage) -> DescribedAssignment:
     """Topics that are gone have no name to tell."""
     named = sorted((image.topic_name(topic_id) or "", topic_id) for topic_id in partitions)
     return DescribedAssignment(
