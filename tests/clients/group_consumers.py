@@ -1,6 +1,7 @@
 """Members of groups, each a real client in a thread of its own, behind one face."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ import kafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AioSticky
+from aiokafka.errors import KafkaError
 from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRange
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as PythonRoundRobin
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as PythonSticky
@@ -198,7 +200,14 @@ class AioKafkaMember(GroupConsumer):
                     Seen(each.partition, each.offset, each.value) for records in found.values() for each in records
                 ]
         finally:
+            await self._find_the_coordinator(consumer)
             await consumer.stop()
+
+    @staticmethod
+    async def _find_the_coordinator(consumer: Any) -> None:
+        """A consumer of aiokafka that is stopped while it looks for its coordinator looks for it without end."""
+        with contextlib.suppress(KafkaError):  # not a member just now: but it was the coordinator who said so
+            await consumer.commit()
 
 
 FLAVOURS: Final = [
