@@ -173,6 +173,11 @@ class Conversation:
     # Questions
 
     @property
+    def next_ticket(self) -> int | None:
+        """Whose answer comes next; None for our own questions, and where nobody waits."""
+        return self._in_flight[0].ticket if self._in_flight else None
+
+    @property
     def is_idle(self) -> bool:
         return not self._waiting and not self._in_flight
 

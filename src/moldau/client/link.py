@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
@@ -18,14 +19,22 @@ class Link:
     """One connection to one broker. It is opened once; when it is closed it stays so."""
 
     def __init__(
-        self, address: Address, clock: Clock, settings: ClientSettings, authentication: Authentication | None = None
+        self,
+        address: Address,
+        clock: Clock,
+        settings: ClientSettings,
+        authentication: Authentication | None = None,
+        when_lost: Callable[[str], None] | None = None,
     ) -> None:
+        """`when_lost` hears why the connection ended, unless we closed it or it never stood."""
         self.address = address
+        self._when_lost = when_lost
         self._clock = clock
         self._settings = settings
         self._conversation = Conversation(str(address), settings, authentication)
         self._connection: Connection | None = None
         self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._hearers: dict[int, Callable[[Any], Any]] = {}
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = math.inf
@@ -50,11 +59,21 @@ class Link:
             raise
 
     def ask(
-        self, request: Any, *, timeout_ms: float | None = None, version_at_most: int | None = None
+        self,
+        request: Any,
+        *,
+        timeout_ms: float | None = None,
+        version_at_most: int | None = None,
+        hear: Callable[[Any], Any] | None = None,
     ) -> asyncio.Future[Any]:
-        """The future answer. It may be cancelled; the answer is then dropped when it comes."""
+        """The future answer. It may be cancelled; the answer is then dropped when it comes.
+
+        An answer that is heard by `hear` is not copied: its buffers are lent for that call, whose result is awaited.
+        """
         self._next_ticket += 1
         future = self._futures[self._next_ticket] = asyncio.get_running_loop().create_future()
+        if hear is not None:
+            self._hearers[self._next_ticket] = hear
         effects = self._conversation.asked(
             self._next_ticket, request, self._now_ms(), timeout_ms=timeout_ms, version_at_most=version_at_most
         )
@@ -87,16 +106,20 @@ class Link:
 
     def frame_received(self, frame: memoryview) -> None:
         # The frame is lent; answers are kept, with the record batches in them as views of one copy.
-        self._act(self._conversation.received(memoryview(bytes(frame)), self._now_ms()))
+        kept = frame if self._conversation.next_ticket in self._hearers else memoryview(bytes(frame))
+        self._act(self._conversation.received(kept, self._now_ms()))
 
     def drained(self) -> None:
         self._drained.set()
 
     def disconnected(self, reason: str) -> None:
+        was_ours = self.is_closed
         self._connection = None
         self._gone.set()
         self._drained.set()
         self._act(self._conversation.lost(reason))
+        if not was_ours and self._when_lost is not None:
+            self._when_lost(reason or "the other side closed it")
 
     # What the conversation wants
 
@@ -107,16 +130,28 @@ class Link:
                     if self._connection is not None:
                         self._connection.send(pieces)
                 case Deliver(ticket, response):
-                    future = self._futures.pop(ticket)
-                    if not future.done():
-                        future.set_result(response)
+                    self._deliver(ticket, response)
                 case Fail(ticket, error):
+                    self._hearers.pop(ticket, None)
                     future = self._futures.pop(ticket)
                     if not future.done():
                         future.set_exception(error)
                 case Close():
                     self._hang_up(is_polite=is_polite)
         self._set_timer()
+
+    def _deliver(self, ticket: int, response: Any) -> None:
+        hear, future = self._hearers.pop(ticket, None), self._futures.pop(ticket)
+        if future.done():
+            return
+        try:
+            future.set_result(response if hear is None else hear(response))
+        except Exception as error:  # the asker's own failure, so it is the asker who hears of it
+            future.set_exception(error)
+
+    def hang_up(self) -> None:
+        """Close now and drop what was to be sent."""
+        self._drop("we closed it")
 
     def _drop(self, reason: str) -> None:
         self._act(self._conversation.lost(reason))

@@ -1,0 +1,165 @@
+"""Connections between nodes: kept, opened again, bounded in time; and what is heard of a peer that dies."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from broker_scene import BROKER, Scene, batch, on_broker, produce
+
+from moldau.broker.peers import BACKOFF_LONGEST_MS, LINKS_MAX, Peers
+from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
+from moldau.model.ids import Address
+from moldau.wire.messages import ApiVersionsRequest, DescribeClusterRequest, FetchRequest
+
+
+def with_peers(script: Callable[[Scene, Peers], Coroutine[Any, Any, None]]) -> None:
+    """A node, and another one's connections to it."""
+
+    async def play(scene: Scene) -> None:
+        peers = Peers(scene.simulation.network.host("peer"), scene.host.clock, "peer-2")
+        try:
+            await script(scene, peers)
+        finally:
+            await peers.close()
+            if not scene.host.is_up:
+                await scene.restart()
+
+    on_broker(play)
+
+
+async def cluster_id(peers: Peers, **options: Any) -> str:
+    answer = await peers.ask(BROKER, DescribeClusterRequest(), **{"timeout_ms": 5000, **options})
+    return str(answer.cluster_id)
+
+
+def connections_of(scene: Scene) -> int:
+    return sum(each.local.host == "peer" for each in scene.simulation.network._connections)
+
+
+def test_questions_of_one_purpose_share_a_connection() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        answers = await asyncio.gather(*(cluster_id(peers) for _ in range(20)))
+        assert set(answers) == {scene.node.cluster_id}
+        assert connections_of(scene) == 1
+        await cluster_id(peers, purpose="another")
+        assert connections_of(scene) == 2
+
+    with_peers(script)
+
+
+def test_a_peer_that_comes_back_is_asked_again_over_a_new_connection() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        lost: list[tuple[Address, str]] = []
+        peers.on_lost.append(lambda address, reason: lost.append((address, reason)))
+        await cluster_id(peers)
+        scene.host.crash()
+        await asyncio.sleep(0.1)
+        assert [address for address, _ in lost] == [BROKER]
+        with pytest.raises(Unreachable):
+            await cluster_id(peers)
+        await scene.restart()
+        assert await cluster_id(peers) == scene.node.cluster_id
+
+    with_peers(script)
+
+
+def test_a_peer_that_is_gone_is_not_knocked_at_all_the_time() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        scene.host.crash()
+        began_s, tries = scene.simulation.now_s, 0
+        while scene.simulation.now_s < began_s + 10:
+            tries += 1
+            with pytest.raises(OSError, match=r"refused|in time"):
+                await cluster_id(peers)
+        assert 10_000 / BACKOFF_LONGEST_MS <= tries < 2 * 10_000 / BACKOFF_LONGEST_MS
+
+    with_peers(script)
+
+
+def test_silence_ends_a_question_in_time_whether_the_connection_stands_or_not() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        await cluster_id(peers)
+        scene.simulation.network.cut_both("peer", "broker")
+        for purpose in ("", "another"):
+            began_s = scene.simulation.now_s
+            with pytest.raises(NoAnswer):
+                await cluster_id(peers, timeout_ms=300, purpose=purpose)
+            assert 0.29 < scene.simulation.now_s - began_s < 0.35
+        assert not await peers.is_refused(BROKER)
+
+    with_peers(script)
+
+
+def test_only_a_port_that_nobody_listens_at_refuses() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        assert not await peers.is_refused(BROKER)
+        assert await peers.is_refused(Address("broker", 9))
+        scene.host.crash()
+        assert await peers.is_refused(BROKER)
+
+    with_peers(script)
+
+
+def test_those_who_wait_when_it_closes_hear_of_it() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        await cluster_id(peers)
+        scene.simulation.network.cut_both("peer", "broker")
+        asking = [
+            asyncio.get_running_loop().create_task(cluster_id(peers, purpose=purpose)) for purpose in ("", "another")
+        ]
+        await asyncio.sleep(0.01)
+        lost: list[str] = []
+        peers.on_lost.append(lambda _, reason: lost.append(reason))
+        await peers.close()
+        for task in asking:
+            with pytest.raises(ConnectionLost):
+                await task
+        assert not lost
+        with pytest.raises(ConnectionLost):
+            await cluster_id(peers)
+
+    with_peers(script)
+
+
+def test_an_answer_can_be_heard_without_being_copied() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"x" * 1000))
+        topic_id = scene.node.broker.image.topics["t"].topic_id
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])])
+        lent: list[memoryview] = []
+
+        def hear(answer: Any) -> bytes:
+            lent.append(answer.responses[0].partitions[0].records)
+            return bytes(lent[0])
+
+        heard = await peers.ask(BROKER, request, timeout_ms=5000, hear=hear)
+        copied = await peers.ask(BROKER, request, timeout_ms=5000)
+        assert bytes(copied.responses[0].partitions[0].records) == heard
+        assert not isinstance(lent[0].obj, bytes)  # the connection's own buffer
+
+        def fail(answer: Any) -> None:  # noqa: ARG001
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await peers.ask(BROKER, request, timeout_ms=5000, hear=fail)
+        assert await peers.ask(BROKER, ApiVersionsRequest(), timeout_ms=5000)
+
+    with_peers(script)
+
+
+def test_connections_are_bounded_and_the_one_used_longest_ago_goes_first() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        await cluster_id(peers, purpose="old")
+        for number in range(LINKS_MAX - 1):
+            peers._route(Address("nowhere", number), "")
+        assert peers.is_connected(BROKER, "old")
+        await cluster_id(peers, purpose="new")
+        assert not peers.is_connected(BROKER, "old")
+        assert peers.is_connected(BROKER, "new")
+        assert await cluster_id(peers, purpose="old") == scene.node.cluster_id
+
+    with_peers(script)
