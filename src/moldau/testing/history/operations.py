@@ -1,0 +1,62 @@
+"""The lines of a history: who asked for what, and what came of it.
+
+{"index": 7, "time_ns": 12, "process": "producer-1", "type": "invoke", "f": "send", "value": {"key": "a-0", "value": 5}}
+
+f           value when invoked              value when ok
+send        {key, value}                    {key, value, offset}
+poll        null                            {key: [[offset, value], …], …}
+txn         [["send", key, value],          [["send", key, [offset, value]],
+             ["poll"], …]                    ["poll", {key: [[offset, value], …]}], …]
+assign      [key, …] it reads from now on   the same; what is not named has lost its position
+subscribe   {"group": name, "topics": […]}  the same
+crash       null                            the client was thrown away with all it had under way
+
+A key is a partition, `topic-0`; a value is written to a key once only. `fail` means that it provably did not happen,
+`info` that nobody knows.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Value = int | str
+Read = tuple[int, Value]  # the offset and what was there
+Reads = dict[str, list[Read]]
+
+
+class Kind(Enum):
+    """Where an operation stands."""
+
+    INVOKE = "invoke"
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One line."""
+
+    index: int
+    time_ns: int
+    process: str
+    kind: Kind
+    f: str
+    value: Any = None
+
+    def line(self) -> str:
+        fields = {"index": self.index, "time_ns": self.time_ns, "process": self.process}
+        return json.dumps({**fields, "type": self.kind.value, "f": self.f, "value": self.value}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, line: str) -> "Operation":
+        fields = json.loads(line)
+        return cls(
+            fields["index"],
+            fields["time_ns"],
+            str(fields["process"]),
+            Kind(fields["type"]),
+            fields["f"],
+            fields.get("value"),
+        )
