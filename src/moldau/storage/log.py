@@ -208,20 +208,21 @@ class Log(ReadableLog):
         self._check_works()
         self.write_gathered()
         self.producers.now_ms = now_ms
-        run: list[tuple[BatchHeader, memoryview]] = []
-        run_bytes = 0
+        view = memoryview(batches)
+        run: list[BatchHeader] = []  # what one write takes: they lie side by side
+        start = end = 0
         next_offset = self.end_offset
-        for header, batch in iterate_batches(batches):
+        for header, batch in iterate_batches(view):
             check_followed(header, batch, next_offset)
-            if self._is_full_for(run_bytes, header):
-                self._append_run(run)
-                run, run_bytes = [], 0
+            if self._is_full_for(end - start, header):
+                self._append_run(run, view[start:end])
+                run, start = [], end
                 if self._is_full_for(0, header):
                     self._make_room(len(batch), header.max_timestamp, header.base_offset, header.last_offset, now_ms)
-            run.append((header, batch))
-            run_bytes += len(batch)
+            run.append(header)
+            end += len(batch)
             next_offset = header.next_offset
-        self._append_run(run)
+        self._append_run(run, view[start:end])
         return self.end_offset
 
     def _is_full_for(self, run_bytes: int, header: BatchHeader) -> bool:
@@ -232,20 +233,23 @@ class Log(ReadableLog):
             or header.last_offset > segment.offset_limit
         )
 
-    def _append_run(self, run: list[tuple[BatchHeader, memoryview]]) -> None:
+    def _append_run(self, run: list[BatchHeader], batches: memoryview) -> None:
         """Write batches that follow each other in one go, then note each of them."""
         if not run:
             return
         segment = self._segments.active
         assert segment.file is not None
-        data = run[0][1] if len(run) == 1 else b"".join(batch for _, batch in run)
-        write_or_take_back(segment.file, data, segment.size_bytes)
-        for header, batch in run:
-            self._note(segment, segment.size_bytes, len(batch), header.last_offset, header.max_timestamp)
+        write_or_take_back(segment.file, batches, segment.size_bytes)
+        start = 0
+        for header in run:
+            size = header.size_bytes
+            self._note(segment, segment.size_bytes, size, header.last_offset, header.max_timestamp)
             if header.partition_leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id >= 0:
+                batch = batches[start : start + size]
                 self._note_producer(header, batch, header.base_offset, header.max_timestamp)
+            start += size
 
     def _note(self, segment: Segment, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """A batch has been written: move the end, and index it when it is its turn."""
