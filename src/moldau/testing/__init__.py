@@ -1,20 +1,22 @@
-"""For tests, ours and yours: a real broker in a fixture, and the simulated ports.
+"""For tests, ours and yours: a real broker or cluster in a fixture, and the simulated ports.
 
-`from moldau.testing import Broker` is for everybody; `moldau.testing.simulation` and its neighbours simulate.
+`from moldau.testing import Broker, Cluster` is for everybody; `moldau.testing.simulation` and its neighbours simulate.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from moldau.testing.broker import Broker as Broker
     from moldau.testing.broker import BrokerFailed as BrokerFailed
+    from moldau.testing.cluster import Cluster as Cluster
 
-__all__ = ["Broker", "BrokerFailed"]
+__all__ = ["Broker", "BrokerFailed", "Cluster"]
+
+_MODULES = {"Broker": "broker", "BrokerFailed": "broker", "Cluster": "cluster"}
 
 
 def __getattr__(name: str) -> Any:  # pytest loads this package on every run of every project that has it installed
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from moldau.testing import broker
-
-    return getattr(broker, name)
+    return getattr(import_module(f"moldau.testing.{_MODULES[name]}"), name)

@@ -43,7 +43,8 @@ class Broker:
     """`with Broker() as broker:`, or `start` and `stop` by hand.
 
     Keyword arguments are Kafka's settings with `_` for `.`; `settings` takes them by their own names. Without `data`
-    the broker keeps its data in a temporary folder that goes when it is closed.
+    the broker keeps its data in a temporary folder that goes when it is closed. `listen=None` leaves the ports to the
+    settings.
     """
 
     command: ClassVar[Sequence[str]] = (sys.executable, "-m", "moldau.cli.main")
@@ -52,7 +53,7 @@ class Broker:
         self,
         *,
         data: str | Path | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str | None = "127.0.0.1:0",
         settings: Mapping[str, object] | None = None,
         ready_s_max: float = READY_S_MAX,
         stop_s_max: float = STOP_S_MAX,
@@ -67,7 +68,8 @@ class Broker:
         self.data = Path(data) if data is not None else self._folder / "data"
         self._log_path = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._lifeline = self._announced = -1
+        self._is_ending = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -93,22 +95,31 @@ class Broker:
 
     def start(self) -> Self:
         """Start it and wait until it serves."""
+        return self.launch().wait_until_ready()
+
+    def launch(self) -> Self:
+        """Start it without waiting: one node of a cluster serves when others do."""
         if self.is_running:
             raise BrokerFailed("The broker is running already.")
-        announced, announce = os.pipe()
+        self._forget_process()
+        self._announced, announce = os.pipe()
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = self._spawn(announce, lifeline)
         finally:
             os.close(announce)
             os.close(lifeline)
+        return self
+
+    def wait_until_ready(self) -> Self:
+        """After `launch`: until it serves."""
         try:
-            self._take_announcement(announced)
+            self._take_announcement(self._announced)
         except BaseException:
             self.kill()
             raise
         finally:
-            os.close(announced)
+            self._close_announced()
         return self
 
     def stop(self) -> None:
@@ -116,9 +127,7 @@ class Broker:
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            self.resume()
-            process.send_signal(signal.SIGTERM)
+        self.terminate()
         try:
             code = process.wait(self.stop_s_max)
         except subprocess.TimeoutExpired:
@@ -127,6 +136,13 @@ class Broker:
         self._forget_process()
         if code != 0:
             raise self._failure(f"The broker ended with code {code}")
+
+    def terminate(self) -> None:
+        """Ask it to end, and do not wait: `stop` does."""
+        if self.is_running and not self._is_ending:  # a second signal might hit a process that listens no more
+            self._is_ending = True
+            self.resume()
+            self._running().send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it without warning (SIGKILL)."""
@@ -180,12 +196,14 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            error.add_note(f"The broker's log:\n{self._last_words()}")
+            error.add_note(f"The broker's log:\n{self.last_words}")
             self.kill()
         self.close()
 
     def _spawn(self, announce: int, lifeline: int) -> subprocess.Popen[bytes]:
-        options = ["start", "--data", str(self.data), "--listen", self._listen]
+        options = ["start", "--data", str(self.data)]
+        if self._listen is not None:
+            options += ["--listen", self._listen]
         options += ["--announce-fd", str(announce), "--lifeline-fd", str(lifeline)]
         for name, text in texts(self.settings).items():
             options += ["-c", f"{name}={text}"]
@@ -204,7 +222,8 @@ class Broker:
         announcement = json.loads(self._read_line(announced))
         self._bootstrap_servers = announcement["bootstrap_servers"]
         self.metrics = announcement.get("metrics")
-        self._listen = self._bootstrap_servers.split(",")[0]
+        if self._listen is not None:
+            self._listen = self._bootstrap_servers.split(",")[0]
 
     def _read_line(self, announced: int) -> bytes:
         deadline = time.monotonic() + self.ready_s_max
@@ -227,14 +246,23 @@ class Broker:
 
     def _forget_process(self) -> None:
         self._process = None
+        self._is_ending = False
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
+        self._close_announced()
+
+    def _close_announced(self) -> None:
+        if self._announced >= 0:
+            os.close(self._announced)
+            self._announced = -1
 
     def _failure(self, what: str) -> BrokerFailed:
-        return BrokerFailed(f"{what}. It said:\n{self._last_words()}")
+        return BrokerFailed(f"{what}. It said:\n{self.last_words}")
 
-    def _last_words(self) -> str:
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
         return "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(nothing)"
 
 

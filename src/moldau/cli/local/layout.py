@@ -1,0 +1,215 @@
+"""The nodes of a local cluster: their folders, ports and settings, remembered in the cluster's folder.
+
+<folder>/cluster.json        what must not change from one start to the next
+<folder>/node-1/             the data of node 1
+<folder>/node-1.properties   its settings, as `moldau start --config` takes them
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from moldau.broker.known_settings import broker_setting
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.model.ids import DirectoryId, NodeId
+from moldau.node.identity import random_id
+from moldau.node.ports.randomness import system_random
+from moldau.storage.folder import META_PROPERTIES, FolderIdentity, decode_id, encode_id
+
+MEMORY: Final = "cluster.json"
+BROKERS_DEFAULT: Final = 3
+BROKERS_MAX: Final = 100
+CONTROLLERS: Final = 3  # two of three are a majority; more voters make each write wait for more disks
+REPLICAS: Final = 3
+CONTROLLER_PORTS_ABOVE: Final = 10_000
+METRICS_PORT: Final = 9404
+PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A voter of the cluster's quorum. The others know it by this port and this directory id."""
+
+    node_id: int
+    port: int
+    directory_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a cluster must find again when it is started another time."""
+
+    cluster_id: str
+    brokers: int
+    port: int
+    controllers: tuple[Controller, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            told = json.loads(path.read_text())
+            controllers = tuple(Controller(**each) for each in told["controllers"])
+            return cls(told["cluster_id"], told["brokers"], told["port"], controllers)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Complaint(f"{path} cannot be read ({error}); is this the folder of a cluster?") from error
+
+    def write(self, path: Path) -> None:
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        os.replace(fresh, path)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node: where its data and its settings are, and where it listens."""
+
+    node_id: int
+    folder: Path
+    settings_file: Path
+    port: int
+    controller: Controller | None
+    settings: Mapping[str, str] = field(repr=False)
+
+    @property
+    def is_controller(self) -> bool:
+        return self.controller is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """Nodes 1 to n on this machine. Made by `LocalCluster.open`."""
+
+    folder: Path
+    host: str
+    memory: Memory
+    nodes: tuple[LocalNode, ...]
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        brokers: int | None = None,
+        port: int | None = None,
+        host: str = "localhost",
+        controller_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted."""
+        memory = _remembered(folder, brokers, port, controller_port)
+        nodes = tuple(_node(folder, host, memory, node_id, settings or {}) for node_id in _ids(memory))
+        cluster = cls(folder, host, memory, nodes)
+        cluster._write()
+        return cluster
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{self.host}:{node.port}" for node in self.nodes)
+
+    def node(self, node_id: int) -> LocalNode:
+        return self.nodes[node_id - 1]
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for node in self.nodes:
+            _format(node, self.memory)
+            node.settings_file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
+        self.memory.write(self.folder / MEMORY)  # last: a folder without it is one that was never finished
+
+
+def _remembered(folder: Path, brokers: int | None, port: int | None, controller_port: int | None) -> Memory:
+    path = folder / MEMORY
+    if not path.exists():
+        return _new(brokers or BROKERS_DEFAULT, port or 9092, controller_port)
+    known = Memory.read(path)
+    wanted = brokers or known.brokers
+    if wanted < len(known.controllers):
+        raise wrong_usage(f"the cluster in {folder} has {len(known.controllers)} controllers: --brokers cannot be less")
+    return Memory(known.cluster_id, wanted, port or known.port, known.controllers)
+
+
+def _new(brokers: int, port: int, controller_port: int | None) -> Memory:
+    random = system_random()
+    first = controller_port or _controller_port(port)
+    count = CONTROLLERS if brokers >= CONTROLLERS else 1
+    controllers = tuple(Controller(1 + index, first + index, encode_id(random_id(random))) for index in range(count))
+    return Memory(encode_id(random_id(random)), brokers, port, controllers)
+
+
+def _controller_port(port: int) -> int:
+    above = port + CONTROLLER_PORTS_ABOVE
+    return above if above + CONTROLLERS <= PORT_MAX else port - CONTROLLER_PORTS_ABOVE
+
+
+def _ids(memory: Memory) -> Iterator[int]:
+    yield from range(1, memory.brokers + 1)
+
+
+def _node(folder: Path, host: str, memory: Memory, node_id: int, more: Mapping[str, str]) -> LocalNode:
+    controller = next((each for each in memory.controllers if each.node_id == node_id), None)
+    port = memory.port + node_id - 1
+    place = folder / f"node-{node_id}"
+    settings = {
+        "node.id": str(node_id),
+        "process.roles": "broker,controller" if controller else "broker",
+        **_listeners(host, port, controller),
+        "controller.quorum.voters": ",".join(f"{each.node_id}@{host}:{each.port}" for each in memory.controllers),
+        "log.dirs": str(place.absolute()),
+        "moldau.metrics.listener": f"{host}:{METRICS_PORT + node_id - 1}",
+        **_replication(memory.brokers),
+        **more,
+    }
+    return LocalNode(node_id, place, folder / f"node-{node_id}.properties", port, controller, settings)
+
+
+def _listeners(host: str, port: int, controller: Controller | None) -> dict[str, str]:
+    listeners = [f"PLAINTEXT://{host}:{port}"]
+    if controller is not None:
+        listeners.append(f"CONTROLLER://{host}:{controller.port}")
+    return {
+        "listeners": ",".join(listeners),
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    }
+
+
+def _replication(brokers: int) -> dict[str, str]:
+    """Records on three brokers, acknowledged by two, so that any one of them may go; less where there are less."""
+    replicas = min(REPLICAS, brokers)
+    in_sync = 2 if replicas == REPLICAS else 1
+    settings = {
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+    }
+    return {name: str(value) for name, value in settings.items() if _has_effect(name)}
+
+
+def _has_effect(name: str) -> bool:
+    setting = broker_setting(name)
+    return setting is not None and setting.has_effect
+
+
+def _format(node: LocalNode, memory: Memory) -> None:
+    """Say in a new folder whose it is; refuse one that belongs to somebody else."""
+    path = node.folder / META_PROPERTIES
+    if path.exists():
+        known = FolderIdentity.decode(path.read_bytes())
+        if known.cluster_id != memory.cluster_id or known.node_id != node.node_id:
+            raise Complaint(
+                f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "
+                f"{node.node_id} of {memory.cluster_id}: choose another --data folder"
+            )
+        return
+    node.folder.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_identity(node, memory).encode())
+
+
+def _identity(node: LocalNode, memory: Memory) -> FolderIdentity:
+    directory_id = decode_id(node.controller.directory_id) if node.controller else random_id(system_random())
+    return FolderIdentity(memory.cluster_id, NodeId(node.node_id), DirectoryId(directory_id))

@@ -1,0 +1,134 @@
+"""The metadata quorum from outside: who votes, who leads, who is how far behind, and changing who votes."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.errors import check
+from moldau.model.ids import Address
+from moldau.wire.messages import AddRaftVoterRequest, DescribeQuorumRequest, RemoveRaftVoterRequest
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+UNKNOWN_TIME_MS: Final = -1
+NO_DIRECTORY: Final = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """Somebody with a copy of the metadata log; times are -1 where the leader has not heard from it."""
+
+    node_id: int
+    directory_id: bytes
+    end_offset: int
+    last_fetch_ms: int = UNKNOWN_TIME_MS
+    last_caught_up_ms: int = UNKNOWN_TIME_MS
+    listeners: tuple[tuple[str, Address], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """The quorum as its leader sees it."""
+
+    leader_id: int
+    epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+    @property
+    def end_offset(self) -> int:
+        """Of the leader's log."""
+        return max((each.end_offset for each in self.voters if each.node_id == self.leader_id), default=-1)
+
+    def lag(self, replica: QuorumReplica) -> int | None:
+        """How many records it lacks; None where the leader does not know."""
+        return max(self.end_offset - replica.end_offset, 0) if replica.end_offset >= 0 else None
+
+    def behind_ms(self, replica: QuorumReplica) -> int | None:
+        """For how long it has not had all that the leader has; None where the leader does not know."""
+        now_ms = max((each.last_caught_up_ms for each in (*self.voters, *self.observers)), default=UNKNOWN_TIME_MS)
+        is_known = replica.last_caught_up_ms > 0 and now_ms > 0
+        return now_ms - replica.last_caught_up_ms if is_known else None
+
+
+class Quorum:
+    """What a client may ask of the controllers. Brokers pass it on to them."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+
+    async def describe(self) -> QuorumView:
+        async def ask() -> QuorumView:
+            answer = await self.client.send(_question())
+            check(answer.error_code, answer.error_message)
+            (topic,) = answer.topics
+            (partition,) = topic.partitions
+            check(partition.error_code, partition.error_message)
+            return _view(partition, answer.nodes or ())
+
+        return await self.client.persist(ask)
+
+    async def add_controller(
+        self, node_id: int, directory_id: bytes, listeners: tuple[tuple[str, Address], ...], *, cluster_id: str | None
+    ) -> None:
+        """Make a controller that runs, and has caught up, a voter."""
+        request = _add_request(node_id, directory_id, listeners, cluster_id, self.client.settings.request_timeout_ms)
+        answer = await self.client.send(request)
+        check(answer.error_code, answer.error_message)
+
+    async def remove_controller(self, node_id: int, directory_id: bytes, *, cluster_id: str | None) -> None:
+        """A voter votes no more."""
+        request = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
+        answer = await self.client.send(request)
+        check(answer.error_code, answer.error_message)
+
+
+def _question() -> Any:
+    request = DescribeQuorumRequest
+    partition = request.PartitionData(partition_index=0)
+    return request(topics=[request.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])])
+
+
+def _add_request(
+    node_id: int,
+    directory_id: bytes,
+    listeners: tuple[tuple[str, Address], ...],
+    cluster_id: str | None,
+    timeout_ms: int,
+) -> Any:
+    request = AddRaftVoterRequest
+    return request(
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        voter_id=node_id,
+        voter_directory_id=directory_id,
+        listeners=[request.Listener(name=name, host=where.host, port=where.port) for name, where in listeners],
+    )
+
+
+def _view(partition: Any, nodes: Any) -> QuorumView:
+    listeners = {
+        node.node_id: tuple((each.name, Address(each.host, each.port)) for each in node.listeners) for node in nodes
+    }
+    return QuorumView(
+        partition.leader_id,
+        partition.leader_epoch,
+        partition.high_watermark,
+        tuple(_replica(each, listeners) for each in _ordered(partition.current_voters)),
+        tuple(_replica(each, listeners) for each in _ordered(partition.observers)),
+    )
+
+
+def _ordered(states: Any) -> Any:
+    return sorted(states, key=lambda each: (each.replica_id, each.replica_directory_id))
+
+
+def _replica(state: Any, listeners: dict[int, tuple[tuple[str, Address], ...]]) -> QuorumReplica:
+    return QuorumReplica(
+        state.replica_id,
+        bytes(state.replica_directory_id or NO_DIRECTORY),
+        state.log_end_offset,
+        state.last_fetch_timestamp,
+        state.last_caught_up_timestamp,
+        listeners.get(state.replica_id, ()),
+    )

@@ -1,0 +1,143 @@
+"""How the cluster fixture treats its processes, tried on stand-ins that keep the agreement about pipes and no more."""
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.testing import Cluster
+from moldau.testing.broker import Broker, BrokerFailed
+
+STAND_IN = """
+import json, os, select, signal, sys
+arguments = sys.argv[2:]
+options = {name: value for name, value in zip(arguments, arguments[1:]) if name.startswith("--")}
+settings = dict(text.split("=", 1) for name, text in zip(arguments, arguments[1:]) if name == "-c")
+print("started with", *arguments, flush=True)
+woken, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)
+signal.signal(signal.SIGTERM, lambda *_: None)
+address = settings["listeners"].split(",")[0].removeprefix("PLAINTEXT://")
+with os.fdopen(int(options["--announce-fd"]), "w") as announce:
+    announce.write(json.dumps({"bootstrap_servers": address, "metrics": None}) + "\\n")
+select.select([woken, int(options["--lifeline-fd"])], [], [])
+print("stopping", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> type[Broker]:
+    program = tmp_path_factory.mktemp("program") / "stand_in.py"
+    program.write_text(STAND_IN)
+
+    class StandIn(Broker):
+        command = (sys.executable, str(program))
+
+    return StandIn
+
+
+@pytest.fixture
+def cluster(stand_in: type[Broker]) -> Iterator[Cluster]:
+    with _of(stand_in)(brokers=4, log_segment_bytes=1024) as cluster:
+        yield cluster
+
+
+def _of(stand_in: type[Broker]) -> type[Cluster]:
+    class Standing(Cluster):
+        broker_class = stand_in
+
+    return Standing
+
+
+def running(cluster: Cluster) -> list[int]:
+    return list(cluster.running)
+
+
+def test_every_node_has_its_own_folder_ports_and_id(cluster: Cluster) -> None:
+    assert cluster.nodes == cluster.running == (1, 2, 3, 4)
+    servers = cluster.bootstrap_servers.split(",")
+    assert [cluster[node].bootstrap_servers for node in cluster.nodes] == servers
+    assert len(set(servers)) == len({cluster[node].data for node in cluster.nodes}) == 4
+    assert [f"-c node.id={node} " in cluster[node].log for node in cluster.nodes] == [True] * 4
+
+
+def test_the_first_three_nodes_are_controllers_and_all_know_them(cluster: Cluster) -> None:
+    roles = [cluster[node].settings["process.roles"] for node in cluster.nodes]
+    assert roles == ["broker,controller", "broker,controller", "broker,controller", "broker"]
+    (voters,) = {cluster[node].settings["controller.quorum.voters"] for node in cluster.nodes}
+    assert [each.split("@")[0] for each in str(voters).split(",")] == ["1", "2", "3"]
+
+
+def test_settings_reach_all_nodes_by_kafkas_names(cluster: Cluster) -> None:
+    assert all("-c log.segment.bytes=1024" in cluster[node].log for node in cluster.nodes)
+
+
+def test_nodes_are_killed_and_started_again_each_by_itself(cluster: Cluster) -> None:
+    before = [cluster[node].pid for node in (1, 3, 4)]
+    cluster.kill(2)
+    assert running(cluster) == [1, 3, 4]
+    assert "stopping" not in cluster[2].log
+    cluster.start()
+    assert running(cluster) == [1, 2, 3, 4]
+    assert [cluster[node].pid for node in (1, 3, 4)] == before
+
+
+def test_nodes_are_stopped_politely(cluster: Cluster) -> None:
+    cluster.stop(1, 4)
+    assert running(cluster) == [2, 3]
+    assert cluster[1].log.count("stopping") == cluster[4].log.count("stopping") == 1
+    cluster.stop()
+    assert running(cluster) == []
+
+
+def test_paused_nodes_go_on_when_they_are_resumed(cluster: Cluster) -> None:
+    cluster.pause(1, 2)
+    cluster.resume(2)
+    cluster.resume()
+    cluster.pause(3)
+    cluster.stop(3)
+    assert "stopping" in cluster[3].log
+
+
+def test_a_broker_is_added_beside_the_others_and_does_not_vote(cluster: Cluster) -> None:
+    servers = cluster.bootstrap_servers
+    assert cluster.add() == (5,)
+    assert cluster.bootstrap_servers.startswith(servers)
+    assert cluster[5].settings["process.roles"] == "broker"
+    assert len({cluster[node].data.joinpath("meta.properties").read_text().split()[1] for node in cluster.nodes}) == 1
+
+
+def test_the_same_folder_is_the_same_cluster_another_time(stand_in: type[Broker], tmp_path: Path) -> None:
+    with _of(stand_in)(data=tmp_path / "kept") as first:
+        told = first.layout.memory
+    with _of(stand_in)(data=tmp_path / "kept") as second:
+        assert second.layout.memory.cluster_id == told.cluster_id
+        assert second.layout.memory.controllers == told.controllers
+    assert (tmp_path / "kept" / "node-3" / "meta.properties").exists()
+
+
+def test_temporary_folders_go_with_the_cluster(stand_in: type[Broker]) -> None:
+    with _of(stand_in)(brokers=1) as cluster:
+        assert cluster.data.exists()
+    assert not cluster.data.parent.exists()
+
+
+def test_what_never_comes_is_given_up_with_the_nodes_last_words(cluster: Cluster) -> None:
+    with pytest.raises(BrokerFailed, match=r"(?s)Not within 0\.05 s: a miracle.*Node 4 said:\nstarted with"):
+        cluster.wait_until(lambda: False, "a miracle", 0.05)
+
+
+def test_a_failing_test_shows_what_all_nodes_said(stand_in: type[Broker]) -> None:
+    with pytest.raises(ValueError, match="of the test") as caught, _of(stand_in)(brokers=2):
+        raise ValueError("of the test")
+    assert "Node 2 said" in caught.value.__notes__[0]
+
+
+def test_ports_lie_below_those_of_outgoing_connections(cluster: Cluster) -> None:
+    with socket.socket() as outgoing:
+        outgoing.bind(("127.0.0.1", 0))
+        assert outgoing.getsockname()[1] >= 32_000
+    assert all(16_000 <= int(each.split(":")[1]) < 32_000 for each in cluster.bootstrap_servers.split(","))
