@@ -372,3 +372,55 @@ def test_two_runs_of_one_seed_are_the_same_run() -> None:
     hashes = [simulate(script, seed).trace.hash() for seed in (1, 1, 2)]
     assert hashes[0] == hashes[1]
     assert hashes[0] != hashes[2]
+
+
+def test_a_group_of_hosts_that_is_isolated_hears_only_itself() -> None:
+    async def script(world: World) -> None:
+        await world.serve()
+        world.network.host("outside")
+        world.network.isolate("server", "client")
+        connection, recorder = await world.connect()
+        connection.send([frame(b"inside")])
+        await recorder.until(lambda each: each.frames)
+        outsider = world.network.host("outside").connect(SERVER, Recorder(), 100)
+        with pytest.raises(TimeoutError):
+            await outsider
+        world.network.heal()
+        await world.network.host("outside").connect(SERVER, Recorder(), 100)
+
+    assert simulate(script).network.fired == {"cut": 4}
+
+
+def test_a_block_refuses_new_connections_and_leaves_the_open_ones() -> None:
+    async def script(world: World) -> None:
+        await world.serve()
+        connection, recorder = await world.connect()
+        world.network.block("client", "server")
+        with pytest.raises(ConnectionRefusedError):
+            await world.connect()
+        connection.send([frame(b"still here")])
+        await recorder.until(lambda each: each.frames)
+        world.network.heal()
+        await world.connect()
+
+    simulate(script)
+
+
+def test_a_request_that_is_held_back_holds_what_follows_and_nothing_else() -> None:
+    async def script(world: World) -> None:
+        await world.serve()
+        slow, slow_recorder = await world.connect()
+        quick, quick_recorder = await world.connect()
+        world.network.slow_requests(26, 5.0)
+        start_s = world.loop.time()
+        slow.send([frame(b"\0\x1a\0\1 EndTxn")])
+        slow.send([frame(b"\0\0\0\1 after it")])
+        quick.send([frame(b"\0\0\0\1 beside it")])
+        await quick_recorder.until(lambda each: each.frames)
+        assert world.loop.time() - start_s < 0.1
+        await slow_recorder.until(lambda each: each.frames)
+        assert world.loop.time() - start_s >= 5.0
+        await slow_recorder.until(lambda each: len(each.frames) == 2)
+        assert slow_recorder.frames[1].endswith(b"after it")
+
+    assert simulate(script).network.fired == {"held request": 1}

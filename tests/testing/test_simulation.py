@@ -303,3 +303,52 @@ def test_a_server_that_is_stopped_ends_by_its_own_stop() -> None:
         assert server.is_up
 
     assert Simulation(0).run(script).faults == {}
+
+
+def test_a_paused_process_does_nothing_and_then_all_that_was_due() -> None:
+    async def script(simulation: Simulation) -> None:
+        ticks: list[float] = []
+
+        async def program(ports: Ports) -> None:  # noqa: ARG001
+            async def tick() -> None:
+                while True:
+                    await asyncio.sleep(1)
+                    ticks.append(simulation.now_s)
+
+            ticking.append(asyncio.get_running_loop().create_task(tick()))
+
+        ticking: list[asyncio.Task[None]] = []
+        server = simulation.host("server")
+        await server.start(program)
+        await asyncio.sleep(2.5)
+        server.pause()
+        assert (server.is_up, server.is_paused) == (True, True)
+        await asyncio.sleep(10)
+        server.resume()
+        await asyncio.sleep(1.1)
+        assert ticks == [1, 2, 12.5, 13.5]
+        server.pause()
+        server.crash()
+        await asyncio.sleep(5)
+        assert len(ticks) == 4
+
+    assert Simulation(0).run(script).faults == {"pause": 2, "crash": 1}
+
+
+def test_connections_to_a_paused_process_stay_open_and_are_answered_later() -> None:
+    async def script(simulation: Simulation) -> None:
+        server, client = simulation.host("server"), simulation.host("client")
+        server.disk.prepare_folder("/data")
+        await server.start(keeper())
+        server.pause()
+
+        async def ask(ports: Ports) -> None:
+            await Asker(ports, lambda _: None).ask_once(7)
+
+        asking = asyncio.ensure_future(client.start(ask))
+        await asyncio.sleep(20)
+        assert not asking.done()
+        server.resume()
+        await asking
+
+    Simulation(0).run(script)

@@ -15,6 +15,7 @@ from moldau.wire.foreign import refused_length
 if TYPE_CHECKING:
     from moldau.testing.network import SimulatedNetwork
 
+FIRST_FREE_PORT: Final = 32768  # those who connect are given one from here on
 RESET: Final = "[Errno 104] Connection reset by peer"
 GARBAGE: Final = 0xDD
 FRAMES_PER_TURN_MAX: Final = 32
@@ -33,8 +34,8 @@ class Line:
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, arrive: Callable[[], None]) -> None:
-        self._last_s = max(self._last_s, self._network.arrival_s())
+    def put(self, arrive: Callable[[], None], held_back_s: float = 0.0) -> None:
+        self._last_s = max(self._last_s, self._network.arrival_s() + held_back_s)
         self._packets.append((self._last_s, arrive))
         self.move()
 
@@ -224,7 +225,8 @@ class SimulatedConnection:
         if self._network.resets_packet(self.local.host, self.peer.host):
             self.reset_both()
         else:
-            self._line.put(lambda: self._arrive(data))
+            is_client = self.local.port >= FIRST_FREE_PORT
+            self._line.put(lambda: self._arrive(data), self._network.held_back_s(data) if is_client else 0.0)
 
     def _arrive(self, data: bytes) -> None:
         other = self.other

@@ -4,16 +4,18 @@ All that runs on behalf of a process carries its life in a context variable, whi
 """
 
 from contextvars import Context, ContextVar
+from typing import Any
 
 
 class Life:
     """Whose code is running, and whether it still may."""
 
-    __slots__ = ("is_alive", "name")
+    __slots__ = ("held", "is_alive", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive = True
+        self.held: list[Any] | None = None  # what waits to run while the process is paused
 
 
 _life: ContextVar[Life | None] = ContextVar("life", default=None)

@@ -116,6 +116,7 @@ class SimulatedLoop(_Loop):
         if not life.is_alive:
             return
         life.is_alive = False
+        life.held = None
         self.trace.record("kill", life.name)
         for promise in [each for each, owner in self._promises.items() if owner is life]:
             del self._promises[promise]
@@ -124,6 +125,19 @@ class SimulatedLoop(_Loop):
                 promise.exception()  # whoever waits hears of it; nobody has to wait
         # Later, because a process may be the one that is running now, killed in the middle of a write.
         self.call_soon(self._bury_all, life, context=Context())
+
+    def pause(self, life: Life) -> None:
+        """None of its code runs until `resume`, as after SIGSTOP. Time goes on, and so does what others send it."""
+        if life.is_alive and life.held is None:
+            life.held = []
+            self.trace.record("pause", life.name)
+
+    def resume(self, life: Life) -> None:
+        """All that was due meanwhile runs now, in the order in which it was due."""
+        if life.held is not None:
+            held, life.held = life.held, None
+            self.trace.record("resume", life.name)
+            self._ready.extend(held)
 
     def run_forever(self) -> None:
         self._run_while(lambda: not self._is_stopping, float("inf"))
@@ -241,9 +255,13 @@ class SimulatedLoop(_Loop):
                 self._advance(until_s)
                 events_at_once = 0
             call = self._ready.popleft()
-            if not call.is_void:
-                self._run_call(call)
-                events_at_once += 1
+            if call.is_void:
+                continue
+            if call.life is not None and call.life.held is not None:
+                call.life.held.append(call)
+                continue
+            self._run_call(call)
+            events_at_once += 1
             self._raise_failure()
             if events_at_once > EVENTS_AT_ONCE_MAX:
                 raise SimulationFailed(f"{_name(call.callback)} and others spin without letting time go on")

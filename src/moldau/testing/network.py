@@ -17,11 +17,11 @@ from typing import Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Endpoint, Page
-from moldau.testing.connection import RESET, Line, SimulatedConnection
+from moldau.testing.connection import FIRST_FREE_PORT, RESET, Line, SimulatedConnection
 from moldau.testing.trace import Trace
 
 CONNECT_S_MAX: Final = 30.0
-FIRST_FREE_PORT: Final = 32768
+REQUEST_BYTES_MIN: Final = 8  # a length, an API key and its version
 LOCAL_NAMES: Final = ("", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1")
 
 
@@ -79,6 +79,8 @@ class SimulatedNetwork:
         self._listeners: dict[Address, SimulatedListener] = {}
         self._connections: dict[SimulatedConnection, None] = {}  # both sides of each
         self._cuts: dict[tuple[str, str], None] = {}
+        self._blocks: dict[tuple[str, str], None] = {}
+        self._slow_requests: dict[int, float] = {}
         self._held: dict[Line, None] = {}
 
     # For the test
@@ -115,10 +117,25 @@ class SimulatedNetwork:
                 for other in (other for others in groups if others is not group for other in others):
                     self.cut(name, other)
 
+    def isolate(self, *names: str) -> None:
+        """Cut a group of hosts off from all others, both ways."""
+        self.partition(names, tuple(name for name in self._hosts if name not in names))
+
+    def block(self, client: str, server: str) -> None:
+        """New connections from one host to another are refused, as by a firewall; those that are open go on."""
+        self._fire("block", f"{client} to {server}")
+        self._blocks[client, server] = None
+
+    def slow_requests(self, api_key: int, seconds: float) -> None:
+        """Requests of one kind are held back on their way, and with them what follows on the same connection."""
+        self._slow_requests[api_key] = seconds
+
     def heal(self) -> None:
-        """Mend all cuts; what waited goes on its way."""
+        """Mend all cuts and blocks; what waited goes on its way."""
         self.trace.record("heal")
         self._cuts.clear()
+        self._blocks.clear()
+        self._slow_requests.clear()
         held, self._held = self._held, {}
         for line in held:
             line.move()
@@ -163,6 +180,16 @@ class SimulatedNetwork:
         """Keep a line with packets on it until the cut is healed."""
         self._held[line] = None
 
+    def held_back_s(self, data: bytes) -> float:
+        """How much longer these bytes take if they are a request that is held back."""
+        if not self._slow_requests or len(data) < REQUEST_BYTES_MIN:
+            return 0.0
+        api_key = int.from_bytes(data[4:6], "big")
+        if api_key not in self._slow_requests:
+            return 0.0
+        self._fire("held request", f"of API {api_key}")
+        return self._slow_requests[api_key]
+
     def resets_packet(self, sender: str, receiver: str) -> bool:
         return self._happens("reset", self.faults.reset, f"{sender} to {receiver}")
 
@@ -199,7 +226,7 @@ class SimulatedNetwork:
         """The handshake: there, a listener or none, and back."""
         await self._pass(client_host, address.host)
         listener = self._listeners.get(address)
-        if not isinstance(listener, _FrameListener):
+        if not isinstance(listener, _FrameListener) or (client_host, address.host) in self._blocks:
             await self._pass(address.host, client_host)
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address}")
         client, server = self._pair(client_host, listener, frame_bytes_max)

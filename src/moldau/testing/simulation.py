@@ -105,6 +105,20 @@ class Host:
             self.disk.power_loss()
             self._simulation.network.crash(self.name, silently=True)
 
+    def pause(self) -> None:
+        """Freeze the process, as SIGSTOP does: its connections stay open and nothing answers."""
+        if self.is_up and self._life is not None and self._life.held is None:
+            self._simulation.count("pause", self.name)
+            self._simulation.loop.pause(self._life)
+
+    def resume(self) -> None:
+        if self._life is not None:
+            self._simulation.loop.resume(self._life)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._life is not None and self._life.held is not None
+
     def exit(self) -> None:
         """The process ends by itself, after whatever it did to end well."""
         if self.is_up:
