@@ -55,6 +55,14 @@ def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:
     assert bench.disk.contents() == before
 
 
+def test_truncating_to_the_end_forgets_an_epoch_in_which_nothing_was_written() -> None:
+    bench = filled()
+    bench.log.epochs.assign(7, bench.log.end_offset)
+    bench.log.truncate_to(60)
+    assert bench.log.epochs.epochs == [0, 1, 2]
+    assert bench.log.end_offset == 60
+
+
 def test_truncating_inside_of_a_batch_drops_the_whole_batch() -> None:
     bench = Bench()
     bench.append(b"a", b"b", b"c")

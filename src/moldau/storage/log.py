@@ -335,6 +335,8 @@ class Log(ReadableLog):
         """Drop everything at `offset` and above. The recovery point must be checkpointed before the next append."""
         self.write_gathered()
         if offset >= self.end_offset:
+            # An epoch that we began to lead and never wrote in is not in the log of whoever leads now.
+            self.epochs.truncate_from_end(self.end_offset)
             return
         if offset <= self._segments.bases[0]:
             self.truncate_and_start_at(offset)
