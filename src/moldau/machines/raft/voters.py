@@ -1,0 +1,96 @@
+"""Who may vote: replicas, voters and their sets, and how the set changed along the log (KIP-853)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.model.ids import Address, NodeId
+
+NO_DIRECTORY: Final = bytes(16)
+BOOTSTRAP_OFFSET: Final = -1
+"""Where a set stands that is in no log yet: it came with the bootstrap checkpoint."""
+
+Endpoints = tuple[tuple[str, Address], ...]
+"""(listener, where it is reached)"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    """A replica of the metadata log. A wiped disk has another directory id, and is another replica."""
+
+    node_id: NodeId
+    directory_id: bytes = NO_DIRECTORY
+
+    def __str__(self) -> str:
+        return f"{self.node_id}" if self.directory_id == NO_DIRECTORY else f"{self.node_id}/{self.directory_id.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the quorum. Without a directory id (a static quorum) any disk of this node may vote."""
+
+    node_id: NodeId
+    directory_id: bytes = NO_DIRECTORY
+    endpoints: Endpoints = ()
+    kraft_version_min: int = 0
+    kraft_version_max: int = 1
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.node_id, self.directory_id)
+
+    def is_replica(self, key: ReplicaKey) -> bool:
+        """Whether this replica is the voter. A replica that does not say which disk it has is believed."""
+        return self.node_id == key.node_id and (
+            NO_DIRECTORY in (self.directory_id, key.directory_id) or self.directory_id == key.directory_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """The voters at one point of the log, by node id."""
+
+    voters: tuple[Voter, ...] = ()
+
+    @classmethod
+    def of(cls, voters: Iterable[Voter]) -> "VoterSet":
+        return cls(tuple(sorted(voters, key=lambda voter: voter.node_id)))
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def ids(self) -> tuple[NodeId, ...]:
+        return tuple(voter.node_id for voter in self.voters)
+
+    def get(self, node_id: NodeId) -> Voter | None:
+        return next((voter for voter in self.voters if voter.node_id == node_id), None)
+
+    def includes(self, key: ReplicaKey) -> bool:
+        return any(voter.is_replica(key) for voter in self.voters)
+
+    def endpoints_of(self, node_id: NodeId) -> Endpoints:
+        voter = self.get(node_id)
+        return voter.endpoints if voter is not None else ()
+
+    def with_voter(self, voter: Voter) -> "VoterSet":
+        """With this one, instead of whoever had its node id."""
+        return VoterSet.of([*(each for each in self.voters if each.node_id != voter.node_id), voter])
+
+    def without(self, key: ReplicaKey) -> "VoterSet":
+        return VoterSet(tuple(voter for voter in self.voters if voter.key != key))
+
+
+@dataclass(frozen=True, slots=True)
+class VotersAt:
+    """A voters record of the log: from `offset` on this set decides, committed or not."""
+
+    offset: int
+    voters: VoterSet
