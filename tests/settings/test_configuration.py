@@ -134,9 +134,7 @@ def test_an_authorizer_that_is_not_there_is_worth_a_warning_of_its_own() -> None
     ("override", "word"),
     [
         ("listeners=SSL://localhost:9093", "only PLAINTEXT is served"),
-        ("process.roles=broker", "process.roles"),
         ("log.dirs=/a,/b", "several folders"),
-        ("controller.quorum.voters=1@a:1,2@b:1,3@c:1", "several controllers"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),
     ],

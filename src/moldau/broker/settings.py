@@ -6,18 +6,17 @@ governs moves its row here, or beside the new code.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
+from moldau.broker.controllers.settings import QuorumSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.topic_defaults import log_defaults
 from moldau.machines.groups.settings import GroupSettings
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
+from moldau.model.quorum import ROLES
 from moldau.model.settings import INT_MAX, SHORT_MAX, Kind, Scope, parse_fields, setting
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, MiB
 from moldau.storage.settings import LogSettings
-
-ROLES: Final = ("broker", "controller")
 
 
 def _non_empty(parts: tuple[str, ...]) -> str | None:
@@ -390,6 +389,7 @@ class BrokerSettings(
     GroupSettings,
     OffsetsTopicSettings,
     LagSettings,
+    QuorumSettings,
     MetadataLogSettings,
     ObservationSettings,
 ):

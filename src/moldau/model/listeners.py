@@ -53,6 +53,11 @@ class Listeners:
         """The bound listeners that serve clients and brokers."""
         return tuple(each for each in self.bound if each.name not in self.controllers)
 
+    @property
+    def for_controllers(self) -> tuple[Listener, ...]:
+        """The bound listeners that serve controllers, and brokers who ask them."""
+        return tuple(each for each in self.bound if each.name in self.controllers)
+
     def advertised_on(self, name: str, bound_ports: Mapping[str, int] | None = None) -> Address | None:
         """What a client that came through listener `name` is told; `bound_ports` replaces a port 0."""
         for listener in self.advertised:
@@ -138,6 +143,7 @@ def resolve_listeners(
     inter_broker: str = "",
     inter_broker_protocol: str = "PLAINTEXT",
     controllers: Sequence[str] = (),
+    roles: Sequence[str] = ("broker", "controller"),
 ) -> Listeners:
     """All listener settings, taken together and found consistent."""
     controller_names = tuple(name.upper() for name in controllers)
@@ -147,9 +153,11 @@ def resolve_listeners(
         protocols = {**dict.fromkeys(controller_names, SecurityProtocol.PLAINTEXT), **protocols}
     bound = parse_listeners("listeners", listeners, protocols)
     _check_ports(bound)
-    _check_controllers(controller_names, bound)
+    _check_controllers(controller_names, bound, roles)
     told, warnings = _advertise(bound, parse_listeners("advertised.listeners", advertised, protocols), controller_names)
-    used = _inter_broker(inter_broker.upper(), SecurityProtocol[inter_broker_protocol], told, controller_names)
+    used = ""
+    if "broker" in roles:
+        used = _inter_broker(inter_broker.upper(), SecurityProtocol[inter_broker_protocol], told, controller_names)
     return Listeners(tuple(bound), tuple(told), used, controller_names, tuple(warnings))
 
 
@@ -174,12 +182,38 @@ def _as_ip(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _check_controllers(names: Sequence[str], bound: Sequence[Listener]) -> None:
-    known = {listener.name for listener in bound}
-    if missing := [name for name in names if name not in known]:
-        raise InvalidConfig(f"controller.listener.names has {', '.join(missing)}, which listeners does not define.")
-    if names and known <= set(names):
+def _check_controllers(names: Sequence[str], bound: Sequence[Listener], roles: Sequence[str]) -> None:
+    """Which listeners are the controllers' depends on what this process is."""
+    known = [listener.name for listener in bound]
+    if "controller" not in roles:
+        _check_broker_alone(names, known)
+        return
+    if (names or "broker" not in roles) and not set(names) & set(known):
+        raise InvalidConfig(
+            f"controller.listener.names has {', '.join(names) or 'no value'}, which listeners does not define: it must "
+            "contain at least one value appearing in the 'listeners' configuration when running the controller role."
+        )
+    if "broker" not in roles and not set(known) <= set(names):
+        others = ", ".join(name for name in known if name not in names)
+        raise InvalidConfig(
+            "The listeners config must only contain controller listeners from controller.listener.names when "
+            f"process.roles=controller, and it has {others}."
+        )
+    if "broker" in roles and set(known) <= set(names):
         raise InvalidConfig("controller.listener.names takes every listener: none is left for clients.")
+
+
+def _check_broker_alone(names: Sequence[str], known: Sequence[str]) -> None:
+    if not names:
+        raise InvalidConfig(
+            "controller.listener.names must contain at least one value when running with just the broker role: the "
+            "name of the listener on which the controllers are asked."
+        )
+    if bound := [name for name in names if name in known]:
+        raise InvalidConfig(
+            f"controller.listener.names must not contain a value appearing in the 'listeners' configuration when "
+            f"running with just the broker role, and it has {', '.join(bound)}."
+        )
 
 
 def _advertise(
@@ -187,7 +221,10 @@ def _advertise(
 ) -> tuple[list[Listener], list[str]]:
     if told:
         _check_advertised(bound, told)
-        return told, []
+        names = [listener.name for listener in told]
+        # As in Kafka: a controller's listener that is not among them is told as it is bound.
+        silent = [each for each in bound if each.name in controllers and each.name not in names]
+        return [*told, *map(_with_concrete_host, silent)], []
     advertised = [_with_concrete_host(listener) for listener in bound]
     warnings = [
         f"{listener} is advertised as {LOCALHOST}, which only clients on this machine can use: "

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
-from moldau.broker.settings import ROLES, BrokerSettings
+from moldau.broker.settings import BrokerSettings
 from moldau.broker.topic_defaults import SYNONYMS
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
 from moldau.model.listeners import Listeners, SecurityProtocol, resolve_listeners
+from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
 
 
@@ -20,6 +21,15 @@ class Configuration:
     listeners: Listeners
     texts: Mapping[str, str] = field(repr=False)
     warnings: tuple[str, ...] = ()
+    quorum: Quorum = field(default_factory=Quorum)
+
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.settings.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.settings.process_roles
 
 
 def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterable[str] = ()) -> Configuration:
@@ -37,11 +47,18 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
     try:
         settings = BrokerSettings.parse(texts)
         listeners = _listeners(settings, texts)
-        _check_supported(settings, listeners, texts)
+        quorum = resolve_quorum(
+            settings.process_roles,
+            settings.node_id,
+            settings.quorum_voters,
+            settings.quorum_bootstrap_servers,
+            listeners,
+        )
+        _check_supported(settings, listeners)
     except InvalidConfig as refusal:
         raise InvalidConfig(_located(str(refusal), said)) from None
     warnings = (*_repeated(entries), *_ignored(said), *_unprotected(texts), *listeners.warnings)
-    return Configuration(settings, listeners, texts, warnings)
+    return Configuration(settings, listeners, texts, warnings, quorum)
 
 
 def _read(files: Iterable[tuple[str, str]], overrides: Iterable[str], problems: list[str]) -> list[Entry]:
@@ -106,23 +123,19 @@ def _listeners(settings: BrokerSettings, texts: Mapping[str, str]) -> Listeners:
         settings.inter_broker_listener,
         settings.inter_broker_protocol,
         settings.controller_listeners,
+        settings.process_roles,
     )
 
 
-def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapping[str, str]) -> None:
+def _check_supported(settings: BrokerSettings, listeners: Listeners) -> None:
     """Refuse what would make a node do something quite different from what its settings ask for."""
     for listener in listeners.bound:
         if listener.protocol is not SecurityProtocol.PLAINTEXT:
             raise InvalidConfig(
                 f"Listener {listener.name} asks for {listener.protocol.name}, and only PLAINTEXT is served so far."
             )
-    if set(settings.process_roles) != set(ROLES):
-        raise InvalidConfig("process.roles must be broker,controller: a node is both, for now.")
     if len(settings.folders) > 1:
         raise InvalidConfig("log.dirs names several folders, and a node keeps its data in one, for now.")
-    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
-        if texts.get(name, "").count(",") > 0:
-            raise InvalidConfig(f"{name} names several controllers, and a node is a cluster by itself, for now.")
 
 
 # What is worth a warning ----------------------------------------------------------------------------------------------

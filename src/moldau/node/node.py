@@ -15,6 +15,7 @@ from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import ListenerImage
 from moldau.machines.metadata.settings import MetadataSettings
+from moldau.model.errors import InvalidConfig
 from moldau.model.ids import Address
 from moldau.model.listeners import parse_address
 from moldau.model.ports import Listener, Ports
@@ -50,6 +51,10 @@ class Node:
 
     async def start(self) -> None:
         """Take the folder, bring back metadata and logs, register, serve."""
+        if not self._configuration.quorum.is_lone:
+            raise InvalidConfig(
+                "process.roles and controller.quorum.voters ask for a cluster of several nodes, too soon."
+            )
         self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
             self._identity = identify(self._folder, self._configuration.settings.node_id, self._ports.random)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, STRING, non_empty, row
+from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LONG, STRING, row
 from moldau.model.settings import LONG_MAX
 from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
@@ -74,14 +74,6 @@ ROWS: Final = (
         is_internal=True,
     ),
     # The quorum
-    row(
-        "controller.quorum.bootstrap.servers",
-        LIST,
-        (),
-        "Controllers from which the quorum is found.",
-        check=non_empty,
-    ),
-    row("controller.quorum.voters", LIST, (), "The voters of a fixed quorum, as id@host:port.", check=non_empty),
     row("controller.quorum.auto.join.enable", BOOLEAN, False, "Let a controller join the voters by itself."),
     row("controller.quorum.append.linger.ms", INT, 25, "How long the leader gathers writes.", at_least=0),
     row("controller.quorum.election.timeout.ms", INT, SECOND_MS, "A voter's wait before it stands.", at_least=0),
