@@ -19,14 +19,14 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Drop everything at `end_offset` and above, on disk too, before the next fetch is sent."""
+    """Drop everything at `end_offset` and above, before the next fetch is sent."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAt:
-    """Drop the whole log and begin an empty one at `start_offset`, on disk too, before the next fetch is sent."""
+    """Drop the whole log and begin an empty one at `start_offset`, before the next fetch is sent."""
 
     start_offset: int
 

@@ -31,9 +31,18 @@ class FollowerMachine:
     def last_fetched_epoch(self) -> int:
         return self._log.epochs.latest
 
-    def expects(self, leader_epoch: int, fetch_offset: int) -> bool:
-        """Does an answer to a fetch with this epoch and offset still fit the log?"""
-        return fetch_offset == self._log.end_offset and leader_epoch == self.leader_epoch
+    def expects(self, leader_epoch: int, fetch_offset: int, last_fetched_epoch: int) -> bool:
+        """Does the answer to a fetch that said this still fit the log?
+
+        An end offset and the epoch of the record before it name one log and no other, so an answer that fits is right
+        however late it comes, and though it come twice.
+        """
+        log = self._log
+        return (
+            fetch_offset == log.end_offset
+            and leader_epoch == self.leader_epoch
+            and last_fetched_epoch == log.epochs.latest
+        )
 
     def fetched(self, leader_high_watermark: int, leader_start_offset: int) -> None:
         """The records of an answer, if any, are in the log now; this is what the leader said beside them."""
