@@ -1,9 +1,9 @@
 """A metadata machine with brokers in it, and rules of configs that are simple to read."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import TypeVar
 
-from moldau.machines.decision import ASKER, Decision
+from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer
 from moldau.machines.metadata import (
     ListenerImage,
     MetadataMachine,
@@ -60,21 +60,31 @@ class Scene:
         assert not isinstance(answer, KafkaError)
         return answer
 
+    def time_out(self, event: Hashable, now_ms: float) -> list[SetTimer | CancelTimer]:
+        """A timer is due; those that are set next."""
+        decision = self.machine.decide_timed_out(event, now_ms)
+        self.run(decision)
+        return list(decision.timers)
+
     def random_bytes(self) -> bytes:
         self._ids += 1
         return self._ids.to_bytes(16, "big")
 
-    def register(self, broker_id: int, incarnation: bytes = b"i" * 16, *, live: Set[int] = frozenset()) -> int:
+    def register(
+        self, broker_id: int, incarnation: bytes = b"i" * 16, *, folder: bytes = b"", is_clean: bool = True
+    ) -> int:
+        known = self.machine.image.brokers.get(broker_id)
+        previous = known.epoch if known is not None and is_clean else -1
         registration = Registration(
             broker_id,
             incarnation,
             (ListenerImage("PLAINTEXT", Address(f"host{broker_id}", 9092), 0),),
             SUPPORTED_FEATURES,
             rack=f"rack{broker_id % 2}",
-            directories=(bytes([broker_id]) * 16,),
+            directories=(folder or bytes([broker_id]) * 16,),
+            previous_epoch=previous,
         )
-        decision = self.machine.decide_register_broker(registration, next_offset=len(self.log), live_brokers=live)
-        return self.run(decision)
+        return self.run(self.machine.decide_register_broker(registration, next_offset=len(self.log)))
 
     def add_broker(self, broker_id: int) -> int:
         epoch = self.register(broker_id)

@@ -3,7 +3,14 @@
 import pytest
 from metadata_scene import Scene
 
-from moldau.machines.metadata import FeatureUpdate, NewTopic, ProducerIdBlock, Registration, VersionRange
+from moldau.machines.metadata import (
+    BrokerHeartbeat,
+    FeatureUpdate,
+    NewTopic,
+    ProducerIdBlock,
+    Registration,
+    VersionRange,
+)
 from moldau.machines.metadata.features import METADATA_VERSION_FEATURE, UpgradeType
 from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
@@ -99,9 +106,12 @@ def test_fencing_twice_and_unfencing_twice_is_done_once() -> None:
 
 def test_a_broker_id_is_taken_while_its_session_lasts() -> None:
     scene = Scene()
+    epoch = scene.machine.image.brokers[1].epoch
+    scene.run(scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, epoch, 99), 0.0))
     with pytest.raises(DuplicateBrokerRegistration):
-        scene.register(1, b"j" * 16, live={1})
-    assert scene.register(1, live={1}) == scene.machine.image.brokers[1].epoch
+        scene.register(1, b"j" * 16, folder=b"f" * 16)
+    assert scene.register(1) == epoch
+    assert scene.register(1, b"j" * 16) > epoch  # in the same folder, which the old life must have left
 
 
 def test_a_broker_that_does_not_speak_the_clusters_level_is_refused() -> None:

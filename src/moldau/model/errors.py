@@ -450,5 +450,13 @@ class InvalidUpdateVersion(KafkaError):
     code = ErrorCode.INVALID_UPDATE_VERSION
 
 
+class IneligibleReplica(KafkaError):
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
+class InconsistentClusterId(KafkaError):
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
 class UnknownServerFailure(KafkaError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR

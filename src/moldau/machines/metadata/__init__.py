@@ -11,6 +11,7 @@ from moldau.machines.metadata.configs import (
 )
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, FeatureUpdated
+from moldau.machines.metadata.heartbeats import BrokerHeartbeat, HeartbeatAnswer
 from moldau.machines.metadata.image import (
     BrokerImage,
     ListenerImage,
@@ -21,6 +22,7 @@ from moldau.machines.metadata.image import (
     TopicImage,
     VersionRange,
 )
+from moldau.machines.metadata.in_sync import IsrAnswered, IsrProposal
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.partitions import MorePartitions, PartitionsCreated
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
@@ -30,12 +32,16 @@ from moldau.machines.metadata.topics import NewTopic, TopicCreated, TopicDeleted
 __all__ = [
     "SUPPORTED_FEATURES",
     "Alteration",
+    "BrokerHeartbeat",
     "BrokerImage",
     "ConfigChange",
     "ConfigRules",
     "ConfigsAltered",
     "FeatureUpdate",
     "FeatureUpdated",
+    "HeartbeatAnswer",
+    "IsrAnswered",
+    "IsrProposal",
     "ListenerImage",
     "MetadataDelta",
     "MetadataImage",

@@ -1,12 +1,16 @@
 """Brokers register, are fenced and unfenced, and leave; leaderships follow."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, SetTimer, answered
 from moldau.machines.metadata.elections import changes_with, changes_without
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.sessions import Sessions
+from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX, RECORDS_PER_DECISION_MAX
+from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     DuplicateBrokerRegistration,
@@ -14,9 +18,26 @@ from moldau.model.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
+from moldau.model.ids import NO_EPOCH
 from moldau.wire import messages
 
-_FENCE, _UNFENCE = 1, -1
+_FENCE, _UNFENCE, _AS_IT_WAS = 1, -1, 0
+_SHUT_DOWN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMoved:
+    """A broker left or came back with more partitions than one decision moves: here are the next."""
+
+    broker_id: int
+
+
+class Moves(NamedTuple):
+    """What moves to or from a broker now; `is_complete` says that nothing is left to be moved."""
+
+    records: Sequence[Record]
+    timers: Sequence[SetTimer]
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +50,43 @@ class Registration:
     features: Mapping[str, VersionRange] = field(default_factory=dict)
     rack: str | None = None
     directories: tuple[bytes, ...] = ()
+    previous_epoch: int = NO_EPOCH  # of its last life, if that left nothing unwritten behind
 
 
 def decide_register_broker(
-    image: MetadataImage, registration: Registration, *, next_offset: int, live_brokers: Set[int] = frozenset()
+    view: ClusterView, sessions: Sessions, registration: Registration, *, next_offset: int
 ) -> Decision[Record, int]:
     """Answers the broker's epoch: the offset of its record, so that a later registration always has a greater one.
 
-    The broker begins fenced. `live_brokers` are those whose session has not expired: their ids are taken.
+    The broker begins fenced. Unless it names the epoch of its last life it may have lost what was not on its disk: it
+    is then in sync nowhere, and eligible nowhere, where somebody else is.
     """
+    image, broker_id = view.image, registration.broker_id
     _check_registration(image, registration)
-    known = image.brokers.get(registration.broker_id)
-    if known is None:
-        return answered(next_offset, [_record(registration, next_offset)])
-    if known.incarnation_id == registration.incarnation_id:  # the same life asks again: nothing it leads is touched
+    known = image.brokers.get(broker_id)
+    if known is not None and known.incarnation_id == registration.incarnation_id:
+        # The same life asks again: nothing it leads is touched.
         return answered(known.epoch, [_record(registration, known.epoch, known)])
-    if registration.broker_id in live_brokers:
+    if known is not None:
+        _check_free(sessions, known, registration)
+    sessions.end(broker_id)
+    has_lost = known is None or registration.previous_epoch != known.epoch
+    # All at once: a successor of this controller would not know any more that something was lost.
+    changes = changes_without(view, broker_id, has_lost=has_lost, at_most=RECORDS_PER_DECISION_MAX)
+    return answered(next_offset, [_record(registration, next_offset), *changes])
+
+
+def _check_free(sessions: Sessions, known: BrokerImage, registration: Registration) -> None:
+    """The id is taken while the broker that has it lives.
+
+    A new life in the folder of the old one proves that the old one has ended: a folder is locked by whoever uses it.
+    """
+    is_same_folder = bool(known.directories) and known.directories == registration.directories
+    if sessions.is_alive(known.broker_id, known.epoch) and not known.is_shutting_down and not is_same_folder:
         raise DuplicateBrokerRegistration(
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session."
         )
-    changes = changes_without(image, registration.broker_id)
-    return answered(next_offset, [_record(registration, next_offset), *changes])
 
 
 def _check_registration(image: MetadataImage, registration: Registration) -> None:
@@ -100,33 +136,79 @@ def record_of(broker: BrokerImage) -> messages.RegisterBrokerRecord:
     return _record(registration, broker.epoch, broker)
 
 
-def decide_unfence_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
-    """The broker has caught up with the metadata: it may lead, and takes what has no leader."""
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
+def decide_unfence_broker(view: ClusterView, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
+    """The broker may lead, and takes what has no leader: for a node that is alone and needs no heartbeats."""
+    broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     if not broker.is_fenced:
         return answered(None)
-    return answered(None, [_fencing(broker, _UNFENCE), *changes_with(image, broker_id)])
+    moves = restoration(view, broker)
+    return answered(None, moves.records, moves.timers)
 
 
-def decide_fence_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
-    """The broker is silent: others lead what it led, where they can."""
-    broker = check_broker_epoch(image, broker_id, broker_epoch)
+def decide_fence_broker(
+    view: ClusterView, sessions: Sessions, broker_id: int, broker_epoch: int
+) -> Decision[Record, None]:
+    """The broker is silent, or known to be dead: others lead what it led, where they can."""
+    broker = check_broker_epoch(view.image, broker_id, broker_epoch)
+    sessions.end(broker_id)
     if broker.is_fenced:
         return answered(None)
-    return answered(None, [_fencing(broker, _FENCE), *changes_without(image, broker_id)])
+    moves = evacuation(view, broker, fence=True)
+    return answered(None, moves.records, moves.timers)
 
 
-def _fencing(broker: BrokerImage, change: int) -> messages.BrokerRegistrationChangeRecord:
-    return messages.BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=change)
-
-
-def decide_unregister_broker(image: MetadataImage, broker_id: int) -> Decision[Record, None]:
+def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: int) -> Decision[Record, None]:
     """The broker is gone for good."""
-    broker = image.brokers.get(broker_id)
+    broker = view.image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegistered(f"Broker ID {broker_id} is not currently registered")
+    sessions.end(broker_id)
     gone = messages.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return answered(None, [*changes_without(image, broker_id), gone])
+    changes = changes_without(view, broker_id)
+    return answered(None, [*changes, gone], _rest(broker_id, len(changes)))
+
+
+def restoration(view: ClusterView, broker: BrokerImage) -> Moves:
+    """The broker is unfenced, and takes what has no leader and waits for it."""
+    changes = changes_with(view, broker.broker_id)
+    unfenced = _change(broker, fenced=_UNFENCE)
+    return _moves(broker.broker_id, [unfenced, *changes], len(changes))
+
+
+def evacuation(view: ClusterView, broker: BrokerImage, *, fence: bool = False, shut_down: bool = False) -> Moves:
+    """Others take what the broker led. Who shuts down is fenced as well once nothing is left."""
+    changes = changes_without(view, broker.broker_id)
+    is_complete = len(changes) < PARTITIONS_PER_SLICE_MAX
+    change = _change(
+        broker,
+        fenced=_FENCE if fence or is_complete else _AS_IT_WAS,
+        shutting_down=_SHUT_DOWN if shut_down and not broker.is_shutting_down else _AS_IT_WAS,
+    )
+    return _moves(broker.broker_id, [change, *changes], len(changes))
+
+
+def decide_work_moved(view: ClusterView, broker_id: int) -> Decision[Record, None]:
+    """The next partitions of a broker that left or came back."""
+    is_back = view.image.is_active(broker_id)
+    changes = changes_with(view, broker_id) if is_back else changes_without(view, broker_id)
+    return answered(None, changes, _rest(broker_id, len(changes)))
+
+
+def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:
+    timers = _rest(broker_id, changes)
+    return Moves(records, timers, not timers)
+
+
+def _rest(broker_id: int, changes: int) -> list[SetTimer]:
+    return [] if changes < PARTITIONS_PER_SLICE_MAX else [SetTimer(WorkMoved(broker_id), 0)]
+
+
+def _change(
+    broker: BrokerImage, *, fenced: int = _AS_IT_WAS, shutting_down: int = _AS_IT_WAS
+) -> messages.BrokerRegistrationChangeRecord:
+    return messages.BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=fenced, in_controlled_shutdown=shutting_down
+    )
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:

@@ -1,62 +1,66 @@
 """Who leads a partition when a broker leaves or comes back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from moldau.machines.metadata.builder import NO_LEADER_CHANGE
-from moldau.machines.metadata.image import MetadataImage, PartitionImage
-from moldau.model.ids import NO_NODE, TopicId
+from moldau.machines.metadata.image import TopicImage
+from moldau.machines.metadata.partition_draft import Election, PartitionDraft
+from moldau.machines.metadata.partition_index import PartitionKey
+from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
+from moldau.machines.metadata.view import ClusterView
 from moldau.wire import messages
 
+Change = messages.PartitionChangeRecord
 
-def changes_without(image: MetadataImage, broker_id: int) -> list[messages.PartitionChangeRecord]:
-    """What changes when this broker leads nothing and is in sync nowhere any more."""
-    changes = []
-    for topic_id, index, partition in _partitions(image):
-        if broker_id not in partition.isr:
+
+def changes_without(
+    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: int = PARTITIONS_PER_SLICE_MAX
+) -> list[Change]:
+    """What changes when this broker leads nothing and is in sync nowhere any more.
+
+    With `has_lost` it may lack what it had: it is not eligible either. When `at_most` changes come back there may be
+    more, and the caller asks again.
+    """
+    changes: list[Change] = []
+    for key in view.index.of(broker_id):
+        topic = view.topic(key)
+        partition = topic.partitions[key.partition]
+        is_in = broker_id in partition.isr or broker_id == partition.leader
+        if not is_in and not (has_lost and broker_id in partition.eligible_leader_replicas):
             continue
-        # The last member stays in the ISR: it alone is known to have everything.
-        isr = tuple(each for each in partition.isr if each != broker_id) or partition.isr
-        leader = partition.leader
-        if leader == broker_id:
-            leader = _best_leader(image, partition, unlike=broker_id)
-        change = _change(topic_id, index, partition, leader, isr)
-        if change is not None:
-            changes.append(change)
+        draft = PartitionDraft(view, topic, key.partition, without=broker_id)
+        draft.isr = tuple(each for each in partition.isr if each != broker_id)
+        if has_lost:
+            draft.lost = broker_id
+        if not _add(changes, draft.record(_election(view, topic)), at_most):
+            break
     return changes
 
 
-def changes_with(image: MetadataImage, broker_id: int) -> list[messages.PartitionChangeRecord]:
-    """What changes when this broker may lead again: partitions without a leader that it has in full."""
-    changes = []
-    for topic_id, index, partition in _partitions(image):
-        if not partition.has_leader and broker_id in partition.isr:
-            change = _change(topic_id, index, partition, broker_id, partition.isr)
-            if change is not None:
-                changes.append(change)
+def changes_with(view: ClusterView, broker_id: int, *, at_most: int = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
+    """What changes when this broker may lead again: partitions without a leader that it is eligible for."""
+    changes: list[Change] = []
+    for key in view.index.leaderless:
+        topic = view.topic(key)
+        if broker_id in topic.partitions[key.partition].replicas:
+            draft = PartitionDraft(view, topic, key.partition, having=broker_id)
+            if not _add(changes, draft.record(_election(view, topic)), at_most):
+                break
     return changes
 
 
-def _partitions(image: MetadataImage) -> Iterator[tuple[TopicId, int, PartitionImage]]:
-    for topic in image.topics.values():
-        for index, partition in enumerate(topic.partitions):
-            yield topic.topic_id, index, partition
-
-
-def _best_leader(image: MetadataImage, partition: PartitionImage, *, unlike: int) -> int:
-    for broker_id in partition.replicas:
-        if broker_id != unlike and broker_id in partition.isr and image.is_active(broker_id):
-            return broker_id
-    return NO_NODE
-
-
-def _change(
-    topic_id: TopicId, index: int, partition: PartitionImage, leader: int, isr: tuple[int, ...]
-) -> messages.PartitionChangeRecord | None:
-    if leader == partition.leader and isr == partition.isr:
-        return None
-    return messages.PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        isr=None if isr == partition.isr else list(isr),
-        leader=NO_LEADER_CHANGE if leader == partition.leader else leader,
+def has_leaderships(view: ClusterView, broker_id: int, but_for: Callable[[PartitionKey], bool]) -> bool:
+    """Whether it leads anything, apart from what is about to change."""
+    return any(
+        view.topic(key).partitions[key.partition].leader == broker_id and not but_for(key)
+        for key in view.index.of(broker_id)
     )
+
+
+def _election(view: ClusterView, topic: TopicImage) -> Election:
+    return Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
+
+
+def _add(changes: list[Change], change: Change | None, at_most: int) -> bool:
+    if change is not None:
+        changes.append(change)
+    return len(changes) < at_most

@@ -48,6 +48,11 @@ class PartitionImage:
     def has_leader(self) -> bool:
         return self.leader != NO_NODE
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether it is being reassigned."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:

@@ -1,18 +1,30 @@
 """The metadata machine: what the cluster consists of, decided by requests, changed by records alone."""
 
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Sequence
 
 from moldau.machines.decision import Answer, Decision, answered
-from moldau.machines.metadata import brokers, configs, features, partitions, producer_ids, topics
+from moldau.machines.metadata import (
+    brokers,
+    configs,
+    features,
+    heartbeats,
+    in_sync,
+    partitions,
+    producer_ids,
+    topics,
+)
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.sessions import SessionEnded, Sessions
 from moldau.machines.metadata.settings import (
     CONFIG_CHARACTERS_PER_DECISION_MAX,
     RECORDS_PER_DECISION_MAX,
     MetadataSettings,
 )
+from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import PolicyViolation
 from moldau.wire import messages
 
@@ -26,6 +38,8 @@ class MetadataMachine:
         self._builder = ImageBuilder(MetadataImage())
         self._image = MetadataImage()
         self._delta = MetadataDelta()
+        self._index = PartitionIndex()
+        self._sessions = Sessions()  # soft state
 
     def apply(self, record: Record, offset: int) -> None:
         self._builder.apply(record, offset)
@@ -34,9 +48,15 @@ class MetadataMachine:
     def image(self) -> MetadataImage:
         """Everything that was applied, committed or not."""
         if self._builder.is_touched:
+            old = self._image
             self._image, delta = self._builder.finish()
+            self._index.follow(old, self._image, delta)
             self._delta = self._delta.then(delta)
         return self._image
+
+    @property
+    def _view(self) -> ClusterView:
+        return ClusterView(self.image, self._index, self.settings)
 
     def take_change(self) -> tuple[MetadataImage, MetadataDelta]:
         """The image, and what changed since this was asked last."""
@@ -44,12 +64,21 @@ class MetadataMachine:
         self._delta = MetadataDelta()
         return image, delta
 
-    def decide_elected(self, now_ms: float) -> Decision[Record, None]:  # noqa: ARG002
-        """A log that holds no features yet belongs to a new cluster."""
-        return answered(None, () if self.image.features else features.bootstrap_records())
+    def decide_elected(self, now_ms: float) -> Decision[Record, None]:
+        """A log that holds no features yet belongs to a new cluster. Every broker has a session in full again."""
+        image = self.image
+        unfenced = [(broker.broker_id, broker.epoch) for broker in image.brokers.values() if not broker.is_fenced]
+        timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
+        return answered(None, () if image.features else features.bootstrap_records(), timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
-        raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
+        match event:
+            case SessionEnded():
+                return heartbeats.decide_session_ended(self._view, self._sessions, event, now_ms)
+            case brokers.WorkMoved():
+                return brokers.decide_work_moved(self._view, event.broker_id)
+            case _:
+                raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
 
     def decide_create_topics(
         self,
@@ -97,21 +126,27 @@ class MetadataMachine:
             configs.decide_incremental_alter_configs(self.image, self._rules, alterations, validate_only=validate_only)
         )
 
-    def decide_register_broker(
-        self, registration: brokers.Registration, *, next_offset: int, live_brokers: Set[int] = frozenset()
-    ) -> Decision[Record, int]:
-        return brokers.decide_register_broker(
-            self.image, registration, next_offset=next_offset, live_brokers=live_brokers
-        )
+    def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
+        return brokers.decide_register_broker(self._view, self._sessions, registration, next_offset=next_offset)
+
+    def decide_broker_heartbeat(
+        self, heartbeat: heartbeats.BrokerHeartbeat, now_ms: float
+    ) -> Decision[Record, heartbeats.HeartbeatAnswer]:
+        return heartbeats.decide_broker_heartbeat(self._view, self._sessions, heartbeat, now_ms)
 
     def decide_unfence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
-        return brokers.decide_unfence_broker(self.image, broker_id, broker_epoch)
+        return brokers.decide_unfence_broker(self._view, broker_id, broker_epoch)
 
     def decide_fence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
-        return brokers.decide_fence_broker(self.image, broker_id, broker_epoch)
+        return brokers.decide_fence_broker(self._view, self._sessions, broker_id, broker_epoch)
 
     def decide_unregister_broker(self, broker_id: int) -> Decision[Record, None]:
-        return brokers.decide_unregister_broker(self.image, broker_id)
+        return brokers.decide_unregister_broker(self._view, self._sessions, broker_id)
+
+    def decide_alter_partition(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[in_sync.IsrProposal]
+    ) -> Decision[Record, list[in_sync.IsrAnswered]]:
+        return in_sync.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
 
     def decide_allocate_producer_ids(
         self, broker_id: int, broker_epoch: int

@@ -99,10 +99,10 @@ def partition_record(
         leader_recovery_state=0,
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_default_directory(image.brokers[broker_id]) for broker_id in placement.replicas],
+        directories=[default_directory(image.brokers[broker_id]) for broker_id in placement.replicas],
     )
 
 
-def _default_directory(broker: BrokerImage) -> bytes:
+def default_directory(broker: BrokerImage) -> bytes:
     """A broker with several directories chooses one itself, when it creates the replica."""
     return broker.directories[0] if len(broker.directories) == 1 else _UNASSIGNED_DIRECTORY

@@ -6,13 +6,20 @@ from typing import Final
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RESOURCES_PER_REQUEST_MAX: Final = 5_000  # altered or deleted at once: everybody waits while that is decided
 RECORDS_PER_DECISION_MAX: Final = 20_000
+PARTITIONS_PER_SLICE_MAX: Final = 2_000  # that change at once when a broker leaves or returns; the rest follows
 CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, and a batch fits into a segment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetadataSettings:
-    """What a topic gets that does not say, and whether topics may be deleted; `broker/settings.py` declares them."""
+    """What holds where nothing is set in the metadata itself; `broker/settings.py` declares most of it."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    broker_session_timeout_ms: float = 9_000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: float = 300_000
+    leader_imbalance_per_broker_percentage: int = 10

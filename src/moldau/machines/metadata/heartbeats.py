@@ -1,0 +1,88 @@
+"""Brokers say that they are alive; the answer tells them whether they may serve, and whether they may stop."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from moldau.machines.decision import Decision, SetTimer, answered
+from moldau.machines.metadata.brokers import check_broker_epoch, decide_fence_broker, evacuation, restoration
+from moldau.machines.metadata.image import BrokerImage
+from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.sessions import SessionEnded, Sessions
+from moldau.machines.metadata.view import ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHeartbeat:
+    """What a broker says. `metadata_offset` is the last one whose record is in effect there."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    wants_fence: bool = False
+    wants_shut_down: bool = False
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What it is told."""
+
+    is_caught_up: bool  # with its own registration
+    is_fenced: bool
+    should_shut_down: bool
+
+
+def decide_broker_heartbeat(
+    view: ClusterView, sessions: Sessions, heartbeat: BrokerHeartbeat, now_ms: float
+) -> Decision[Record, HeartbeatAnswer]:
+    """A fenced broker that has caught up with its registration takes up work; one that wants to stop gives it away."""
+    broker = check_broker_epoch(view.image, heartbeat.broker_id, heartbeat.broker_epoch)
+    timeout_ms = view.settings.broker_session_timeout_ms
+    timers = sessions.hear(broker.broker_id, broker.epoch, heartbeat.metadata_offset, now_ms, timeout_ms)
+    is_caught_up = heartbeat.metadata_offset >= broker.epoch
+    if heartbeat.wants_shut_down:
+        return _shut_down(view, broker, is_caught_up, timers)
+    if heartbeat.wants_fence:
+        return _fence(view, broker, is_caught_up, timers)
+    if not broker.is_fenced or not is_caught_up:
+        return answered(HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
+    moves = restoration(view, broker)
+    answer = HeartbeatAnswer(is_caught_up, is_fenced=False, should_shut_down=False)
+    return answered(answer, moves.records, [*timers, *moves.timers])
+
+
+def _fence(
+    view: ClusterView, broker: BrokerImage, is_caught_up: bool, timers: list[SetTimer]
+) -> Decision[Record, HeartbeatAnswer]:
+    answer = HeartbeatAnswer(is_caught_up, is_fenced=True, should_shut_down=False)
+    if broker.is_fenced:
+        return answered(answer, timers=timers)
+    moves = evacuation(view, broker, fence=True)
+    return answered(answer, moves.records, [*timers, *moves.timers])
+
+
+def _shut_down(
+    view: ClusterView, broker: BrokerImage, is_caught_up: bool, timers: list[SetTimer]
+) -> Decision[Record, HeartbeatAnswer]:
+    """Others lead what it led before it goes. It is fenced when that is done: nobody will miss it."""
+    if broker.is_fenced:
+        return answered(HeartbeatAnswer(is_caught_up, is_fenced=True, should_shut_down=True), timers=timers)
+    moves = evacuation(view, broker, shut_down=True)
+    answer = HeartbeatAnswer(is_caught_up, is_fenced=moves.is_complete, should_shut_down=moves.is_complete)
+    return answered(answer, moves.records, [*timers, *moves.timers])
+
+
+def decide_session_ended(
+    view: ClusterView, sessions: Sessions, event: SessionEnded, now_ms: float
+) -> Decision[Record, None]:
+    """The broker is fenced, unless it has been heard of since the timer was set."""
+    broker_id = event.broker_id
+    remaining_ms = sessions.remaining_ms(broker_id, now_ms, view.settings.broker_session_timeout_ms)
+    if remaining_ms is None:
+        return answered(None)
+    if remaining_ms > 0:
+        return answered(None, timers=[SetTimer(event, remaining_ms)])
+    epoch = sessions.epoch(broker_id)
+    broker = view.image.brokers.get(broker_id)
+    if broker is None or broker.epoch != epoch:  # the session of an earlier life
+        sessions.end(broker_id)
+        return answered(None)
+    return decide_fence_broker(view, sessions, broker_id, epoch)

@@ -1,0 +1,41 @@
+"""What a decision about leaders and replicas looks at: the image, its index, and what the cluster is told to do."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.machines.metadata.image import MetadataImage, TopicImage
+from moldau.machines.metadata.partition_index import PartitionIndex, PartitionKey
+from moldau.machines.metadata.settings import MetadataSettings
+
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
+MIN_ISR: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The state at one moment; decisions read it and change nothing."""
+
+    image: MetadataImage
+    index: PartitionIndex
+    settings: MetadataSettings
+
+    def topic(self, key: PartitionKey) -> TopicImage:
+        return self.image.topics_by_id[key.topic_id]
+
+    @property
+    def has_elr(self) -> bool:
+        """Whether replicas that left the ISR while it was too small remain eligible (KIP-966)."""
+        return self.image.features.get(ELR_FEATURE, 0) > 0
+
+    def min_isr(self, topic: str) -> int:
+        return int(self._setting(topic, MIN_ISR) or self.settings.min_insync_replicas)
+
+    def allows_unclean(self, topic: str) -> bool:
+        """Whether somebody who may lack records may lead when nobody else can."""
+        text = self._setting(topic, UNCLEAN)
+        return self.settings.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
+
+    def _setting(self, topic: str, name: str) -> str | None:
+        own = self.image.topic_configs(topic).get(name)
+        return own if own is not None else self.image.broker_configs(None).get(name)

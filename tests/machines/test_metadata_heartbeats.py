@@ -1,0 +1,101 @@
+"""Brokers are heard of, or are not: who serves, who is fenced, who may stop."""
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.decision import SetTimer
+from moldau.machines.metadata import BrokerHeartbeat, HeartbeatAnswer, NewTopic
+from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.sessions import SessionEnded
+from moldau.model.errors import StaleBrokerEpoch
+
+SESSION_MS = 9_000.0
+
+
+def partition(scene: Scene, index: int = 0) -> PartitionImage:
+    found = scene.machine.image.partition("t", index)
+    assert found is not None
+    return found
+
+
+def beat(
+    scene: Scene, broker_id: int, now_ms: float = 0.0, *, offset: int = 10**6, fence: bool = False, stop: bool = False
+) -> HeartbeatAnswer:
+    epoch = scene.machine.image.brokers[broker_id].epoch
+    heartbeat = BrokerHeartbeat(broker_id, epoch, offset, wants_fence=fence, wants_shut_down=stop)
+    return scene.run(scene.machine.decide_broker_heartbeat(heartbeat, now_ms))
+
+
+def test_a_broker_serves_once_it_has_caught_up_with_its_registration() -> None:
+    scene = Scene(brokers=0)
+    epoch = scene.register(1)
+    assert beat(scene, 1, offset=epoch - 1) == (False, True, False)
+    assert beat(scene, 1, offset=epoch, fence=True) == (True, True, False)
+    assert not scene.machine.image.is_active(1)
+    assert beat(scene, 1, offset=epoch) == (True, False, False)
+    assert scene.machine.image.is_active(1)
+    assert beat(scene, 1, fence=True) == (True, True, False)
+    assert not scene.machine.image.is_active(1)
+
+
+def test_a_heartbeat_of_an_earlier_life_is_refused_and_does_not_count() -> None:
+    scene = Scene()
+    with pytest.raises(StaleBrokerEpoch):
+        scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, 0, 99), 0.0)
+    with pytest.raises(StaleBrokerEpoch):
+        scene.machine.decide_broker_heartbeat(BrokerHeartbeat(7, 0, 99), 0.0)
+
+
+@pytest.mark.proves("H3")
+def test_a_silent_broker_is_fenced_when_its_session_ends_and_others_lead() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    beat(scene, 1, 0.0)
+    beat(scene, 2, 5_000.0)
+    assert scene.time_out(SessionEnded(1), SESSION_MS) == []
+    assert not scene.machine.image.is_active(1)
+    assert (partition(scene).leader, partition(scene).isr) == (2, (2,))
+    assert scene.time_out(SessionEnded(2), SESSION_MS) == [SetTimer(SessionEnded(2), 5_000.0)]
+    assert scene.machine.image.is_active(2)
+    assert beat(scene, 1, 9_500.0) == (True, False, False)  # alive after all
+
+
+def test_a_heartbeat_that_says_nothing_new_writes_nothing_and_sets_no_timer() -> None:
+    scene = Scene()
+    epoch = scene.machine.image.brokers[1].epoch
+    first = scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, epoch, 99), 0.0)
+    assert first.timers == [SetTimer(SessionEnded(1), SESSION_MS)]
+    later = scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, epoch, 99), 2_000.0)
+    assert (later.records, later.timers) == ((), [])
+
+
+def test_a_new_controller_grants_every_broker_a_session_in_full() -> None:
+    scene = Scene(brokers=2)
+    beat(scene, 2, fence=True)
+    elected = scene.machine.decide_elected(50_000.0)
+    assert elected.timers == [SetTimer(SessionEnded(1), SESSION_MS)]
+    assert scene.time_out(SessionEnded(1), 50_000.0 + SESSION_MS - 1) == [SetTimer(SessionEnded(1), 1.0)]
+    scene.time_out(SessionEnded(1), 50_000.0 + SESSION_MS)
+    assert not scene.machine.image.is_active(1)
+
+
+def test_a_node_that_is_alone_needs_no_heartbeats() -> None:
+    scene = Scene()
+    scene.machine.decide_elected(0.0)
+    epoch = scene.register(1, b"j" * 16)
+    scene.run(scene.machine.decide_unfence_broker(1, epoch))
+    assert scene.time_out(SessionEnded(1), SESSION_MS) == []
+    assert scene.machine.image.is_active(1)
+
+
+def test_a_broker_that_wants_to_stop_gives_its_leaderships_away_and_may_go() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])]))
+    assert beat(scene, 1, stop=True) == (True, True, True)
+    assert [(partition(scene, index).leader, partition(scene, index).isr) for index in (0, 1)] == [(2, (2,))] * 2
+    broker = scene.machine.image.brokers[1]
+    assert (broker.is_fenced, broker.is_shutting_down) == (True, True)
+    assert beat(scene, 1, stop=True) == (True, True, True)
+    epoch = scene.register(1, b"j" * 16, folder=b"f" * 16)  # elsewhere, at once: it said that it would go
+    assert epoch > broker.epoch
+    assert not scene.machine.image.brokers[1].is_shutting_down
