@@ -1,0 +1,53 @@
+"""AlterPartition: a leader proposes who is in sync with it."""
+
+from collections.abc import Iterator
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.in_sync import IsrAnswered, IsrProposal
+from moldau.model.ids import NO_EPOCH, TopicId
+from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse
+
+
+async def handle(request: AlterPartitionRequest, context: RequestContext) -> AlterPartitionResponse:
+    """Answered by the active controller: each partition as it is now, or why it was refused."""
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    proposals = list(_proposals(request))
+    outcomes = await context.broker.metadata.write(
+        lambda machine: machine.decide_alter_partition(request.broker_id, request.broker_epoch, proposals)
+    )
+    answers: dict[TopicId, list[AlterPartitionResponse.PartitionData]] = {}
+    for outcome in outcomes:
+        answers.setdefault(outcome.topic_id, []).append(_answer(outcome))
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponse.TopicData(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in answers.items()
+        ]
+    )
+
+
+def _proposals(request: AlterPartitionRequest) -> Iterator[IsrProposal]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            known = [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+            yield IsrProposal(
+                TopicId(topic.topic_id),
+                partition.partition_index,
+                partition.leader_epoch,
+                partition.partition_epoch,
+                known or [(broker_id, NO_EPOCH) for broker_id in partition.new_isr],
+                partition.leader_recovery_state,
+            )
+
+
+def _answer(outcome: IsrAnswered) -> AlterPartitionResponse.PartitionData:
+    answer = AlterPartitionResponse.PartitionData(partition_index=outcome.index, error_code=int(outcome.error))
+    partition = outcome.partition
+    if partition is not None:
+        answer.leader_id = partition.leader
+        answer.leader_epoch = partition.leader_epoch
+        answer.isr = list(partition.isr)
+        answer.leader_recovery_state = partition.leader_recovery_state
+        answer.partition_epoch = partition.partition_epoch
+    return answer

@@ -1,0 +1,23 @@
+"""BrokerHeartbeat: a broker is alive; the answer tells it whether it may serve, and whether it may stop."""
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.heartbeats import BrokerHeartbeat
+from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+
+async def handle(request: BrokerHeartbeatRequest, context: RequestContext) -> BrokerHeartbeatResponse:
+    """Answered by the active controller; mostly nothing is written."""
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    heartbeat = BrokerHeartbeat(
+        request.broker_id,
+        request.broker_epoch,
+        request.current_metadata_offset,
+        wants_fence=request.want_fence,
+        wants_shut_down=request.want_shut_down,
+    )
+    now_ms = context.broker.clock.monotonic_ms()
+    answer = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))
+    return BrokerHeartbeatResponse(
+        is_caught_up=answer.is_caught_up, is_fenced=answer.is_fenced, should_shut_down=answer.should_shut_down
+    )
