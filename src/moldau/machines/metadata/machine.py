@@ -14,7 +14,7 @@ from moldau.machines.metadata import (
     topics,
 )
 from moldau.machines.metadata.builder import ImageBuilder
-from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
@@ -32,13 +32,18 @@ from moldau.wire import messages
 class MetadataMachine:
     """Decisions are functions of the image; `apply` leads to the next one."""
 
-    def __init__(self, settings: MetadataSettings, rules: configs.ConfigRules) -> None:
+    def __init__(
+        self, settings: MetadataSettings, rules: configs.ConfigRules, image: MetadataImage | None = None
+    ) -> None:
+        """`image` is where it begins: a node that followed so far need not read the whole log again to lead."""
         self.settings = settings  # may be replaced while running: it is no replicated state
         self._rules = rules
-        self._builder = ImageBuilder(MetadataImage())
-        self._image = MetadataImage()
+        self._image = image or MetadataImage()
+        self._builder = ImageBuilder(self._image)
         self._delta = MetadataDelta()
         self._index = PartitionIndex()
+        if image is not None:
+            self._index.follow(MetadataImage(), image, delta_between(MetadataImage(), image))
         self._sessions = Sessions()  # soft state
 
     def apply(self, record: Record, offset: int) -> None:
