@@ -23,6 +23,8 @@ from moldau.wire.messages import (
 )
 
 BROKER = Address("broker", 9092)
+CONTROLLER = Address("broker", 9093)
+WITH_CONTROLLER = ("listeners=PLAINTEXT://broker:9092,CONTROLLER://broker:9093", "controller.listener.names=CONTROLLER")
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 
 
@@ -76,10 +78,10 @@ class Scene:
         self.host = host
         self.node = node
 
-    async def connect(self) -> Talker:
+    async def connect(self, address: Address = BROKER) -> Talker:
         talker = Talker()
         network = self.simulation.network.host("client")
-        await network.connect(BROKER, talker, FRAME_BYTES_MAX)
+        await network.connect(address, talker, FRAME_BYTES_MAX)
         return talker
 
     async def restart(self) -> None:

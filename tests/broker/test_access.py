@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_scene import Scene, batch, on_broker
+from broker_scene import BROKER, CONTROLLER, WITH_CONTROLLER, Scene, batch, on_broker
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.handlers.table import served_apis
+from moldau.broker.router import ServedOn
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Address
 from moldau.wire import messages as m
 
 OPEN_TO_ALL = {"ApiVersions"}
@@ -123,6 +125,11 @@ REQUESTS: dict[str, Callable[[], Any]] = {
         resources=[m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="1")]
     ),
     "DescribeCluster": lambda: m.DescribeClusterRequest(),
+    "AlterPartition": lambda: m.AlterPartitionRequest(broker_id=1),
+    "Envelope": lambda: m.EnvelopeRequest(request_data=b"", client_host_address=b""),
+    "BrokerRegistration": lambda: m.BrokerRegistrationRequest(broker_id=1),
+    "BrokerHeartbeat": lambda: m.BrokerHeartbeatRequest(broker_id=1),
+    "AllocateProducerIds": lambda: m.AllocateProducerIdsRequest(broker_id=1),
     "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
         topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]
     ),
@@ -148,14 +155,16 @@ def test_who_may_do_nothing_is_refused_by_every_api_in_its_oldest_and_newest_for
         api.oldest,
         12 if api.name in ("Produce", "Fetch") else 5 if api.name == "DeleteTopics" else api.newest,
     }:
-        _refused(api.name, version)
+        for kind, address in ((ServedOn.BROKER, BROKER), (ServedOn.CONTROLLER, CONTROLLER)):
+            if kind in api.served_on:
+                _refused(api.name, version, address)
 
 
-def _refused(name: str, version: int) -> None:
+def _refused(name: str, version: int, address: Address) -> None:
     authorizer = DenyAll()
 
     async def script(scene: Scene) -> None:
-        talker = await scene.connect()
+        talker = await scene.connect(address)
         answer = await talker.ask(version, REQUESTS[name]())
         codes = {ErrorCode(code) for code in _codes(answer)} - {ErrorCode.NONE}
         if name == "ListGroups":  # as in Kafka, whoever may see no group sees none
@@ -165,7 +174,7 @@ def _refused(name: str, version: int) -> None:
         assert codes <= REFUSALS, answer
         assert scene.node.broker.image.topics == {}
 
-    on_broker(script, authorizer=authorizer)
+    on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
     assert authorizer.asked
 
 

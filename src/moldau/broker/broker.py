@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.complaints import Complaints
+from moldau.broker.controllers.link import ControllerLink
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.groups.groups import Groups
 from moldau.broker.handlers.table import served_apis
@@ -18,9 +19,10 @@ from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.partitions.upkeep import Upkeep
+from moldau.broker.peers import Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.publishing import Publishing
-from moldau.broker.router import Router
+from moldau.broker.router import Router, ServedOn
 from moldau.broker.sessions import FetchSessions
 from moldau.broker.setting_values import (
     BrokerTexts,
@@ -32,6 +34,7 @@ from moldau.broker.setting_values import (
 from moldau.broker.settings import BrokerSettings
 from moldau.broker.stalls import LoopStalls
 from moldau.broker.topics import METADATA_TOPIC
+from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType, VersionRange
@@ -40,6 +43,7 @@ from moldau.model.errors import InvalidConfig
 from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.storage.settings import LogSettings
+from moldau.wire.messages import AllocateProducerIdsRequest
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,7 @@ class Broker:
         cluster_id: str,
         store: LogStore,
         metadata: MetadataDriver,
+        peers: Peers,
         on_failure: Callable[[str, BaseException], None],
         authorizer: Authorizer | None = None,
     ) -> None:
@@ -81,7 +86,12 @@ class Broker:
         self.bugs = 0
         self.complaints = Complaints(ports.clock, logger)
         self.traffic = TrafficMeter()
-        self.router = Router(served_apis())
+        apis = served_apis()
+        self.router = Router(apis)
+        self.controller_router = Router(apis, ServedOn.CONTROLLER)
+        self.controller_listeners = tuple(name.upper() for name in settings.controller_listeners)
+        self.peers = peers
+        self.controller = ControllerLink(self, peers)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.inspection = Inspection(ports.executor)
@@ -114,6 +124,10 @@ class Broker:
     @property
     def controller_id(self) -> int:
         return self.node_id
+
+    def router_of(self, listener: str) -> Router:
+        """What is served on a listener."""
+        return self.controller_router if listener in self.controller_listeners else self.router
 
     async def caught_up(self) -> None:
         """Until what is committed so far is in effect here."""
@@ -148,7 +162,12 @@ class Broker:
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         epoch = self.image.brokers[self.node_id].epoch
-        return await self.metadata.write(lambda machine: machine.decide_allocate_producer_ids(self.node_id, epoch))
+        if self.controller.is_here:
+            return await self.metadata.write(lambda machine: machine.decide_allocate_producer_ids(self.node_id, epoch))
+        request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=epoch)
+        answer = await self.controller.ask(request)
+        check(answer.error_code)
+        return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
 
     # -- disk
 
@@ -188,6 +207,7 @@ class Broker:
         await self.groups.close()
         await self.partitions.close()
         await self._store.close()
+        await self.peers.close()
 
 
 def _passed_over(refusal: InvalidConfig) -> None:

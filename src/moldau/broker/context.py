@@ -8,6 +8,7 @@ from moldau.wire.framing import RequestHeader
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
+    from moldau.broker.network.connection import ServedConnection
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -23,6 +24,7 @@ class RequestContext:
         "api_version",
         "broker",
         "client_id",
+        "connection",
         "correlation_id",
         "listener",
         "peer",
@@ -33,7 +35,14 @@ class RequestContext:
     )
 
     def __init__(
-        self, broker: "Broker", listener: str, peer: str, principal: str, header: RequestHeader, started_ms: float
+        self,
+        broker: "Broker",
+        listener: str,
+        peer: str,
+        principal: str,
+        header: RequestHeader,
+        started_ms: float,
+        connection: "ServedConnection | None" = None,
     ) -> None:
         self.broker = broker
         self.listener = listener
@@ -41,12 +50,18 @@ class RequestContext:
         self.principal = principal
         _, self.api_version, self.correlation_id, self.client_id = header
         self.started_ms = started_ms  # monotonic
+        self.connection = connection  # None for what another node passed on, and for what this one asks itself
         self.throttle_ms = 0  # a handler sets it; the connection is then muted for so long after the answer
         self.weight = 1  # what it takes, while it waits, of its connection's share; up to `turns.ALONE`
 
     @property
     def now_ms(self) -> int:
         return self.broker.clock.wall_ms()
+
+    @property
+    def is_from_controllers(self) -> bool:
+        """Whether it came through a listener of the controllers."""
+        return self.listener in self.broker.controller_listeners
 
     @property
     def client_host(self) -> str:
@@ -84,3 +99,22 @@ class RequestContext:
             if self.is_allowed(operation, resource):
                 bits |= 1 << operation.value
         return bits
+
+
+class OwnContext(RequestContext):
+    """A node asks itself: it may do everything, and there is no connection."""
+
+    __slots__ = ()
+
+    def __init__(self, broker: "Broker", header: RequestHeader) -> None:
+        listener = next(iter(broker.controller_listeners), "")
+        super().__init__(broker, listener, "this node", ANONYMOUS, header, broker.clock.monotonic_ms())
+
+    def is_allowed(self, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002 - the common shape
+        return True
+
+    def may(self, operation: Operation, topic: str) -> bool:  # noqa: ARG002 - the common shape
+        return True
+
+    def authorize_group(self, operation: Operation, group_id: str) -> None:
+        """Nothing is refused."""

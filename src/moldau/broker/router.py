@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Flag
 from typing import Any, Protocol
 
 from moldau.broker.context import RequestContext
@@ -18,6 +19,14 @@ class Refuse(Protocol):
     def __call__(self, request: Any, error: KafkaError, version: int) -> Any: ...
 
 
+class ServedOn(Flag):
+    """The kinds of listeners: one is for clients and for brokers among themselves, one is the controllers' own."""
+
+    BROKER = 1
+    CONTROLLER = 2
+    BOTH = BROKER | CONTROLLER
+
+
 @dataclass(slots=True)
 class Api:
     """One API: what is served, what is advertised, and who answers."""
@@ -30,7 +39,14 @@ class Api:
     refuse: Refuse
     advertised_from: int | None = None  # lower than `oldest` where clients take offence otherwise
     unserved: Callable[[], Any] | None = None  # the answer to a version that is not served, if there is one
+    served_on: ServedOn = ServedOn.BROKER
+    decide: Handle | None = None  # for what the active controller decides: answers here, whoever leads
     meter: ApiMeter = field(default_factory=ApiMeter)
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether a broker that does not lead the controllers passes the request on to the one that does."""
+        return self.decide is not None
 
     def decoder(self, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
         return request_decoder(self.key, version)
@@ -52,11 +68,23 @@ def with_error_code(response: Callable[..., Any]) -> Refuse:
     return refuse
 
 
+def forwarded(decide: Handle) -> Handle:
+    """Answers here what comes to the active controller or through a controllers' listener, and passes on the rest."""
+
+    def handle(request: Any, context: RequestContext) -> Coroutine[Any, Any, Any]:
+        link = context.broker.controller
+        if link.is_here or context.is_from_controllers:
+            return decide(request, context)
+        return link.forward(request, context)
+
+    return handle
+
+
 class Router:
     """The APIs of one listener kind, by number."""
 
-    def __init__(self, apis: Iterable[Api]) -> None:
-        self._apis: dict[int, Api] = {api.key: api for api in apis}
+    def __init__(self, apis: Iterable[Api], kind: ServedOn = ServedOn.BROKER) -> None:
+        self._apis: dict[int, Api] = {api.key: api for api in apis if kind in api.served_on}
         self.api = self._apis.get
 
     @property

@@ -10,6 +10,7 @@ from moldau.broker.drivers.metadata_batches import Voter
 from moldau.broker.metrics.pages import MetricsPages
 from moldau.broker.network.front import Front
 from moldau.broker.partitions.store import LogStore
+from moldau.broker.peers import Peers
 from moldau.broker.setting_changes import SettingRules
 from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
@@ -78,6 +79,7 @@ class Node:
             has_lost_power=self._has_lost_power,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
+        self._peers = Peers(ports.network, ports.clock, f"node-{settings.node_id}")
         self._metadata = self._make_metadata()
         self.broker = Broker(
             ports,
@@ -87,6 +89,7 @@ class Node:
             self._identity.cluster_id,
             store,
             self._metadata,
+            self._peers,
             self._on_failure,
             self._authorizer,
         )
@@ -114,14 +117,17 @@ class Node:
             num_partitions=settings.num_partitions,
             default_replication_factor=settings.default_replication_factor,
             delete_topic_enable=settings.delete_topic_enable,
+            min_insync_replicas=settings.log_defaults.min_insync_replicas,
+            unclean_leader_election_enable=settings.log_defaults.unclean_leader_election_enable,
         )
 
     async def _bring_up(self) -> None:
         """The ports are taken first, because the registration names them; whoever connects now waits a moment."""
         try:
-            self._bound = await self._front.bind(self._configuration.listeners.for_clients)
+            self._bound = await self._front.bind(self._configuration.listeners.bound)
             self._metadata.subscribe(self.broker.publishing.committed)
             await self._metadata.start()
+            self._front.open_for_controllers()
             self._broker_epoch = await self._register()
             await self.broker.start()
         except BaseException:

@@ -116,6 +116,11 @@ def parse_response_header(api_key: int, version: int, frame: memoryview) -> tupl
     return correlation_id, position
 
 
+def in_one_buffer(pieces: list[Piece]) -> bytes:
+    """A frame without its length prefix, for those who put it into another message."""
+    return b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in pieces)[LENGTH_BYTES:]
+
+
 def _gather(pieces: list[Piece], length: int) -> list[Piece]:
     """Join small neighbours; large buffers and slices of files stay as they are."""
     if length <= JOINED_BYTES_MAX:

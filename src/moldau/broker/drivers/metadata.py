@@ -19,6 +19,7 @@ from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.model.errors import KafkaError, NotController
+from moldau.model.ids import Address
 from moldau.model.ports import Clock, Disk, Executor
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class MetadataDriver:
         self._log = MetadataLog(
             data_folder, voter, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
         )
+        self._node_id = voter.voter_id
         self._settings = log_settings
         self._failed = failed
         self._publisher = ImagePublisher()
@@ -98,6 +100,21 @@ class MetadataDriver:
     def epoch(self) -> int:
         """Of this controller."""
         return self._log.epoch
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return True
+
+    @property
+    def leader_id(self) -> int:
+        """The active controller, -1 if it is unknown."""
+        return self._node_id
+
+    @property
+    def controller_address(self) -> Address | None:
+        """Where the active controller is asked, None if it is unknown."""
+        return None
 
     @property
     def next_offset(self) -> int:

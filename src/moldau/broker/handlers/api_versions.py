@@ -26,7 +26,7 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
     broker = context.broker
     entries = [
         Entry(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
-        for api in broker.router.apis.values()
+        for api in broker.router_of(context.listener).apis.values()
     ]
     return ApiVersionsResponse(
         api_keys=entries,

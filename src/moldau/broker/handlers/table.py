@@ -4,8 +4,12 @@ from types import ModuleType
 from typing import Final
 
 from moldau.broker.handlers import (
+    allocate_producer_ids,
     alter_configs,
+    alter_partition,
     api_versions,
+    broker_heartbeat,
+    broker_registration,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -18,6 +22,7 @@ from moldau.broker.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
+    envelope,
     fetch,
     find_coordinator,
     heartbeat,
@@ -35,12 +40,16 @@ from moldau.broker.handlers import (
     produce,
     sync_group,
 )
-from moldau.broker.router import Api, Refuse, with_error_code
+from moldau.broker.router import Api, Refuse, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
+    AllocateProducerIdsResponse,
+    AlterPartitionResponse,
     ApiVersionsResponse,
+    BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
     DescribeClusterResponse,
     DescribeLogDirsResponse,
+    EnvelopeResponse,
     HeartbeatResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
@@ -53,14 +62,39 @@ PRODUCE_ADVERTISED_FROM: Final = 0
 
 
 def _api(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
+    """Of clients, answered by the broker that is asked."""
     return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse)
+
+
+def _anywhere(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
+    """Served on both kinds of listeners, by the node that is asked."""
+    return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse, served_on=ServedOn.BOTH)
+
+
+def _internal(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
+    """Of nodes among themselves, on the controllers' listeners alone."""
+    return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse, served_on=ServedOn.CONTROLLER)
+
+
+def _decided(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
+    """Decided by the active controller: a broker passes it on, a controller that is not active says so."""
+    return Api(
+        key,
+        name,
+        oldest,
+        newest,
+        forwarded(handler.handle),
+        refuse or handler.refuse,
+        served_on=ServedOn.BOTH,
+        decide=handler.handle,
+    )
 
 
 def served_apis() -> list[Api]:
     """A new table, with counters at zero, for one broker."""
     apis = [
         _api(0, "Produce", 3, 13, produce),
-        _api(1, "Fetch", 4, 18, fetch),
+        _anywhere(1, "Fetch", 4, 18, fetch),
         _api(2, "ListOffsets", 1, 11, list_offsets),
         _api(3, "Metadata", 0, 13, metadata),
         _api(8, "OffsetCommit", 2, 10, offset_commit),
@@ -72,20 +106,25 @@ def served_apis() -> list[Api]:
         _api(14, "SyncGroup", 0, 5, sync_group, with_error_code(SyncGroupResponse)),
         _api(15, "DescribeGroups", 0, 6, describe_groups),
         _api(16, "ListGroups", 0, 5, list_groups, with_error_code(ListGroupsResponse)),
-        _api(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
-        _api(19, "CreateTopics", 2, 7, create_topics),
-        _api(20, "DeleteTopics", 1, 6, delete_topics),
+        _anywhere(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
+        _decided(19, "CreateTopics", 2, 7, create_topics),
+        _decided(20, "DeleteTopics", 1, 6, delete_topics),
         _api(21, "DeleteRecords", 0, 2, delete_records),
         _api(22, "InitProducerId", 0, 5, init_producer_id),
         _api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch),
-        _api(32, "DescribeConfigs", 1, 4, describe_configs),
-        _api(33, "AlterConfigs", 0, 2, alter_configs),
+        _anywhere(32, "DescribeConfigs", 1, 4, describe_configs),
+        _decided(33, "AlterConfigs", 0, 2, alter_configs),
         _api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, with_error_code(DescribeLogDirsResponse)),
-        _api(37, "CreatePartitions", 0, 3, create_partitions),
+        _decided(37, "CreatePartitions", 0, 3, create_partitions),
         _api(42, "DeleteGroups", 0, 2, delete_groups),
-        _api(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
+        _decided(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
         _api(47, "OffsetDelete", 0, 0, offset_delete, with_error_code(OffsetDeleteResponse)),
-        _api(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
+        _internal(56, "AlterPartition", 2, 3, alter_partition, with_error_code(AlterPartitionResponse)),
+        _internal(58, "Envelope", 0, 0, envelope, with_error_code(EnvelopeResponse)),
+        _anywhere(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
+        _internal(62, "BrokerRegistration", 0, 4, broker_registration),
+        _internal(63, "BrokerHeartbeat", 0, 1, broker_heartbeat, with_error_code(BrokerHeartbeatResponse)),
+        _internal(67, "AllocateProducerIds", 0, 0, allocate_producer_ids, with_error_code(AllocateProducerIdsResponse)),
         _api(
             68,
             "ConsumerGroupHeartbeat",

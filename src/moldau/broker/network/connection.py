@@ -9,7 +9,7 @@ import asyncio
 import logging
 import types
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
@@ -78,17 +78,20 @@ class ServedConnection:
         "_is_held",
         "_listener",
         "_replies",
+        "_router",
         "_tasks",
         "_unmute",
         "_waiting_weight",
         "last_active_ms",
         "peer",
         "principal",
+        "when_lost",
     )
 
     def __init__(self, broker: "Broker", listener: str, gate: "Gate") -> None:
         self._broker = broker
         self._listener = listener
+        self._router = broker.router_of(listener)
         self._gate = gate
         self._replies: deque[_Reply] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,6 +102,7 @@ class ServedConnection:
         self._frame_seen_ms: tuple[float, float] | None = None  # the last frame's time, when the next was seen to begin
         self._closing_ms: float | None = None
         self.principal = ANONYMOUS
+        self.when_lost: Callable[[], None] | None = None  # for who wants to know that this peer is gone
         self.peer = ""
         self.last_active_ms = 0.0
 
@@ -121,7 +125,7 @@ class ServedConnection:
         except Malformed as error:
             self.give_up("malformed", f"a request header that cannot be read: {error}")
             return
-        api = self._broker.router.api(header.api_key)
+        api = self._router.api(header.api_key)
         if api is None or not api.oldest <= header.api_version <= api.newest:
             self._answer_unserved(header, api)
             return
@@ -138,7 +142,7 @@ class ServedConnection:
             gathering.is_open = self._connection.is_in_run or len(gathering) > 0
         elif len(gathering):
             gathering.write()  # whatever this request does to a log, it finds all of it there
-        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms)
+        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
         self._begin(api, request, context)
 
     def _turn_ended(self) -> None:
@@ -160,6 +164,8 @@ class ServedConnection:
             kind = " ".join(reason.split()[:3])
             self._broker.complaints.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
         self._gate.leave(self)
+        if self.when_lost is not None:
+            self.when_lost()
         if self._unmute:
             self._unmute.cancel()
         for task in list(self._tasks):

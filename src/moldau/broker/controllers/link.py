@@ -1,0 +1,108 @@
+"""The way to the active controller, wherever it is: this node itself, or another that is found and asked."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.context import OwnContext, RequestContext
+from moldau.broker.peers import Peers
+from moldau.client.errors import error_of
+from moldau.model.errors import (
+    ClusterAuthorizationFailed,
+    ErrorCode,
+    KafkaError,
+    NotController,
+    RequestTimedOut,
+    UnknownServerFailure,
+)
+from moldau.model.units import SECOND_MS
+from moldau.wire.codec import response_decoder
+from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
+from moldau.wire.messages import EnvelopeRequest
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+ASK_MS: Final = 30 * SECOND_MS
+RETRY_FIRST_MS: Final = 10.0
+RETRY_LONGEST_MS: Final = 200.0
+CONTROLLER: Final = "controller"  # the connection for what brokers ask on their own behalf
+FORWARDED: Final = "forwarded"  # and that for what their clients ask, some of which waits
+
+
+class ControllerLink:
+    """Asks the active controller, and the next one when it changes, until there is an answer or time is up."""
+
+    def __init__(self, broker: "Broker", peers: Peers) -> None:
+        self._broker = broker
+        self._peers = peers
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._broker.metadata.is_active
+
+    async def ask(self, request: Any, *, timeout_ms: float = ASK_MS, purpose: str = CONTROLLER) -> Any:
+        """The answer, error code and all; only NOT_CONTROLLER is never one. `RequestTimedOut` when nobody gives one.
+
+        What was asked may have been done although its answer was lost, and is then asked again.
+        """
+        clock = self._broker.clock
+        deadline_ms = clock.monotonic_ms() + timeout_ms
+        wait_ms, why = RETRY_FIRST_MS, "no controller is known to be active"
+        while True:
+            left_ms = deadline_ms - clock.monotonic_ms()
+            try:
+                response = await self._ask_once(request, left_ms, purpose)
+                if response is not None and response.error_code != ErrorCode.NOT_CONTROLLER:
+                    return response
+            except (NotController, OSError) as error:
+                why = str(error) or why
+            if clock.monotonic_ms() + wait_ms >= deadline_ms:
+                raise RequestTimedOut(f"The active controller did not answer in time: {why}.")
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = min(wait_ms * 2, RETRY_LONGEST_MS)
+
+    async def _ask_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
+        """None if nobody knows who is active."""
+        if self.is_here:
+            return await self._ask_here(request)
+        address = self._broker.metadata.controller_address
+        if address is None:
+            return None
+        return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
+
+    async def _ask_here(self, request: Any) -> Any:
+        api = self._broker.controller_router.api(request.API_KEY)
+        assert api is not None
+        header = RequestHeader(api.key, api.newest, 0, "this node")
+        context = OwnContext(self._broker, header)
+        try:
+            return await (api.decide or api.handle)(request, context)
+        except NotController:
+            raise
+        except KafkaError as error:
+            return api.refuse(request, error, api.newest)
+
+    async def forward(self, request: Any, context: RequestContext) -> Any:
+        """What the active controller answers to this client. Raises what kept it from answering."""
+        header = RequestHeader(request.API_KEY, context.api_version, context.correlation_id, context.client_id)
+        pieces = frame_request(header, request)  # before anything is awaited: what it refers to is lent
+        envelope = EnvelopeRequest(
+            request_data=in_one_buffer(pieces),
+            request_principal=context.principal.encode(),
+            client_host_address=context.peer.encode(),
+        )
+        answer = await self.ask(envelope, purpose=FORWARDED)
+        if answer.error_code != ErrorCode.NONE:
+            raise _told(answer.error_code)
+        frame = memoryview(answer.response_data)
+        _, position = parse_response_header(request.API_KEY, context.api_version, frame)
+        response, _ = response_decoder(request.API_KEY, context.api_version)(frame, position)
+        return response
+
+
+def _told(code: int) -> KafkaError:
+    """That brokers may not ask controllers is not the client's fault, and not its business."""
+    if code == ClusterAuthorizationFailed.code:
+        return UnknownServerFailure("The broker was refused by the active controller.")
+    return error_of(code)

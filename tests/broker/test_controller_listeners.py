@@ -1,0 +1,107 @@
+"""Two kinds of listeners: what clients are served, and what nodes ask of controllers among themselves."""
+
+from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
+
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages as m
+from moldau.wire.codec import decode_response
+from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer
+from moldau.wire.framing import parse_response_header as parse_header
+
+CREATE_TOPICS = 19
+CLIENTS_ONLY = {0, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 35, 42, 47, 68, 69, 75}
+CONTROLLERS_ONLY = {56, 58, 62, 63, 67}
+BOTH = {1, 18, 19, 20, 32, 33, 37, 44, 60}
+
+
+async def told(scene: Scene, **where: object) -> set[int]:
+    talker = await scene.connect(**where)  # type: ignore[arg-type]
+    answer = await talker.ask(3, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+    return {each.api_key for each in answer.api_keys}
+
+
+def test_each_kind_of_listener_tells_what_it_serves() -> None:
+    async def script(scene: Scene) -> None:
+        clients, controllers = await told(scene), await told(scene, address=CONTROLLER)
+        assert clients >= CLIENTS_ONLY | BOTH
+        assert controllers >= CONTROLLERS_ONLY | BOTH
+        assert not clients & CONTROLLERS_ONLY
+        assert not controllers & CLIENTS_ONLY
+
+    on_broker(script, settings=WITH_CONTROLLER)
+
+
+def test_what_is_not_served_on_a_listener_closes_the_connection() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        talker.begin(0, m.BrokerHeartbeatRequest(broker_id=1), has_answer=False)
+        await talker.is_lost.wait()
+        talker = await scene.connect(CONTROLLER)
+        talker.begin(12, m.MetadataRequest(topics=None), has_answer=False)
+        await talker.is_lost.wait()
+
+    on_broker(script, settings=WITH_CONTROLLER)
+
+
+def topic(name: str) -> m.CreateTopicsRequest:
+    return m.CreateTopicsRequest(
+        topics=[m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+    )
+
+
+def envelope(request: m.Message, version: int, correlation_id: int = 77) -> m.EnvelopeRequest:
+    header = RequestHeader(request.API_KEY, version, correlation_id, "far client")
+    return m.EnvelopeRequest(
+        request_data=in_one_buffer(frame_request(header, request)),
+        request_principal=b"User:somebody",
+        client_host_address=b"10.0.0.9",
+    )
+
+
+class Witness:
+    """Remembers who asked; nodes may do everything, clients may not alter topics."""
+
+    def __init__(self) -> None:
+        self.principals: set[str] = set()
+
+    def is_allowed(self, principal: str, operation: object, resource: object) -> bool:  # noqa: ARG002
+        self.principals.add(principal)
+        return True
+
+
+def test_an_envelope_is_answered_with_the_answer_of_what_is_inside() -> None:
+    witness = Witness()
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect(CONTROLLER)
+        answer = await talker.ask(0, envelope(topic("t"), 7))
+        assert answer.error_code == 0
+        correlation_id, position = parse_header(CREATE_TOPICS, 7, memoryview(answer.response_data))
+        assert correlation_id == 77
+        created = decode_response(CREATE_TOPICS, 7, memoryview(answer.response_data)[position:])
+        assert (created.topics[0].name, created.topics[0].error_code) == ("t", 0)
+        assert "t" in scene.node.broker.image.topics
+        assert "User:somebody" in witness.principals
+
+    on_broker(script, settings=WITH_CONTROLLER, authorizer=witness)
+
+
+def test_an_envelope_with_something_else_inside_is_refused() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect(CONTROLLER)
+        for broken in (
+            m.EnvelopeRequest(request_data=b"", client_host_address=b""),
+            envelope(m.MetadataRequest(topics=None), 12),
+            envelope(topic("t"), 7, -1),
+        ):
+            if broken.request_data:
+                broken.request_data = bytes(broken.request_data)[:-3]
+            answer = await talker.ask(0, broken)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+        nameless = envelope(topic("t"), 7)
+        nameless.request_principal = b"\xff"
+        answer = await talker.ask(0, nameless)
+        assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+        assert scene.node.broker.image.topics == {}
+
+    on_broker(script, settings=WITH_CONTROLLER)
