@@ -107,7 +107,10 @@ def test_a_broker_s_configs_are_told_and_what_cannot_change_is_marked() -> None:
         assert (configs["num.partitions"].value, configs["num.partitions"].config_source) == ("3", STATIC)
         assert configs["num.partitions"].documentation
         code, configs = await describe(talker, BROKER, "")
-        assert (code, configs) == (0, {})  # nothing is set for all brokers
+        assert (code, set(configs)) == (
+            0,
+            {"min.insync.replicas"},
+        )  # which all brokers must agree on from the first day
 
     on_broker(script, settings=["num.partitions=3"])
 
@@ -283,7 +286,7 @@ def test_a_broker_and_all_brokers_have_configs_that_change_while_they_run() -> N
         )
         assert configs["log.segment.bytes"].config_source == DYNAMIC_BROKER
         _, all_brokers = await describe(talker, BROKER, "")
-        assert set(all_brokers) == {"log.retention.ms"}
+        assert set(all_brokers) == {"log.retention.ms", "min.insync.replicas"}
         await scene.create("t")
         _, configs = await describe(talker, TOPIC, "t")
         assert (configs["retention.ms"].value, configs["segment.bytes"].value) == ("111", "2097152")

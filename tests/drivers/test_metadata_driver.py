@@ -128,7 +128,7 @@ def test_the_log_begins_with_the_quorum_and_every_start_begins_an_epoch() -> Non
     assert decode_data("KRaftVersionRecord", 0, version).k_raft_version == 1
     (voter,) = decode_data("VotersRecord", 0, voters).voters
     assert (voter.voter_id, voter.voter_directory_id, voter.endpoints[0].port) == (1, VOTER.directory_id, 9093)
-    ((offset, record),) = read_records(second)
+    (offset, record), *_ = read_records(second)
     assert (offset, record) == (3, messages.FeatureLevelRecord(name="metadata.version", feature_level=25))
     assert (header.partition_leader_epoch, third.partition_leader_epoch) == (1, 2)
 

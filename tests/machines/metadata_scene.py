@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer
 from moldau.machines.metadata import (
+    FeatureUpdate,
     ListenerImage,
     MetadataMachine,
     MetadataSettings,
@@ -13,25 +14,29 @@ from moldau.machines.metadata import (
     Resource,
     TopicCreated,
 )
-from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.features import SUPPORTED_FEATURES, UpgradeType
+from moldau.machines.metadata.image import ELR_FEATURE
 from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
 from moldau.model.errors import InvalidConfig, KafkaError
 from moldau.model.ids import Address
 
 Answer = TypeVar("Answer")
 
+REPLICATION = (MIN_ISR, UNCLEAN)
+
 
 class Rules:
     """Numbers must be numbers, and one name is a list."""
 
-    KNOWN = frozenset({"retention.ms", "segment.bytes", "cleanup.policy", "log.cleaner.threads"})
+    KNOWN = frozenset({"retention.ms", "segment.bytes", "cleanup.policy", "log.cleaner.threads", *REPLICATION})
 
     def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None:
         for name in sorted(configs.keys() | changed):
             if name not in self.KNOWN:
                 raise InvalidConfig(f"Unknown topic config name: {name}")
         for name, value in configs.items():
-            if name != "cleanup.policy" and not value.removeprefix("-").isdecimal():
+            if name not in ("cleanup.policy", UNCLEAN) and not value.removeprefix("-").isdecimal():
                 raise InvalidConfig(f"Invalid value {value} for configuration {name} of {resource.name}")
 
     def is_list(self, resource: Resource, name: str) -> bool:  # noqa: ARG002
@@ -44,11 +49,14 @@ class Rules:
 class Scene:
     """Runs decisions on a machine as a driver does, and keeps the log."""
 
-    def __init__(self, brokers: int = 1, settings: MetadataSettings | None = None) -> None:
+    def __init__(self, brokers: int = 1, settings: MetadataSettings | None = None, *, has_elr: bool = True) -> None:
         self.machine = MetadataMachine(settings or MetadataSettings(), Rules())
         self.log: list[Record] = []
         self._ids = 0
         self.run(self.machine.decide_elected(0.0))
+        if not has_elr:
+            off = FeatureUpdate(ELR_FEATURE, 0, UpgradeType.SAFE_DOWNGRADE)
+            self.run(self.machine.decide_update_features([off]))
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
 

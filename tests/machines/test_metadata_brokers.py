@@ -11,10 +11,15 @@ from moldau.machines.metadata import (
     Registration,
     VersionRange,
 )
-from moldau.machines.metadata.features import METADATA_VERSION_FEATURE, UpgradeType
-from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.features import UpgradeType
+from moldau.machines.metadata.image import ELR_FEATURE, PartitionImage
 from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
-from moldau.machines.metadata.records import METADATA_VERSION, METADATA_VERSION_LOWEST
+from moldau.machines.metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_FEATURE,
+    METADATA_VERSION_HIGHEST,
+    METADATA_VERSION_LOWEST,
+)
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     DuplicateBrokerRegistration,
@@ -60,7 +65,8 @@ def test_a_new_life_of_a_broker_has_a_greater_epoch_and_leads_again_once_it_is_u
     old = scene.machine.image.brokers[1].epoch
     epoch = scene.register(1, b"j" * 16)
     assert epoch > old
-    assert (partition(scene).leader, partition(scene).isr, partition(scene).leader_epoch) == (-1, (1,), 1)
+    found = partition(scene)
+    assert (found.leader, found.isr, found.eligible_leader_replicas, found.leader_epoch) == (-1, (), (1,), 1)
     scene.run(scene.machine.decide_unfence_broker(1, epoch))
     assert (partition(scene, index=2).leader, partition(scene, index=2).leader_epoch) == (1, 2)
     assert partition(scene).partition_epoch == 2
@@ -76,8 +82,8 @@ def test_leaderships_move_within_the_isr_when_a_broker_is_fenced_and_come_back_b
     assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
 
 
-def test_the_last_replica_in_sync_stays_in_sync_without_leading() -> None:
-    scene = Scene(brokers=2)
+def test_without_eligible_replicas_the_last_one_in_sync_stays_so_without_leading() -> None:
+    scene = Scene(brokers=2, has_elr=False)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     for broker_id in (1, 2):
         scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
@@ -172,17 +178,18 @@ def test_producer_ids_end_with_the_64_bits_they_have() -> None:
 
 def test_a_new_cluster_begins_at_the_level_of_this_software() -> None:
     scene = Scene(brokers=0)
-    assert scene.machine.image.features == {METADATA_VERSION_FEATURE: METADATA_VERSION}
+    assert scene.machine.image.features == {METADATA_VERSION_FEATURE: METADATA_VERSION, ELR_FEATURE: 1}
+    assert scene.machine.image.broker_configs(None) == {"min.insync.replicas": "1"}
     assert not scene.machine.decide_elected(0.0).records
 
 
 def test_a_feature_moves_down_only_when_that_is_asked_for() -> None:
-    scene = Scene()
+    scene = Scene(has_elr=False)
     lower = METADATA_VERSION_LOWEST
     cases = [
         (FeatureUpdate(METADATA_VERSION_FEATURE, lower), "Can't downgrade the version of this feature"),
         (FeatureUpdate(METADATA_VERSION_FEATURE, lower - 1, UpgradeType.SAFE_DOWNGRADE), "only supports versions"),
-        (FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION + 1), "only supports versions"),
+        (FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_HIGHEST + 1), "only supports versions"),
         (FeatureUpdate(METADATA_VERSION_FEATURE, 0, UpgradeType.SAFE_DOWNGRADE), "only supports versions"),
         (FeatureUpdate(METADATA_VERSION_FEATURE, -1), "A feature version cannot be less than 0."),
         (FeatureUpdate(METADATA_VERSION_FEATURE, lower, 7), "does not support the given upgrade type."),
@@ -204,8 +211,22 @@ def test_a_feature_moves_down_only_when_that_is_asked_for() -> None:
     assert outcome.message.endswith("Can't downgrade to a newer version.")
 
 
-def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
+def test_eligible_replicas_need_a_level_that_can_name_them() -> None:
     scene = Scene()
+    down = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)
+    (outcome,) = scene.run(scene.machine.decide_update_features([down]))
+    assert outcome.message is not None
+    assert "depends on metadata.version level 23" in outcome.message
+    off = FeatureUpdate(ELR_FEATURE, 0, UpgradeType.SAFE_DOWNGRADE)
+    outcomes = scene.run(scene.machine.decide_update_features([down, off]))
+    assert [outcome.error.value for outcome in outcomes] == [0, 0]
+    assert not scene.machine.image.has_elr
+    (outcome,) = scene.run(scene.machine.decide_update_features([FeatureUpdate(ELR_FEATURE, 1)]))
+    assert outcome.error == 95
+
+
+def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
+    scene = Scene(has_elr=False)
     down = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)
     outcomes = scene.run(scene.machine.decide_update_features([down, FeatureUpdate("no.such", 1)]))
     assert [outcome.error.value for outcome in outcomes] == [0, 95]
@@ -215,7 +236,7 @@ def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
 
 
 def test_a_level_that_a_registered_broker_lacks_is_refused() -> None:
-    scene = Scene()
+    scene = Scene(has_elr=False)
     scene.run(
         scene.machine.decide_update_features(
             [FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)]

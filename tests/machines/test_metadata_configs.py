@@ -80,7 +80,7 @@ def test_brokers_have_configs_of_their_own_and_together(scene: Scene) -> None:
     alter(scene, ALL_BROKERS, ("log.cleaner.threads", Operation.SET, "3"))
     image = scene.machine.image
     assert image.broker_configs(1) == {"log.cleaner.threads": "2"}
-    assert image.broker_configs(None) == {"log.cleaner.threads": "3"}
+    assert image.broker_configs(None) == {"log.cleaner.threads": "3", "min.insync.replicas": "1"}
     assert image.broker_configs(2) == {}
 
 

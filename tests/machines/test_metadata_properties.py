@@ -128,7 +128,7 @@ def check(image: MetadataImage) -> None:
         assert topic.partitions
         for partition in topic.partitions:
             assert len(set(partition.replicas)) == len(partition.replicas) >= 1
-            assert partition.isr
+            assert partition.isr or partition.eligible_leader_replicas or partition.last_known_elr
             assert set(partition.isr) <= set(partition.replicas)
             assert partition.leader in partition.isr or not partition.has_leader
             assert len(partition.directories) == len(partition.replicas)

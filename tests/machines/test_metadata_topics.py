@@ -8,6 +8,8 @@ from moldau.machines.metadata import (
     MorePartitions,
     NewTopic,
     PartitionImage,
+    Resource,
+    ResourceType,
     TopicDeleted,
     TopicReference,
 )
@@ -197,7 +199,7 @@ def test_topics_are_deleted_by_name_and_by_id_with_their_configs() -> None:
     assert outcomes == [TopicDeleted("a", a.topic_id), TopicDeleted("b", b.topic_id)]
     assert not scene.machine.image.topics
     assert not scene.machine.image.topics_by_id
-    assert not scene.machine.image.configs
+    assert list(scene.machine.image.configs) == [Resource(ResourceType.BROKER, "")]
     assert scene.create_one(NewTopic("a")).topic_id != a.topic_id
     assert scene.machine.image.topic_configs("a") == {}
 

@@ -1,6 +1,6 @@
 """Turns an image and the records after it into the next image, copying each mapping at most once on the way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +16,12 @@ from moldau.machines.metadata.image import (
     TopicImage,
     VersionRange,
 )
-from moldau.machines.metadata.records import EpochBegan, Record
+from moldau.machines.metadata.records import (
+    METADATA_VERSION_FEATURE,
+    METADATA_VERSION_HIGHEST,
+    EpochBegan,
+    Record,
+)
 from moldau.model.ids import Address, TopicId
 from moldau.wire import messages
 
@@ -205,6 +210,25 @@ class ImageBuilder:
         draft[index] = changed_partition(draft[index], record)
         self._changed.setdefault(topic_id, set()).add(index)
 
+    def _apply_clear_elr(self, record: messages.ClearElrRecord) -> None:
+        """For one topic, or, without a name, for all of them."""
+        topics = self._own_topics()
+        if record.topic_name and record.topic_name not in topics:
+            raise ImpossibleRecord(f"eligible replicas of topic {record.topic_name}, which does not exist")
+        for name in [record.topic_name] if record.topic_name else list(topics):
+            topic_id = topics[name].topic_id
+            for index, partition in list(self._partitions(topic_id)):
+                if partition.eligible_leader_replicas or partition.last_known_elr:
+                    self._apply_partition_change(
+                        messages.PartitionChangeRecord(
+                            partition_id=index, topic_id=topic_id, eligible_leader_replicas=[], last_known_elr=[]
+                        )
+                    )
+
+    def _partitions(self, topic_id: TopicId) -> Iterable[tuple[int, PartitionImage]]:
+        draft = self._drafts.get(topic_id)
+        return draft.items() if draft is not None else enumerate(self._topics_by_id[topic_id].partitions)
+
     def _apply_config(self, record: messages.ConfigRecord) -> None:
         resource = Resource(record.resource_type, record.resource_name)
         configs = self._own_configs(resource)
@@ -267,6 +291,11 @@ class ImageBuilder:
         self._changed_brokers.add(broker.broker_id)
 
     def _apply_feature_level(self, record: messages.FeatureLevelRecord) -> None:
+        if record.name == METADATA_VERSION_FEATURE and record.feature_level > METADATA_VERSION_HIGHEST:
+            raise ImpossibleRecord(
+                f"this cluster's {METADATA_VERSION_FEATURE} is {record.feature_level}, and this software knows levels "
+                f"up to {METADATA_VERSION_HIGHEST}: it takes a newer one to run it"
+            )
         features = self._own_features()
         if record.feature_level == 0:
             features.pop(record.name, None)
@@ -294,7 +323,7 @@ class ImageBuilder:
     def _apply_epoch(self, record: EpochBegan) -> None:
         self._epoch = record.epoch
 
-    def _apply_nothing(self, record: messages.NoOpRecord) -> None:
+    def _apply_nothing(self, record: messages.NoOpRecord | messages.ZkMigrationStateRecord) -> None:
         """Such a record only moves the offset."""
 
 
@@ -350,6 +379,7 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.AbortTransactionRecord: ImageBuilder._end_transaction,
     messages.BeginTransactionRecord: ImageBuilder._begin_transaction,
     messages.BrokerRegistrationChangeRecord: ImageBuilder._apply_registration_change,
+    messages.ClearElrRecord: ImageBuilder._apply_clear_elr,
     messages.ConfigRecord: ImageBuilder._apply_config,
     messages.EndTransactionRecord: ImageBuilder._end_transaction,
     messages.FeatureLevelRecord: ImageBuilder._apply_feature_level,
@@ -364,5 +394,6 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.TopicRecord: ImageBuilder._apply_topic,
     messages.UnfenceBrokerRecord: ImageBuilder._apply_unfence_broker,
     messages.UnregisterBrokerRecord: ImageBuilder._apply_unregister_broker,
+    messages.ZkMigrationStateRecord: ImageBuilder._apply_nothing,
     EpochBegan: ImageBuilder._apply_epoch,
 }

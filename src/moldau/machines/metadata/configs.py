@@ -11,6 +11,7 @@ from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
 from moldau.machines.metadata.names import check_topic_name
 from moldau.machines.metadata.records import Record
+from moldau.machines.metadata.view import MIN_ISR
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     ErrorCode,
@@ -119,6 +120,7 @@ def _decide(
                 raise InvalidRequest("Each resource must appear at most once.")
             _check_resource(image, resource)
             changes = changes_of()
+            _check_min_isr(image, resource, changes)
             _check_result(image, rules, resource, changes)
             records.extend(config_record(resource, name, value) for name, value in changes.items())
             outcomes[resource] = ConfigsAltered(resource)
@@ -150,6 +152,16 @@ def _check_broker(image: MetadataImage, name: str) -> None:
         raise InvalidRequest("Unable to parse broker name as a base 10 number.")
     if len(name) > 10 or int(name) not in image.brokers:
         raise BrokerIdNotRegistered(f"No broker with id {name} found.")
+
+
+def _check_min_isr(image: MetadataImage, resource: Resource, changes: Changes) -> None:
+    """Who is eligible to lead depends on it: it must be the same for all brokers, and known to the controller."""
+    if not image.has_elr or resource.type != ResourceType.BROKER or MIN_ISR not in changes:
+        return
+    if resource.name:
+        raise InvalidConfig(f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
+    if changes[MIN_ISR] is None:
+        raise InvalidConfig(f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
 
 
 def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, changes: Changes) -> None:

@@ -6,15 +6,24 @@ from enum import IntEnum
 from typing import Final
 
 from moldau.machines.decision import Decision, answered
-from moldau.machines.metadata.image import MetadataImage, VersionRange
-from moldau.machines.metadata.records import METADATA_VERSION, METADATA_VERSION_LOWEST, Record
+from moldau.machines.metadata.image import ELR_FEATURE, MetadataImage, VersionRange
+from moldau.machines.metadata.min_isr import first_safety_records, safety_records
+from moldau.machines.metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_FEATURE,
+    METADATA_VERSION_HIGHEST,
+    METADATA_VERSION_LOWEST,
+    METADATA_VERSION_OF_ELR,
+    Record,
+)
+from moldau.machines.metadata.settings import MetadataSettings
+from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError
 from moldau.wire import messages
 
-METADATA_VERSION_FEATURE: Final = "metadata.version"
-
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
-    METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION),
+    METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
+    ELR_FEATURE: VersionRange(0, 1),
 }
 """What this software can do; a broker registers with it, and ApiVersions tells clients."""
 
@@ -45,13 +54,17 @@ class FeatureUpdated:
     message: str | None = None
 
 
-def bootstrap_records() -> list[Record]:
+def bootstrap_records(settings: MetadataSettings) -> list[Record]:
     """What the log of a new cluster begins with, after the control records of its quorum."""
-    return [messages.FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)]
+    return [
+        messages.FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
+        *first_safety_records(settings),
+        messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
+    ]
 
 
 def decide_update_features(
-    image: MetadataImage,
+    view: ClusterView,
     updates: Sequence[FeatureUpdate],
     *,
     supported: Mapping[str, VersionRange] = SUPPORTED_FEATURES,
@@ -64,13 +77,31 @@ def decide_update_features(
         try:
             if update.name in outcomes:
                 raise InvalidRequest(f"The feature {update.name} is named twice.")
-            _check_update(image, update, supported)
+            _check_update(view.image, update, supported)
+            if update.name == ELR_FEATURE and update.level > 0:
+                records.extend(safety_records(view))
             records.append(messages.FeatureLevelRecord(name=update.name, feature_level=update.level))
             outcomes[update.name] = FeatureUpdated(update.name)
         except KafkaError as refusal:
             outcomes[update.name] = FeatureUpdated(update.name, refusal.code, refusal.message)
+    _check_dependency(view.image, updates, outcomes)
     is_refused = any(outcome.error for outcome in outcomes.values())
     return answered(list(outcomes.values()), () if validate_only or is_refused else records)
+
+
+def _check_dependency(
+    image: MetadataImage, updates: Sequence[FeatureUpdate], outcomes: dict[str, FeatureUpdated]
+) -> None:
+    """Who is eligible is written in a form that older levels do not have."""
+    levels = {**image.features, **{update.name: update.level for update in updates}}
+    if levels.get(ELR_FEATURE, 0) > 0 and levels.get(METADATA_VERSION_FEATURE, 0) < METADATA_VERSION_OF_ELR:
+        message = (
+            f"{ELR_FEATURE} could not be set to {levels[ELR_FEATURE]} because it depends on "
+            f"{METADATA_VERSION_FEATURE} level {METADATA_VERSION_OF_ELR}"
+        )
+        for name, outcome in outcomes.items():
+            if not outcome.error and name in (ELR_FEATURE, METADATA_VERSION_FEATURE):
+                outcomes[name] = FeatureUpdated(name, ErrorCode.INVALID_UPDATE_VERSION, message)
 
 
 def _check_update(image: MetadataImage, update: FeatureUpdate, supported: Mapping[str, VersionRange]) -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
 
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -155,6 +156,11 @@ class MetadataImage:
         """What was set at run time on one broker, or with None on all of them together."""
         name = "" if broker_id is None else str(broker_id)
         return self.configs.get(Resource(ResourceType.BROKER, name), NOTHING_SET)
+
+    @property
+    def has_elr(self) -> bool:
+        """Whether replicas that left the ISR while it was too small remain eligible (KIP-966)."""
+        return self.features.get(ELR_FEATURE, 0) > 0
 
     def is_active(self, broker_id: int) -> bool:
         broker = self.brokers.get(broker_id)

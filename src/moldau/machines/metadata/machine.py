@@ -1,6 +1,7 @@
 """The metadata machine: what the cluster consists of, decided by requests, changed by records alone."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from moldau.machines.decision import Answer, Decision, answered
 from moldau.machines.metadata import (
@@ -9,6 +10,7 @@ from moldau.machines.metadata import (
     features,
     heartbeats,
     in_sync,
+    min_isr,
     partitions,
     producer_ids,
     topics,
@@ -74,7 +76,7 @@ class MetadataMachine:
         image = self.image
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.brokers.values() if not broker.is_fenced]
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
-        return answered(None, () if image.features else features.bootstrap_records(), timers)
+        return answered(None, () if image.features else features.bootstrap_records(self.settings), timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         match event:
@@ -120,16 +122,21 @@ class MetadataMachine:
     def decide_alter_configs(
         self, replacements: Sequence[configs.Replacement], *, validate_only: bool = False
     ) -> Decision[Record, list[configs.ConfigsAltered]]:
-        return _bounded(
+        return self._with_partitions(
             configs.decide_alter_configs(self.image, self._rules, replacements, validate_only=validate_only)
         )
 
     def decide_incremental_alter_configs(
         self, alterations: Sequence[configs.Alteration], *, validate_only: bool = False
     ) -> Decision[Record, list[configs.ConfigsAltered]]:
-        return _bounded(
+        return self._with_partitions(
             configs.decide_incremental_alter_configs(self.image, self._rules, alterations, validate_only=validate_only)
         )
+
+    def _with_partitions(self, decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
+        """The configs, and what they mean for partitions, in one piece."""
+        changes = min_isr.partition_changes(self._view, decision.records)
+        return _bounded(replace(decision, records=[*decision.records, *changes]) if changes else decision)
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
         return brokers.decide_register_broker(self._view, self._sessions, registration, next_offset=next_offset)
@@ -161,7 +168,7 @@ class MetadataMachine:
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Record, list[features.FeatureUpdated]]:
-        return features.decide_update_features(self.image, updates, validate_only=validate_only)
+        return features.decide_update_features(self._view, updates, validate_only=validate_only)
 
 
 def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:

@@ -61,7 +61,7 @@ class PartitionDraft:
 
     def _settle_eligible(self) -> None:
         old = self._old
-        if not self._view.has_elr:
+        if not self._view.image.has_elr:
             self.isr = self.isr or old.isr  # the last member stays: it alone is known to have everything
             self._eligible = () if self.isr else self._eligible
             return

@@ -25,6 +25,7 @@ class PartitionIndex:
         self._by_broker: dict[int, dict[PartitionKey, None]] = {}
         self._leaderless: dict[PartitionKey, None] = {}
         self._moving: dict[PartitionKey, None] = {}
+        self._with_eligible: dict[PartitionKey, None] = {}
 
     def of(self, broker_id: int) -> Iterable[PartitionKey]:
         """The partitions with a replica on this broker."""
@@ -43,6 +44,11 @@ class PartitionIndex:
     def moving(self) -> Mapping[PartitionKey, None]:
         """The partitions that are being reassigned."""
         return self._moving
+
+    @property
+    def with_eligible(self) -> Mapping[PartitionKey, None]:
+        """The partitions that have eligible replicas outside of their ISR."""
+        return self._with_eligible
 
     def follow(self, old: MetadataImage, new: MetadataImage, delta: MetadataDelta) -> None:
         for topic in delta.removed.values():
@@ -63,11 +69,13 @@ class PartitionIndex:
                 self._by_broker.setdefault(broker_id, {})[key] = None
         _keep(self._leaderless, key, not new.has_leader)
         _keep(self._moving, key, new.is_moving)
+        _keep(self._with_eligible, key, bool(new.eligible_leader_replicas))
 
     def _forget(self, key: PartitionKey, partition: PartitionImage) -> None:
         self._forget_replicas(key, partition)
         self._leaderless.pop(key, None)
         self._moving.pop(key, None)
+        self._with_eligible.pop(key, None)
 
     def _forget_replicas(self, key: PartitionKey, partition: PartitionImage) -> None:
         for broker_id in partition.replicas:

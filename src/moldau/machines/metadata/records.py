@@ -5,11 +5,19 @@ from typing import Final
 
 from moldau.wire import messages
 
+METADATA_VERSION_FEATURE: Final = "metadata.version"
+
 METADATA_VERSION: Final = 25
 """The level of `metadata.version` that is written: 4.0-IV3."""
 
+METADATA_VERSION_HIGHEST: Final = 30
+"""4.3-IV0, the last level whose records are all known here."""
+
 METADATA_VERSION_LOWEST: Final = 19
 """3.7-IV4, the first level in which every record is written as here (brokers name their log directories)."""
+
+METADATA_VERSION_OF_ELR: Final = 23
+"""4.0-IV1, the first level in which partitions can name their eligible replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,7 @@ Record = (
     messages.AbortTransactionRecord
     | messages.BeginTransactionRecord
     | messages.BrokerRegistrationChangeRecord
+    | messages.ClearElrRecord
     | messages.ConfigRecord
     | messages.EndTransactionRecord
     | messages.FeatureLevelRecord
@@ -37,6 +46,7 @@ Record = (
     | messages.TopicRecord
     | messages.UnfenceBrokerRecord
     | messages.UnregisterBrokerRecord
+    | messages.ZkMigrationStateRecord
     | EpochBegan
 )
 
@@ -48,6 +58,13 @@ _VERSIONS: Final[dict[type, int]] = {
 }
 
 
+_WITH_ELIGIBLE: Final = 2
+
+
 def record_version(record: Record) -> int:
     """The version to write this record in at `METADATA_VERSION`; readers accept every version."""
+    if isinstance(record, messages.PartitionRecord | messages.PartitionChangeRecord) and (
+        record.eligible_leader_replicas is not None or record.last_known_elr is not None
+    ):
+        return _WITH_ELIGIBLE
     return _VERSIONS.get(type(record), 0)

@@ -7,7 +7,6 @@ from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.machines.metadata.partition_index import PartitionIndex, PartitionKey
 from moldau.machines.metadata.settings import MetadataSettings
 
-ELR_FEATURE: Final = "eligible.leader.replicas.version"
 MIN_ISR: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 
@@ -22,11 +21,6 @@ class ClusterView:
 
     def topic(self, key: PartitionKey) -> TopicImage:
         return self.image.topics_by_id[key.topic_id]
-
-    @property
-    def has_elr(self) -> bool:
-        """Whether replicas that left the ISR while it was too small remain eligible (KIP-966)."""
-        return self.image.features.get(ELR_FEATURE, 0) > 0
 
     def min_isr(self, topic: str) -> int:
         return int(self._setting(topic, MIN_ISR) or self.settings.min_insync_replicas)

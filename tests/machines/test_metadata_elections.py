@@ -1,0 +1,203 @@
+"""Who leads when brokers leave, come back, or come back with less than they had."""
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.metadata import Alteration, ConfigChange, NewTopic, Operation, Resource, ResourceType
+from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING
+from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
+from moldau.wire import messages
+
+TOPIC = Resource(ResourceType.TOPIC, "t")
+ALL_BROKERS = Resource(ResourceType.BROKER, "")
+
+
+def scene_with(replicas: list[int], *configs: tuple[str, str], has_elr: bool = True) -> Scene:
+    scene = Scene(brokers=3, has_elr=has_elr)
+    created = scene.create_one(NewTopic("t", assignments=[(0, replicas)], configs=configs))
+    assert not created.error
+    return scene
+
+
+def partition(scene: Scene) -> PartitionImage:
+    found = scene.machine.image.partition("t", 0)
+    assert found is not None
+    return found
+
+
+def fence(scene: Scene, *brokers: int) -> None:
+    for broker_id in brokers:
+        scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
+
+
+def unfence(scene: Scene, *brokers: int) -> None:
+    for broker_id in brokers:
+        scene.run(scene.machine.decide_unfence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
+
+
+def restart(scene: Scene, broker_id: int, *, is_clean: bool, life: bytes = b"j" * 16) -> None:
+    epoch = scene.register(broker_id, life, is_clean=is_clean)
+    scene.run(scene.machine.decide_unfence_broker(broker_id, epoch))
+
+
+def standing(scene: Scene) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    found = partition(scene)
+    return found.leader, found.isr, found.eligible_leader_replicas, found.last_known_elr
+
+
+def alter(scene: Scene, resource: Resource, name: str, value: str | None) -> str | None:
+    operation = Operation.SET if value is not None else Operation.DELETE
+    change = Alteration(resource, [ConfigChange(name, operation, value)])
+    (outcome,) = scene.run(scene.machine.decide_incremental_alter_configs([change]))
+    return outcome.message
+
+
+def test_whoever_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
+    scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
+    fence(scene, 3)
+    assert standing(scene) == (1, (1, 2), (), ())  # enough are left, and may acknowledge what 3 lacks
+    fence(scene, 1)
+    assert standing(scene) == (2, (2,), (1,), ())
+    fence(scene, 2)
+    assert standing(scene) == (-1, (), (1, 2), (2,))
+    unfence(scene, 3)
+    assert standing(scene) == (-1, (), (1, 2), (2,))
+    unfence(scene, 1)
+    assert standing(scene) == (1, (1,), (2,), ())
+    assert partition(scene).leader_recovery_state == RECOVERED
+
+
+def test_with_one_acknowledging_replica_nobody_else_is_eligible() -> None:
+    scene = scene_with([1, 2, 3])
+    fence(scene, 3, 2)
+    assert standing(scene) == (1, (1,), (), ())
+    fence(scene, 1)
+    assert standing(scene) == (-1, (), (1,), (1,))
+    unfence(scene, 2, 3)
+    assert not partition(scene).has_leader
+    unfence(scene, 1)
+    assert standing(scene) == (1, (1,), (), ())
+
+
+def test_a_replica_that_may_have_lost_something_is_neither_in_sync_nor_eligible() -> None:
+    scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
+    restart(scene, 1, is_clean=False)
+    assert standing(scene) == (2, (2, 3), (), ())
+    fence(scene, 3)
+    assert standing(scene) == (2, (2,), (3,), ())
+    restart(scene, 3, is_clean=False)
+    assert standing(scene) == (2, (2,), (), ())
+
+
+def test_a_replica_that_comes_back_with_all_it_had_stays_eligible() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    scene.register(1, b"j" * 16, is_clean=True)
+    assert standing(scene) == (2, (2,), (1,), ())
+    fence(scene, 2)
+    unfence(scene, 1)
+    assert standing(scene) == (1, (1,), (2,), ())
+
+
+@pytest.mark.proves("H3")
+def test_when_all_came_back_with_less_the_last_leader_leads_again() -> None:
+    scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
+    for broker_id in (1, 3, 2):
+        scene.register(broker_id, b"j" * 16, is_clean=False)
+    assert standing(scene) == (-1, (), (), (2,))
+    unfence(scene, 1, 3)
+    assert not partition(scene).has_leader
+    unfence(scene, 2)
+    assert standing(scene) == (2, (2,), (), ())
+    assert partition(scene).leader_recovery_state == RECOVERING
+
+
+def test_without_eligible_replicas_the_last_in_sync_is_waited_for_even_if_it_lost_something() -> None:
+    scene = scene_with([1, 2, 3], has_elr=False)
+    restart(scene, 1, is_clean=False)
+    assert standing(scene) == (2, (2, 3), (), ())
+    fence(scene, 3, 2)
+    assert standing(scene) == (-1, (2,), (), ())
+    scene.register(2, b"j" * 16, is_clean=False)
+    assert standing(scene) == (-1, (2,), (), ())
+    unfence(scene, 3, 2)
+    assert standing(scene) == (2, (2,), (), ())
+
+
+@pytest.mark.proves("H4")
+@pytest.mark.parametrize("has_elr", [True, False])
+def test_only_where_loss_is_accepted_a_replica_that_lacks_something_leads(has_elr: bool) -> None:
+    scene = scene_with([1, 2, 3], has_elr=has_elr)
+    fence(scene, 2, 1, 3)
+    unfence(scene, 2)
+    assert not partition(scene).has_leader
+    scene = scene_with([1, 2, 3], (UNCLEAN, "true"), has_elr=has_elr)
+    fence(scene, 2, 1, 3)
+    unfence(scene, 2)
+    assert standing(scene) == (2, (2,), (), ())
+    assert partition(scene).leader_recovery_state == RECOVERING
+
+
+def test_loss_is_accepted_for_all_topics_at_once_or_by_the_controllers_own_settings() -> None:
+    scene = scene_with([1, 2])
+    assert alter(scene, ALL_BROKERS, UNCLEAN, "true") is None
+    fence(scene, 2, 1)
+    unfence(scene, 2)
+    assert partition(scene).leader == 2
+
+
+def test_an_unregistered_broker_leads_nothing_and_comes_back_with_nothing() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    scene.run(scene.machine.decide_unregister_broker(1))
+    assert standing(scene) == (2, (2,), (1,), ())
+    scene.register(1, b"j" * 16)
+    assert standing(scene) == (2, (2,), (), ())
+
+
+# What eligible replicas need
+
+
+def test_with_a_lower_number_those_who_may_lack_something_are_eligible_no_more() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    fence(scene, 2)
+    assert standing(scene) == (1, (1,), (2,), ())
+    epoch = partition(scene).partition_epoch
+    assert alter(scene, TOPIC, MIN_ISR, "1") is None
+    assert standing(scene) == (1, (1,), (), ())
+    assert partition(scene).partition_epoch == epoch + 1
+
+
+def test_a_partition_without_a_leader_keeps_its_eligible_replicas_when_the_number_is_lowered() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    fence(scene, 2, 1)
+    assert alter(scene, TOPIC, MIN_ISR, None) is None
+    assert standing(scene) == (-1, (), (1, 2), (1,))
+
+
+def test_with_a_greater_number_a_leader_must_know_it_before_it_changes_its_isr() -> None:
+    scene = scene_with([1, 2])
+    epoch = partition(scene).partition_epoch
+    assert alter(scene, ALL_BROKERS, MIN_ISR, "2") is None
+    assert partition(scene).partition_epoch == epoch + 1
+    assert partition(scene).leader_epoch == 0
+    assert alter(scene, TOPIC, MIN_ISR, "2") is None  # the same by another name
+    assert partition(scene).partition_epoch == epoch + 1
+
+
+def test_all_brokers_count_by_one_number_while_there_are_eligible_replicas() -> None:
+    scene = scene_with([1, 2])
+    broker = Resource(ResourceType.BROKER, "1")
+    assert alter(scene, broker, MIN_ISR, "2") == f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
+    assert alter(scene, ALL_BROKERS, MIN_ISR, None) == (
+        f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled."
+    )
+
+
+def test_a_record_that_clears_eligible_replicas_is_understood() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    fence(scene, 2, 1)
+    for name in ("t", ""):
+        before = partition(scene).partition_epoch
+        scene.machine.apply(messages.ClearElrRecord(topic_name=name), len(scene.log))
+        assert standing(scene) == (-1, (), (), ())
+        assert partition(scene).partition_epoch == before + (name == "t")
