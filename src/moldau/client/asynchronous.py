@@ -103,8 +103,9 @@ class AsyncClient(Cluster):
             raise topic.error
         return topic
 
-    async def describe_cluster(self) -> ClusterView:
-        response = await self.persist(lambda: self.send(requests.describe_cluster()))
+    async def describe_cluster(self, *, with_fenced: bool = False) -> ClusterView:
+        """The brokers that serve; with those that are known and do not, where the cluster tells of them."""
+        response = await self.persist(lambda: self.send(requests.describe_cluster(with_fenced)))
         check(response.error_code, response.error_message)
         brokers = (
             ClusterBroker(NodeId(each.broker_id), each.host, each.port, each.rack, each.is_fenced)

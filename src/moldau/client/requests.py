@@ -68,8 +68,8 @@ def create_partitions(counts: Mapping[str, int], timeout_ms: int, validate_only:
     return request(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
 
-def describe_cluster() -> Message:
-    return messages.DescribeClusterRequest()
+def describe_cluster(with_fenced: bool = False) -> Message:
+    return messages.DescribeClusterRequest(include_fenced_brokers=with_fenced)
 
 
 def describe_configs(resource: Resource, names: Iterable[str] | None, with_documentation: bool) -> Message:

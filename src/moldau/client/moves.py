@@ -1,0 +1,154 @@
+"""Carrying out a plan: begin it, see how far it is, call it off, and clear up behind it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.brokers import SILENT, assignment_of
+from moldau.client.metadata import TopicView
+from moldau.client.plans import Assignment, BrokenPlan
+from moldau.client.reassignments import Outcomes, Reassignment, Reassignments
+from moldau.client.throttles import Throttles
+from moldau.model.ids import TopicPartition
+from moldau.wire import messages
+
+
+class Stage(StrEnum):
+    """How far a partition is with its plan."""
+
+    DONE = "done"
+    MOVING = "moving"
+    ELSEWHERE = "elsewhere"  # nothing moves it, and it is not where the plan wants it
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition of a plan."""
+
+    partition: TopicPartition
+    stage: Stage
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    lag: int | None = None  # records that the slowest newcomer lacks, where brokers tell
+
+
+class MovesRunning(Exception):
+    """Partitions are being moved already."""
+
+
+class Moves:
+    """Plans on a cluster."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+        self.reassignments = Reassignments(client)
+        self.throttles = Throttles(client)
+
+    async def racks(self) -> dict[int, str | None]:
+        """The brokers that serve, with their racks: those who may be given something."""
+        view = await self.client.describe_cluster()
+        return {each.node_id: each.rack for each in view.brokers if not each.is_fenced}
+
+    async def assignment(self, topics: Iterable[str] | None = None) -> Assignment:
+        """Who holds what, or will when what is under way is done; of these topics, or of all."""
+        views = await self._views(topics)
+        moving = await self.reassignments.ongoing()
+        return {
+            place: moving[place].target if place in moving else replicas
+            for place, replicas in assignment_of(views).items()
+        }
+
+    async def begin(
+        self, plan: Assignment, *, throttle_bytes: int | None = None, is_additional: bool = False
+    ) -> tuple[Assignment, Outcomes]:
+        """Ask for what the plan wants; who held it before, and what became of each partition."""
+        before = await self._known(plan)
+        moving = await self.reassignments.ongoing()
+        if moving and not is_additional:
+            raise MovesRunning(f"{len(moving)} partitions are being moved already")
+        if throttle_bytes is not None:
+            await self.throttles.put_on(before, plan, throttle_bytes, keeps_others=bool(moving))
+        wanted = {place: target for place, target in plan.items() if _is_news(before[place], target, moving.get(place))}
+        return before, await self.reassignments.alter(wanted) if wanted else {}
+
+    async def progress(self, plan: Assignment) -> list[Move]:
+        """How far each partition is, in order."""
+        moving = await self.reassignments.ongoing()
+        held = assignment_of(await self._views({place.topic for place in plan}))
+        lags = await self._lags(plan, moving)
+        return [
+            Move(
+                place, _stage(held.get(place), target, moving.get(place)), held.get(place, ()), target, lags.get(place)
+            )
+            for place, target in sorted(plan.items())
+        ]
+
+    async def cancel(self, plan: Assignment) -> Outcomes:
+        """Call off whatever moves these partitions; they go back to where they were."""
+        moving = await self.reassignments.ongoing()
+        wanted = dict.fromkeys(place for place in plan if place in moving)
+        return await self.reassignments.alter(wanted) if wanted else {}
+
+    async def clear_up(self, plan: Assignment) -> list[str]:
+        """Take off the limits of these topics, and of all brokers if nothing else is being moved."""
+        brokers = [] if await self.reassignments.ongoing() else sorted(await self.racks())
+        return await self.throttles.take_off(sorted({place.topic for place in plan}), brokers)
+
+    async def _views(self, topics: Iterable[str] | None) -> list[TopicView]:
+        views = await self.client.describe_topics(None if topics is None else sorted(set(topics)))
+        for view in views:
+            if view.error is not None:
+                raise view.error
+        return views
+
+    async def _known(self, plan: Assignment) -> Assignment:
+        """Who holds the plan's partitions now; a plan that names what is not there is refused."""
+        held = assignment_of(await self._views({place.topic for place in plan}))
+        missing = [str(place) for place in sorted(plan) if place not in held]
+        if missing:
+            raise BrokenPlan(f"the cluster has no {', '.join(missing)}")
+        brokers = await self.racks()
+        absent = sorted({each for target in plan.values() for each in target if each not in brokers})
+        if absent:
+            raise BrokenPlan(f"the plan names brokers that do not serve: {', '.join(map(str, absent))}")
+        return {place: held[place] for place in plan}
+
+    async def _lags(self, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]) -> dict[TopicPartition, int]:
+        """How far behind newcomers are, as they tell themselves."""
+        newcomers = sorted({each for place in plan if place in moving for each in moving[place].adding})
+        lags: dict[TopicPartition, int] = {}
+        for broker in newcomers:
+            for place, lag in (await self._lags_on(broker, plan, moving)).items():
+                lags[place] = max(lag, lags.get(place, 0))
+        return lags
+
+    async def _lags_on(
+        self, broker: int, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]
+    ) -> dict[TopicPartition, int]:
+        try:
+            answer = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=broker)
+        except SILENT:
+            return {}
+        found = {
+            TopicPartition(topic.name, each.partition_index): each.offset_lag
+            for folder in answer.results
+            for topic in folder.topics
+            for each in topic.partitions
+            if each.offset_lag >= 0
+        }
+        return {place: lag for place, lag in found.items() if place in plan and broker in _adding(moving.get(place))}
+
+
+def _adding(moving: Reassignment | None) -> tuple[int, ...]:
+    return moving.adding if moving else ()
+
+
+def _is_news(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignment | None) -> bool:
+    return (moving.target if moving else held) != target
+
+
+def _stage(held: tuple[int, ...] | None, target: tuple[int, ...], moving: Reassignment | None) -> Stage:
+    if moving is not None:
+        return Stage.MOVING
+    return Stage.DONE if held == target else Stage.ELSEWHERE
