@@ -7,11 +7,17 @@ from typing import Final
 
 COMMANDS: Final[dict[str, str]] = {
     "start": "moldau.cli.start:app",
+    "up": "moldau.cli.up:app",
     "topic": "moldau.cli.topics:app",
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",
+    "cluster": "moldau.cli.clusters:app",
+    "broker": "moldau.cli.brokers:app",
+    "quorum": "moldau.cli.quorums:app",
+    "reassign": "moldau.cli.reassign:app",
+    "partition": "moldau.cli.partitions:app",
     "log": "moldau.cli.log:app",
     "storage": "moldau.cli.storage:app",
     "bench": "moldau.cli.bench.command:app",

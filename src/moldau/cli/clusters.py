@@ -1,0 +1,137 @@
+"""`moldau cluster health`: is everything well, and if not, what is wrong."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from moldau.client.health import Health, SickPartition
+    from moldau.client.quorum import QuorumReplica, QuorumView
+
+app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
+
+UNHEALTHY = 1
+PARTITIONS_SHOWN = 20
+
+
+@app.callback()
+def cluster() -> None:
+    """So that `health` is a command of its own, and others can come beside it."""
+
+
+@app.command()
+def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """Brokers, controller, quorum, and partitions that lack something. Ends with 1 if anything is wrong."""
+    found = asyncio.run(_examine(bootstrap_servers))
+    if json:
+        show_json(_told(found))
+    else:
+        _show(found)
+    if not found.is_healthy:
+        raise typer.Exit(UNHEALTHY)
+
+
+async def _examine(bootstrap_servers: str) -> "Health":
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.client.health import examine
+
+    async with connect_asynchronously(bootstrap_servers) as client:
+        return await examine(client)
+
+
+def _show(found: "Health") -> None:
+    serving = len(found.cluster.brokers) - len(found.fenced)
+    print(f"cluster     {found.cluster.cluster_id}")
+    print(f"brokers     {serving} of {len(found.cluster.brokers)} serve: {_ids(found)}")
+    print(f"controller  {_controller(found)}")
+    print(f"topics      {found.topics}, {found.partitions} partitions")
+    counts = (found.under_replicated, found.under_min_isr, found.offline)
+    words = ("not fully replicated", "below min.insync.replicas", "offline")
+    print("partitions  " + ", ".join(f"{len(sick)} {word}" for sick, word in zip(counts, words, strict=True)))
+    if found.reassigning:
+        print(f"moving      {found.reassigning} partitions; see: moldau reassign list")
+    if found.sick:
+        print()
+        columns = ("topic", "partition", "leader", "replicas", "isr", "min isr")
+        show_table(columns, [_row(each) for each in found.sick[:PARTITIONS_SHOWN]], numbers=("partition", "min isr"))
+        if len(found.sick) > PARTITIONS_SHOWN:
+            note(f"… and {len(found.sick) - PARTITIONS_SHOWN} more; --json has all")
+    print()
+    problems = list(found.problems())
+    print("\n".join(f"unhealthy: {each}" for each in problems) or "healthy")
+
+
+def _ids(found: "Health") -> str:
+    return ", ".join(f"{each.node_id}{' (fenced)' if each.is_fenced else ''}" for each in found.cluster.brokers) or "-"
+
+
+def _controller(found: "Health") -> str:
+    quorum = found.quorum
+    if quorum is None:
+        return str(found.cluster.controller) if found.cluster.controller >= 0 else "-"
+    voters = ", ".join(str(each.node_id) for each in quorum.voters)
+    leader = quorum.leader_id if quorum.leader_id >= 0 else "none"
+    return f"{leader} (epoch {quorum.epoch}), voters {voters}"
+
+
+def _row(sick: "SickPartition") -> tuple[object, ...]:
+    leader = sick.leader if sick.leader >= 0 else None
+    return sick.partition.topic, sick.partition.partition, leader, sick.replicas, sick.isr, sick.min_isr
+
+
+def _told(found: "Health") -> dict[str, Any]:
+    return {
+        "is_healthy": found.is_healthy,
+        "problems": list(found.problems()),
+        "cluster_id": found.cluster.cluster_id,
+        "brokers": [
+            {"id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": each.is_fenced}
+            for each in found.cluster.brokers
+        ],
+        "quorum": None if found.quorum is None else quorum_told(found.quorum),
+        "topics": found.topics,
+        "partitions": found.partitions,
+        "reassigning": found.reassigning,
+        "under_replicated": [_partition_told(each) for each in found.under_replicated],
+        "under_min_isr": [_partition_told(each) for each in found.under_min_isr],
+        "offline": [_partition_told(each) for each in found.offline],
+    }
+
+
+def _partition_told(sick: "SickPartition") -> dict[str, Any]:
+    return {
+        "topic": sick.partition.topic,
+        "partition": sick.partition.partition,
+        "leader": sick.leader if sick.leader >= 0 else None,
+        "replicas": list(sick.replicas),
+        "isr": list(sick.isr),
+        "min_isr": sick.min_isr,
+    }
+
+
+def quorum_told(quorum: "QuorumView") -> dict[str, Any]:
+    """The quorum for programs."""
+    return {
+        "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
+        "epoch": quorum.epoch,
+        "high_watermark": quorum.high_watermark,
+        "voters": [_replica_told(quorum, each) for each in quorum.voters],
+        "observers": [_replica_told(quorum, each) for each in quorum.observers],
+    }
+
+
+def _replica_told(quorum: "QuorumView", replica: "QuorumReplica") -> dict[str, Any]:
+    from moldau.cli.output import topic_id_text
+
+    return {
+        "id": replica.node_id,
+        "directory_id": topic_id_text(replica.directory_id),
+        "listeners": [f"{name}://{where}" for name, where in replica.listeners],
+        "end_offset": replica.end_offset if replica.end_offset >= 0 else None,
+        "lag": quorum.lag(replica),
+        "behind_ms": quorum.behind_ms(replica),
+    }

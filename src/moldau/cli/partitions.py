@@ -1,0 +1,102 @@
+"""`moldau partition`: electing leaders."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.reassignments import Outcomes
+    from moldau.model.ids import TopicPartition
+
+app = typer.Typer(help="Elect leaders of partitions.", no_args_is_help=True)
+
+
+@app.callback()
+def partition() -> None:
+    """So that `elect-leaders` is a command of its own, and others can come beside it."""
+
+
+@app.command("elect-leaders")
+def elect_leaders(
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only these; may be repeated."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The same as Kafka's JSON.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All partitions of the cluster.")] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Take a replica that is not in sync where no other is left: records get lost."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --unclean.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Give the lead back to the first replica of each partition, where it is in sync."""
+    if sum((bool(topics), file is not None, every)) != 1:
+        raise wrong_usage("say which partitions: one of --topic, --file, --all")
+    if unclean and not yes:
+        typer.confirm("Records that the chosen replica lacks are lost. Go on?", abort=True, err=True)
+    outcomes = asyncio.run(_elect(bootstrap_servers, topics or [], file, unclean))
+    _report(outcomes, json)
+
+
+async def _elect(bootstrap_servers: str, topics: list[str], file: Path | None, is_unclean: bool) -> "Outcomes":
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.client.reassignments import Election, Reassignments
+
+    async with connect_asynchronously(bootstrap_servers) as client:
+        places = _read(file) if file else await _named(client, topics) if topics else None
+        return await Reassignments(client).elect(Election.UNCLEAN if is_unclean else Election.PREFERRED, places)
+
+
+async def _named(client: "AsyncClient", topics: list[str]) -> "list[TopicPartition]":
+    from moldau.model.ids import TopicPartition
+
+    places = []
+    for text in topics:
+        name, _, index = text.partition(":")
+        if index and not index.isdecimal():
+            raise wrong_usage(f"--topic {text}: write TOPIC or TOPIC:PARTITION")
+        view = await client.describe_topic(name)
+        places += [
+            TopicPartition(name, each.index) for each in view.partitions if not index or each.index == int(index)
+        ]
+    return places
+
+
+def _read(path: Path) -> "list[TopicPartition]":
+    """`{"partitions": [{"topic": "orders", "partition": 0}]}`"""
+    from moldau.client.plans import BrokenPlan, decode_places
+
+    try:
+        return decode_places(path.read_text())
+    except (BrokenPlan, UnicodeDecodeError) as error:
+        raise wrong_usage(f"{path}: {error}") from error
+
+
+def _report(outcomes: "Outcomes", json: bool) -> None:
+    rows = [
+        (*place, "elected" if error is None else _words(error.code.name, error.message))
+        for place, error in sorted(outcomes.items())
+    ]
+    if json:
+        show_json([{"topic": topic, "partition": index, "outcome": outcome} for topic, index, outcome in rows])
+    elif rows:
+        show_table(("topic", "partition", "outcome"), rows, numbers=("partition",))
+    else:
+        note("every partition is led by its first replica already")
+    failed = [place for place, error in outcomes.items() if error and error.code.name != "ELECTION_NOT_NEEDED"]
+    if failed:
+        raise Complaint(f"{len(failed)} of {len(outcomes)} partitions could not be given a leader")
+
+
+def _words(code: str, message: str) -> str:
+    return "not needed" if code == "ELECTION_NOT_NEEDED" else message

@@ -1,0 +1,146 @@
+"""`moldau quorum`: who votes on the cluster's metadata, and changing that."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import show_json, show_table, topic_id_text
+
+if TYPE_CHECKING:
+    from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
+    from moldau.model.ids import Address
+
+app = typer.Typer(help="Look at the controllers' quorum, and change who votes in it.", no_args_is_help=True)
+
+Node = Annotated[int, typer.Argument(metavar="NODE", min=0, show_default=False, help="The controller's node id.")]
+Directory = Annotated[
+    str | None,
+    typer.Option("--directory-id", metavar="ID", help="Of its data folder; found out by itself where possible."),
+]
+
+
+@app.command()
+def describe(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """Who leads, who votes, who only follows, and how far each is."""
+
+    async def work(quorum: "Quorum") -> None:
+        from moldau.cli.clusters import quorum_told
+
+        view = await quorum.describe()
+        if json:
+            show_json(quorum_told(view))
+        else:
+            _show(view)
+
+    _run(bootstrap_servers, work)
+
+
+@app.command("add-controller")
+def add_controller(
+    node: Node,
+    listener: Annotated[
+        str, typer.Option("--listener", metavar="[NAME://]HOST:PORT", help="Where the others reach it.")
+    ],
+    directory_id: Directory = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+) -> None:
+    """Give a controller a vote. It must run, as a controller of this cluster, and have caught up."""
+
+    async def work(quorum: "Quorum") -> None:
+        view = await quorum.describe()
+        if any(each.node_id == node for each in view.voters) and directory_id is None:
+            raise Complaint(f"controller {node} votes already; if its disk was replaced, remove it first")
+        directory = _parsed(directory_id) or _directory_of(view.observers, node)
+        where = _listener(listener, view)
+        cluster = await quorum.client.describe_cluster()
+        await quorum.add_controller(node, directory, (where,), cluster_id=cluster.cluster_id)
+        print(f"controller {node} votes now, {len(view.voters) + 1} in all")
+
+    _run(bootstrap_servers, work)
+
+
+@app.command("remove-controller")
+def remove_controller(
+    node: Node, directory_id: Directory = None, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT
+) -> None:
+    """Take a controller's vote. The others must still be a majority of what is left."""
+
+    async def work(quorum: "Quorum") -> None:
+        view = await quorum.describe()
+        directory = _parsed(directory_id) or _directory_of(view.voters, node)
+        cluster = await quorum.client.describe_cluster()
+        await quorum.remove_controller(node, directory, cluster_id=cluster.cluster_id)
+        print(f"controller {node} votes no more, {len(view.voters) - 1} are left")
+
+    _run(bootstrap_servers, work)
+
+
+def _show(view: "QuorumView") -> None:
+    leader = view.leader_id if view.leader_id >= 0 else "none"
+    print(f"leader {leader}  epoch {view.epoch}  high watermark {view.high_watermark}")
+    columns = ("node", "part", "end", "lag", "behind", "listeners", "directory")
+    rows = [
+        (
+            each.node_id,
+            "leader" if each.node_id == view.leader_id and part == "voter" else part,
+            each.end_offset if each.end_offset >= 0 else None,
+            view.lag(each),
+            None if (behind_ms := view.behind_ms(each)) is None else f"{behind_ms / 1000:.1f} s",
+            [f"{name}://{where}" for name, where in each.listeners],
+            topic_id_text(each.directory_id),
+        )
+        for part, replicas in (("voter", view.voters), ("observer", view.observers))
+        for each in replicas
+    ]
+    show_table(columns, rows, numbers=("node", "end", "lag", "behind"))
+
+
+def _parsed(directory_id: str | None) -> bytes | None:
+    from moldau.storage.folder import decode_id
+
+    if directory_id is None:
+        return None
+    try:
+        return decode_id(directory_id)
+    except ValueError:
+        raise wrong_usage(
+            f"--directory-id {directory_id}: it has 22 letters, digits, - and _; see meta.properties in its data folder"
+        ) from None
+
+
+def _directory_of(replicas: "tuple[QuorumReplica, ...]", node: int) -> bytes:
+    found = [each.directory_id for each in replicas if each.node_id == node]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Complaint(f"node {node} is there with several data folders; say which with --directory-id")
+    raise Complaint(
+        f"node {node} is not there: moldau quorum describe shows who is. A controller must run before it is added; "
+        "its voters' list and cluster id must be those of this cluster"
+    )
+
+
+def _listener(text: str, view: "QuorumView") -> "tuple[str, Address]":
+    from moldau.client.addresses import parse_address
+
+    name, separator, address = text.rpartition("://")
+    known = [name for each in view.voters for name, _ in each.listeners]
+    try:
+        return (name if separator else known[0] if known else "CONTROLLER"), parse_address(address)
+    except ValueError as error:
+        raise wrong_usage(f"--listener {text}: {error}") from error
+
+
+def _run(bootstrap_servers: str, work: "Callable[[Quorum], Awaitable[None]]") -> None:
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.client.quorum import Quorum
+
+    async def connected() -> None:
+        async with connect_asynchronously(bootstrap_servers) as client:
+            await work(Quorum(client))
+
+    asyncio.run(connected())

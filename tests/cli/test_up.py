@@ -1,0 +1,269 @@
+"""How `moldau up` treats its nodes' processes, tried on stand-ins that keep the agreement about pipes and no more."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.errors import Complaint
+from moldau.cli.local.layout import LocalCluster
+from moldau.cli.main import app
+
+STAND_IN = """
+import json, os, select, signal, sys
+from pathlib import Path
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+settings = dict(line.split("=", 1) for line in Path(options["--config"]).read_text().splitlines())
+node = settings["node.id"]
+print(f"hello from {{node}}", file=sys.stderr, flush=True)
+{before}
+woken, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)
+signal.signal(signal.SIGTERM, lambda *_: None)
+print(f"pid {{node}} {{os.getpid()}}", file=sys.stderr, flush=True)
+with os.fdopen(int(options["--announce-fd"]), "w") as announce:
+    announce.write(json.dumps({{"bootstrap_servers": "x:1", "metrics": None}}) + "\\n")
+select.select([woken, int(options["--lifeline-fd"])], [], [])
+print("stopping", file=sys.stderr, flush=True)
+"""
+
+SUPERVISED = """
+import asyncio, sys
+from pathlib import Path
+from moldau.cli.errors import Complaint
+from moldau.cli.local import supervisor
+from moldau.cli.local.layout import LocalCluster
+supervisor.PAUSE_S_FIRST = 0.01
+supervisor.STOP_S_MAX = {stop_s_max}
+supervisor.READY_S_MAX = {ready_s_max}
+cluster = LocalCluster.open(Path({folder!r}), brokers=3, port=9092)
+def say(line): print(line, flush=True)
+async def main():
+    program = (sys.executable, {program!r})
+    watched = supervisor.Supervisor(cluster, say=say, log=say, restarts={restarts}, program=program)
+    await watched.run(lambda: say("all serve"))
+try:
+    asyncio.run(main())
+except Complaint as complaint:
+    say(f"error: {{complaint}}")
+    sys.exit(1)
+"""
+
+Started = Callable[..., "Supervised"]
+
+
+class Supervised:
+    """A supervisor in a process of its own, whose lines can be waited for."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def until(self, text: str) -> str:
+        """The first line from here on with this text in it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return self.lines[-1]
+        raise AssertionError(f"it never said {text!r}, but:\n" + "\n".join(self.lines))
+
+    def pid_of(self, node: int, life: int = 1) -> int:
+        """Of its so many-th process; a node's own lines may come after what is said of it."""
+        start = f"[{node}] pid {node} "
+        while len(found := [line for line in self.lines if line.startswith(start)]) < life:
+            self.until(start)
+        return int(found[life - 1].split()[-1])
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process.stdout is not None
+        self.lines += [line.rstrip() for line in self.process.stdout]
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    running: list[Supervised] = []
+
+    def start(
+        before: str = "", *, restarts: bool = False, stop_s_max: float = 30, ready_s_max: float = 60
+    ) -> Supervised:
+        program = tmp_path / "stand_in.py"
+        program.write_text(STAND_IN.format(before=textwrap.dedent(before)))
+        text = SUPERVISED.format(
+            folder=str(tmp_path / "cluster"),
+            program=str(program),
+            restarts=restarts,
+            stop_s_max=stop_s_max,
+            ready_s_max=ready_s_max,
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        running.append(Supervised(process))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.process.kill()
+        each.process.wait()
+        assert each.process.stdout is not None
+        each.process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_nodes_are_started_and_stopped_again(started: Started, number: signal.Signals) -> None:
+    up = started()
+    up.until("all serve")
+    assert up.end(number) == 0
+    assert {f"[{node}] hello from {node}" for node in (1, 2, 3)} <= set(up.lines)
+    assert sum(line.endswith("stopping") for line in up.lines) == 3
+
+
+def test_a_node_that_is_killed_stays_down_and_a_line_says_so(started: Started) -> None:
+    up = started()
+    up.until("all serve")
+    os.kill(up.pid_of(2), signal.SIGKILL)
+    line = up.until("node 2 was killed (SIGKILL) and stays down")
+    assert line.endswith("node-2.properties")
+    assert up.end() == 0
+    assert sum(line.endswith("stopping") for line in up.lines) == 2
+
+
+def test_a_node_that_is_killed_comes_back_where_that_is_wanted(started: Started) -> None:
+    up = started(restarts=True)
+    up.until("all serve")
+    for life in (1, 2):
+        os.kill(up.pid_of(3, life), signal.SIGKILL)
+        up.until("node 3 was killed (SIGKILL) and is started again")
+        assert up.pid_of(3, life + 1) != up.pid_of(3, life)
+    assert up.end() == 0
+
+
+def test_when_no_node_is_left_it_ends(started: Started) -> None:
+    up = started()
+    up.until("all serve")
+    for node in (1, 2, 3):
+        os.kill(up.pid_of(node), signal.SIGKILL)
+    assert up.wait() == 1
+    assert up.lines[-1] == "error: no node is left"
+
+
+def test_a_node_that_cannot_start_stops_the_others_and_says_why(started: Started) -> None:
+    up = started('if node == "2": sys.exit("the port is taken")')
+    assert up.wait() == 1
+    assert "[2] the port is taken" in up.lines
+    assert up.lines[-1] == "error: node 2 did not start: it ended with code 1"
+
+
+def test_a_node_that_never_serves_is_not_waited_for_without_end(started: Started) -> None:
+    up = started('if node == "3": select.select([], [], [], 60)', ready_s_max=1.0)
+    assert up.wait() == 1
+    assert up.lines[-1] == "error: not ready within 1 s: node 3"
+
+
+def test_a_node_that_does_not_end_is_killed(started: Started) -> None:
+    up = started(
+        """
+        if node == "1":
+            ignored = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal = lambda *_: None
+        """,
+        stop_s_max=0.5,
+    )
+    up.until("all serve")
+    assert up.end() == 0
+    assert "node 1 did not end within 0.5 s and is killed" in up.lines
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux lets us wait for a process that is not ours")
+def test_no_node_outlives_a_supervisor_that_is_killed(started: Started) -> None:
+    up = started()
+    up.until("all serve")
+    watched = [os.pidfd_open(up.pid_of(node)) for node in (1, 2, 3)]
+    up.process.kill()
+    for each in watched:
+        with os.fdopen(each):
+            assert select.select([each], [], [], 30)[0], "the node lives on"
+
+
+# Who is where
+
+
+def test_more_brokers_than_three_vote_no_more(tmp_path: Path) -> None:
+    cluster = LocalCluster.open(tmp_path, brokers=5, port=9092)
+    assert [node.is_controller for node in cluster.nodes] == [True, True, True, False, False]
+    assert [node.port for node in cluster.nodes] == [9092, 9093, 9094, 9095, 9096]
+    assert [each.port for each in cluster.memory.controllers] == [19092, 19093, 19094]
+    assert cluster.bootstrap_servers.count(",") == 4
+
+
+@pytest.mark.parametrize(("brokers", "controllers", "replicas", "in_sync"), [(1, 1, 1, 1), (2, 1, 2, 1), (3, 3, 3, 2)])
+def test_topics_have_as_many_replicas_as_there_can_be(
+    tmp_path: Path, brokers: int, controllers: int, replicas: int, in_sync: int
+) -> None:
+    cluster = LocalCluster.open(tmp_path, brokers=brokers)
+    assert len(cluster.memory.controllers) == controllers
+    settings = cluster.nodes[0].settings
+    assert (settings["default.replication.factor"], settings["min.insync.replicas"]) == (str(replicas), str(in_sync))
+
+
+def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
+    first = LocalCluster.open(tmp_path, brokers=3, port=9192)
+    identities = [(node.folder / "meta.properties").read_bytes() for node in first.nodes]
+    second = LocalCluster.open(tmp_path)
+    assert second.memory == first.memory
+    assert [(node.folder / "meta.properties").read_bytes() for node in second.nodes] == identities
+    grown = LocalCluster.open(tmp_path, brokers=4)
+    assert [node.is_controller for node in grown.nodes] == [True, True, True, False]
+    assert len(LocalCluster.open(tmp_path).nodes) == 4
+
+
+def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> None:
+    first = LocalCluster.open(tmp_path, port=9092)
+    second = LocalCluster.open(tmp_path, port=9292)
+    assert second.nodes[0].port == 9292
+    assert second.memory.controllers == first.memory.controllers
+
+
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
+    cluster = LocalCluster.open(tmp_path, settings={"min.insync.replicas": "1", "log.retention.hours": "1"})
+    text = cluster.nodes[2].settings_file.read_text()
+    assert "min.insync.replicas=1\n" in text
+    assert "log.retention.hours=1\n" in text
+
+
+def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    LocalCluster.open(tmp_path / "one")
+    other = LocalCluster.open(tmp_path / "other")
+    memory = tmp_path / "one" / "cluster.json"
+    memory.write_text(json.dumps({**json.loads(memory.read_text()), "cluster_id": other.memory.cluster_id}))
+    with pytest.raises(Complaint, match="belongs to node 1 of cluster"):
+        LocalCluster.open(tmp_path / "one")
+
+
+def test_fewer_brokers_than_controllers_are_refused(tmp_path: Path) -> None:
+    LocalCluster.open(tmp_path, brokers=3)
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--brokers", "2"])
+    assert result.exit_code == 2
+    assert "has 3 controllers" in result.stderr
+
+
+def test_a_file_that_is_not_ours_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("[]")
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is this the folder of a cluster?" in result.stderr
