@@ -91,6 +91,11 @@ class SimulatedDisk:
         self._crash = None
         self._failures.clear()
 
+    @property
+    def plans_power_loss(self) -> bool:
+        """Whether one is planned and has not struck yet."""
+        return self._crash is not None and self._crash.loses_power
+
     def crash(self) -> None:
         """The process dies: what it wrote stays, its open files and locks are gone."""
         self._end_process("crash")

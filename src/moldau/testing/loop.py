@@ -80,6 +80,7 @@ class SimulatedLoop(_Loop):
         self._is_closed = False
         self._generators: dict[int, Life | None] = {}
         self._promises: dict[asyncio.Future[Any], Life] = {}
+        self.after_event: Callable[[Life | None], None] | None = None  # looks at what just ran; may raise
 
     # Time
 
@@ -304,6 +305,8 @@ class SimulatedLoop(_Loop):
             self.call_exception_handler({"message": f"{_name(call.callback)} raised", "exception": error})
         finally:
             self._running = None
+        if self.after_event is not None and self._failure is None:
+            self.after_event(call.life)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -44,7 +44,7 @@ def one_broker(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) 
         try:
             await world.live_through(chaos_s)
         except BaseExceptionGroup as group:
-            raise _first_cause(group) from None
+            raise first_cause(group) from None
 
     return script
 
@@ -116,7 +116,7 @@ def _topic_settings(chance: random.Random, *, syncs: bool) -> dict[str, str]:
     return settings | ({"flush.messages": "1"} if syncs else {})
 
 
-def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """A violation if there is one, for the rest follows from it."""
     violations = group.subgroup(Violation)
     cause: BaseException = violations or group

@@ -8,7 +8,7 @@ outcome.check()                             # a run without faults or acknowledg
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from moldau.model.ports import Ports
@@ -155,6 +155,7 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         self.acknowledged = 0  # the script counts its acknowledged writes here
         self.disks_fail = False  # a script that breaks disks says so: then nodes may complain and give up
+        self.tally: Counter[str] = Counter()  # what else happened and is worth a number: elections, truncations
         self._fired: Counter[str] = Counter()
 
     def chance(self, purpose: str) -> random.Random:
@@ -205,7 +206,13 @@ class Simulation:
             error.add_note("log:\n" + "\n".join(overheard.lines))
             raise
         return Outcome(
-            self.seed, self.trace.hash(), self.now_s, self.trace.event_count, self.acknowledged, dict(self.fired)
+            self.seed,
+            self.trace.hash(),
+            self.now_s,
+            self.trace.event_count,
+            self.acknowledged,
+            dict(self.fired),
+            dict(self.tally),
         )
 
 
@@ -219,6 +226,7 @@ class Outcome:
     events: int
     acknowledged: int
     faults: dict[str, int]
+    tally: dict[str, int] = field(default_factory=dict)
 
     def check(
         self,

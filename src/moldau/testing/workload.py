@@ -39,6 +39,8 @@ class Ledger:
 
     partitions: int
     disks_fail: bool = False  # then clients may hear of it
+    topic: str = TOPIC
+    is_replicated: bool = False  # then a new leader may not know yet how far its predecessor had come
     acknowledged: list[int] = field(init=False)  # how many numbers, from 0 on
     read: list[int] = field(init=False)  # likewise
     batches_acknowledged: int = 0
@@ -58,22 +60,24 @@ class Ledger:
 
     def acknowledge(self, partition: int, base_offset: int, first: int, count: int) -> None:
         if base_offset != first:
-            raise Violation(f"{TOPIC}-{partition}: numbers from {first} were acknowledged at offset {base_offset}")
+            raise Violation(f"{self.topic}-{partition}: numbers from {first} were acknowledged at offset {base_offset}")
         self.acknowledged[partition] = first + count
         self.batches_acknowledged += 1
 
     def see(self, partition: int, expected: int, offset: int, number: int) -> None:
         if offset != expected:
-            raise Violation(f"{TOPIC}-{partition}: after offset {expected - 1} a reader got {offset}")
+            raise Violation(f"{self.topic}-{partition}: after offset {expected - 1} a reader got {offset}")
         if number != offset:
-            raise Violation(f"{TOPIC}-{partition}: number {number} at offset {offset}: lost, repeated or out of order")
+            raise Violation(
+                f"{self.topic}-{partition}: number {number} at offset {offset}: lost, repeated or out of order"
+            )
         self.read[partition] = max(self.read[partition], offset + 1)
 
     def check_end(self, partition: int, end_offset: int) -> None:
         if not end_offset == self.acknowledged[partition] == self.read[partition]:
             raise Violation(
-                f"{TOPIC}-{partition} ends at {end_offset}, {self.acknowledged[partition]} numbers were acknowledged"
-                f" and {self.read[partition]} read"
+                f"{self.topic}-{partition} ends at {end_offset}, {self.acknowledged[partition]} numbers were"
+                f" acknowledged and {self.read[partition]} read"
             )
 
 
@@ -118,7 +122,7 @@ class NumberProducer:
     async def _insist(self, partition: int, batch: bytes) -> int:
         while True:
             try:
-                return (await self._client.produce(TOPIC, partition, batch)).base_offset
+                return (await self._client.produce(self._ledger.topic, partition, batch)).base_offset
             except (OSError, KafkaError) as error:
                 await self._ledger.bear(error)
 
@@ -147,7 +151,7 @@ class NumberReader:
                 for partition in range(self._ledger.partitions):
                     group.create_task(self._read(partition))
             for partition in range(self._ledger.partitions):
-                end = await self._client.list_offset(TOPIC, partition, LATEST)
+                end = await self._client.list_offset(self._ledger.topic, partition, LATEST)
                 self._ledger.check_end(partition, end.offset)
 
     async def _read(self, partition: int) -> None:
@@ -162,12 +166,13 @@ class NumberReader:
 
     async def _read_some(self, partition: int, offset: int) -> int:
         bytes_max = self._chance.choice((1, 1000, 100_000))
-        fetched = await self._client.fetch(TOPIC, partition, offset, max_bytes=bytes_max)
-        if fetched.high_watermark < self._ledger.read[partition]:
-            raise Violation(f"{TOPIC}-{partition}: what was read is above the high watermark {fetched.high_watermark}")
+        topic = self._ledger.topic
+        fetched = await self._client.fetch(topic, partition, offset, max_bytes=bytes_max)
+        if fetched.high_watermark < self._ledger.read[partition] and not self._ledger.is_replicated:
+            raise Violation(f"{topic}-{partition}: what was read is above the high watermark {fetched.high_watermark}")
         for header, batch in iterate_batches(fetched.records):
             if checksum(batch, 0, len(batch)) != header.crc:
-                raise Violation(f"{TOPIC}-{partition}: the batch at {header.base_offset} does not match its checksum")
+                raise Violation(f"{topic}-{partition}: the batch at {header.base_offset} does not match its checksum")
             for record in iterate_records(batch):
                 if record.offset >= offset:
                     self._ledger.see(partition, offset, record.offset, int((record.key or b"-1").decode()))

@@ -1,0 +1,104 @@
+"""The logs of a host as they lie on its simulated disk: read past all faults, whether a process runs there or not."""
+
+from typing import NamedTuple
+
+from moldau.records.header import HEADER_BYTES, read_header
+from moldau.testing.disk import SimulatedDisk
+from moldau.testing.platter import Folder, Inode
+
+
+class Batch(NamedTuple):
+    """One record batch: equal only if its place, its epoch and its bytes are."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class LogOnDisk:
+    """The batches of one partition on one host, read on from where it was read before if nothing was replaced."""
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self.batches: list[Batch] = []
+        self.rereads = 0  # how often what was read before was no longer there
+        self._disk, self._path = disk, path
+        self._segment = ""  # the last one read
+        self._position = 0  # after the last batch read
+        self._last_position = 0  # of that batch
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else _base_offset(self._segment)
+
+    @property
+    def start_offset(self) -> int:
+        return self.batches[0].base_offset if self.batches else _base_offset(self._segment)
+
+    def refresh(self) -> bool:
+        """Read what is new; says whether anything read before is gone or replaced."""
+        segments = self._segments()
+        names = sorted(segments)
+        if self._is_unchanged(segments, names):
+            return False
+        is_replaced = bool(self.batches) and not self._still_stands(segments)
+        if is_replaced or not self.batches:
+            self.rereads += is_replaced
+            self.batches.clear()
+            self._segment, self._position = "", 0
+        for name in names:
+            if name >= self._segment:
+                self._read(name, segments[name].content)
+        self._drop_removed(names)
+        return is_replaced
+
+    def _segments(self) -> dict[str, Inode]:
+        folder = self._disk.node(self._path)
+        if not isinstance(folder, Folder):
+            return {}
+        return {
+            name: node for name, node in folder.entries.items() if name.endswith(".log") and isinstance(node, Inode)
+        }
+
+    def _is_unchanged(self, segments: dict[str, Inode], names: list[str]) -> bool:
+        """A cheap look: the last segment is the one read last, has the same length and the same last batch."""
+        if not names or names[-1] != self._segment:
+            return not names and not self.batches
+        content = segments[names[-1]].content
+        return len(content) == self._position and self._still_stands(segments)
+
+    def _still_stands(self, segments: dict[str, Inode]) -> bool:
+        inode = segments.get(self._segment)
+        if inode is None or not self.batches:
+            return inode is not None or not self.batches
+        if self._position == 0:  # a fresh segment: nothing of it was read
+            return True
+        return _batch_at(inode.content, self._last_position) == self.batches[-1]
+
+    def _read(self, name: str, content: bytearray) -> None:
+        position = self._position if name == self._segment else 0
+        self._segment, self._position = name, position
+        while (batch := _batch_at(content, position)) is not None:
+            self.batches.append(batch)
+            self._last_position = position
+            position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+            self._position = position
+
+    def _drop_removed(self, names: list[str]) -> None:
+        if names and self.batches and (first := _base_offset(names[0])) > self.batches[0].base_offset:
+            self.batches = [batch for batch in self.batches if batch.base_offset >= first]
+
+
+def _base_offset(segment: str) -> int:
+    return int(segment.removesuffix(".log") or 0)
+
+
+def _batch_at(content: bytearray, position: int) -> Batch | None:
+    """The batch that begins here, None if there is no whole one."""
+    if len(content) < position + HEADER_BYTES:
+        return None
+    length = int.from_bytes(content[position + 8 : position + 12], "big")
+    if length < HEADER_BYTES - 12 or len(content) < position + 12 + length:
+        return None
+    header = read_header(content, position)
+    return Batch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc)

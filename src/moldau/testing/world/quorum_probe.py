@@ -1,0 +1,61 @@
+"""The promises of raft: one leader an epoch, and what is committed stays, in every log that may lead."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from moldau.testing.simulation import Host
+from moldau.testing.workload import Violation
+from moldau.testing.world.committed import CommittedLog
+from moldau.testing.world.insight import Quorum
+from moldau.testing.world.on_disk import LogOnDisk
+from moldau.testing.world.roster import FOLDER
+
+METADATA: Final = "__cluster_metadata-0"
+
+
+class QuorumProbe:
+    """Compares the metadata logs of all nodes with what was ever committed."""
+
+    def __init__(self, tally: Counter[str], hosts: Mapping[str, Host]) -> None:
+        self._tally = tally
+        self._logs = {name: LogOnDisk(host.disk, f"{FOLDER}/{METADATA}") for name, host in hosts.items()}
+        self._committed = CommittedLog(METADATA)
+        self._leaders: dict[int, str] = {}
+        self._last: dict[str, Quorum] = {}
+
+    @property
+    def leader(self) -> str | None:
+        """Who was elected last, alive or not."""
+        return self._leaders[max(self._leaders)] if self._leaders else None
+
+    def begin(self, host: str) -> None:
+        """A new process may begin with a lower high watermark; its epoch is remembered on disk."""
+        last = self._last.get(host)
+        if last is not None:
+            self._last[host] = Quorum(last.epoch, False, 0)
+
+    def look(self, host: str, now: Quorum, *, has_written: bool) -> None:
+        before = self._last.get(host)
+        if now == before and not has_written:
+            return
+        self._last[host] = now
+        log = self._logs[host]
+        if log.refresh():
+            self._tally["metadata truncations"] += 1
+            self._committed.forget(host)
+        if before is not None and now.epoch < before.epoch:
+            raise Violation(f"{host}: quorum epoch {before.epoch} became {now.epoch}")
+        if before is not None and now.high_watermark < before.high_watermark:
+            raise Violation(f"{host}: quorum high watermark {before.high_watermark} became {now.high_watermark}")
+        if now.is_leader:
+            self._lead(host, now, log)
+        self._committed.advance(host, log, now.high_watermark)
+
+    def _lead(self, host: str, now: Quorum, log: LogOnDisk) -> None:
+        leader = self._leaders.setdefault(now.epoch, host)
+        if leader != host:
+            raise Violation(f"{leader} and {host} lead the quorum in epoch {now.epoch}")
+        if len(self._leaders) > self._tally["elections"]:
+            self._tally["elections"] += 1
+            self._committed.require(host, log)

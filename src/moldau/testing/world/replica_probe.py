@@ -1,0 +1,131 @@
+"""The promises of replication: what any leader holds for committed is on every replica in sync, unchanged."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from moldau.testing.simulation import Host
+from moldau.testing.workload import Violation
+from moldau.testing.world.committed import CommittedLog
+from moldau.testing.world.image_probe import Changed, ImageProbe
+from moldau.testing.world.insight import Replica
+from moldau.testing.world.on_disk import LogOnDisk
+from moldau.testing.world.roster import FOLDER, Roster
+
+
+class ReplicaProbe:
+    """Compares the copies of every partition on all hosts with what any presumed leader served as committed."""
+
+    def __init__(self, tally: Counter[str], roster: Roster, hosts: Mapping[str, Host], images: ImageProbe) -> None:
+        self._tally, self._roster, self._hosts, self._images = tally, roster, hosts, images
+        self._ids = {seat.host: seat.node_id for seat in roster.seats}
+        self._names = {seat.node_id: seat.host for seat in roster.seats}
+        self._committed: dict[str, CommittedLog] = {}
+        self._logs: dict[tuple[str, str], LogOnDisk] = {}
+        self._last: dict[tuple[str, str], Replica] = {}
+        self._boots = {name: host.disk.boots for name, host in hosts.items()}
+        self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch then
+
+    def begin(self, host: str) -> None:
+        for where in [where for where in self._last if where[0] == host]:
+            del self._last[where]
+        for (name, _), log in self._logs.items():
+            if name == host:
+                self._refresh(host, log, "")
+
+    def is_doubtful(self, host: str) -> bool:
+        """Whether it lost power and the cluster has not heard of it: until then its copies count for nothing."""
+        boots = self._hosts[host].disk.boots
+        if boots != self._boots[host]:
+            self._boots[host] = boots
+            self._doubtful[host] = self._broker_epoch(host)
+        if host in self._doubtful and self._broker_epoch(host) != self._doubtful[host]:
+            del self._doubtful[host]
+        return host in self._doubtful
+
+    def look(self, host: str, replicas: Iterable[Replica], *, has_written: bool) -> None:
+        for replica in replicas:
+            where = (host, replica.folder)
+            before = self._last.get(where)
+            if before == replica and not has_written:
+                continue
+            self._last[where] = replica
+            if self._log(host, replica.folder).refresh():
+                self._tally["truncations"] += 1
+                self._of(replica.folder).forget(host)
+                self._check_member(host, replica.folder)
+            if replica.is_leader:
+                self._lead(host, before, replica)
+
+    def take(self, changed: Sequence[Changed]) -> None:
+        """The ISR is another one: all of it must have what is committed."""
+        for folder, _ in changed:
+            self._check_isr(folder)
+
+    def compare(self, folder: str, hosts: Sequence[str]) -> None:
+        """All copies are the same, byte for byte."""
+        first, *others = hosts
+        for host in hosts:
+            self._log(host, folder).refresh()
+        whole = self._log(first, folder)
+        for other in others:
+            copy = self._log(other, folder)
+            start = max(whole.start_offset, copy.start_offset)
+            if _from(whole, start) != _from(copy, start):
+                raise Violation(
+                    f"{folder}: {first} ends at {whole.end_offset}, {other} at {copy.end_offset}, or differ"
+                )
+
+    def describe(self) -> Iterator[str]:
+        for (host, folder), replica in sorted(self._last.items()):
+            yield f"{host} {folder}: {replica}"
+
+    def _lead(self, host: str, before: Replica | None, now: Replica) -> None:
+        is_same = before is not None and before.is_leader and before.leader_epoch == now.leader_epoch
+        if is_same and before is not None and now.high_watermark < before.high_watermark:
+            seen = f"{before.high_watermark} became {now.high_watermark}"
+            raise Violation(f"{now.folder}: the high watermark of the leader {host} went back: {seen}")
+        if not is_same or before is None or now.high_watermark == before.high_watermark:
+            return
+        if len(now.isr) < self._roster.min_isr:
+            raise Violation(f"{now.folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
+        self._of(now.folder).advance(host, self._log(host, now.folder), now.high_watermark)
+        self._check_isr(now.folder)
+
+    def _check_isr(self, folder: str) -> None:
+        partition = self._images.partition(folder)
+        for member in partition.isr if partition is not None else ():
+            self._check_member(self._names[member], folder)
+
+    def _check_member(self, host: str, folder: str) -> None:
+        """Whoever is in the true ISR has all that any leader served as committed."""
+        partition = self._images.partition(folder)
+        if partition is None or self._ids[host] not in partition.isr or self.is_doubtful(host):
+            return
+        log = self._log(host, folder)
+        self._refresh(host, log, folder)
+        self._of(folder).require(host, log)
+
+    def _refresh(self, host: str, log: LogOnDisk, folder: str) -> None:
+        if log.refresh():
+            self._tally["truncations"] += 1
+            for each in [self._of(folder)] if folder else self._committed.values():
+                each.forget(host)
+
+    def _broker_epoch(self, host: str) -> int:
+        broker = self._images.newest.brokers.get(self._ids[host])
+        return broker.epoch if broker is not None else -1
+
+    def _of(self, folder: str) -> CommittedLog:
+        if folder not in self._committed:
+            self._committed[folder] = CommittedLog(folder)
+        return self._committed[folder]
+
+    def _log(self, host: str, folder: str) -> LogOnDisk:
+        where = (host, folder)
+        if where not in self._logs:
+            self._logs[where] = LogOnDisk(self._hosts[host].disk, f"{FOLDER}/{folder}")
+        return self._logs[where]
+
+
+def _from(log: LogOnDisk, start_offset: int) -> list[object]:
+    return [batch for batch in log.batches if batch.base_offset >= start_offset]

@@ -1,0 +1,154 @@
+"""Who is in a simulated cluster and how it is set up: a swarm's share, drawn from the seed."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.model.ids import Address, DirectoryId, NodeId
+from moldau.storage.folder import DataFolder, FolderIdentity
+from moldau.testing.simulation import Host
+
+FOLDER: Final = "/data"
+CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
+BROKER_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+REPLICAS: Final = 3
+BOTH, BROKER, CONTROLLER = "broker,controller", "broker", "controller"
+
+# Brokers must be three at least, and a quorum of two would be worse than one.
+SHAPES: Final = (
+    (BOTH, BOTH, BOTH),
+    (BOTH, BOTH, BOTH),
+    (BOTH, BOTH, BOTH, BROKER),
+    (CONTROLLER, BROKER, BROKER, BROKER),
+    (BOTH, BOTH, BOTH, BROKER, BROKER),
+    (BOTH, BOTH, BOTH, BOTH, BOTH),
+    (BOTH, BOTH, CONTROLLER, BROKER),
+    (BOTH, CONTROLLER, CONTROLLER, BROKER, BROKER),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One node's place: its id, its host, what it is."""
+
+    node_id: int
+    roles: str
+
+    @property
+    def host(self) -> str:
+        return f"node-{self.node_id}"
+
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.roles
+
+    @property
+    def listeners(self) -> str:
+        names = [f"PLAINTEXT://{self.host}:{BROKER_PORT}"] if self.is_broker else []
+        names += [f"CONTROLLER://{self.host}:{CONTROLLER_PORT}"] if self.is_controller else []
+        return ",".join(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """All seats, with settings that every node shares and settings of the topics."""
+
+    seats: tuple[Seat, ...]
+    settings: Mapping[str, str]
+    topic_settings: Mapping[str, str]
+    partitions: int
+    min_isr: int
+    members: int  # of the consumer group
+    replicas: int = REPLICAS
+    syncs: bool = field(default=False)  # topics are synced before each answer
+
+    @classmethod
+    def draw(cls, chance: random.Random, *, syncs: bool) -> "Roster":
+        shape = chance.choice(SHAPES)
+        seats = tuple(Seat(number, roles) for number, roles in enumerate(shape, 1))
+        min_isr = chance.choice((1, 2, 2, 2))
+        return cls(
+            seats,
+            _node_settings(chance, min_isr),
+            _topic_settings(chance, min_isr, syncs=syncs),
+            partitions=chance.randint(1, 3),
+            min_isr=min_isr,
+            members=chance.randint(1, 3),
+            syncs=syncs,
+        )
+
+    @property
+    def bootstrap(self) -> list[Address]:
+        return [Address(seat.host, BROKER_PORT) for seat in self.seats if seat.is_broker]
+
+    @property
+    def voters(self) -> str:
+        return ",".join(f"{seat.node_id}@{seat.host}:{CONTROLLER_PORT}" for seat in self.seats if seat.is_controller)
+
+    def settings_of(self, seat: Seat) -> dict[str, str]:
+        return {
+            "node.id": str(seat.node_id),
+            "process.roles": seat.roles,
+            "listeners": seat.listeners,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "controller.quorum.voters": self.voters,
+            "log.dirs": FOLDER,
+            "moldau.metrics.listener": "",
+            **self.settings,
+        }
+
+    def describe(self) -> str:
+        shape = " ".join(f"{seat.node_id}:{seat.roles}" for seat in self.seats)
+        return f"{shape}; min ISR {self.min_isr}; {self.partitions} partitions; {dict(self.settings)}"
+
+
+def format_folder(host: Host, seat: Seat) -> None:
+    """As `moldau storage format` would, long ago: no power loss undoes it."""
+    host.disk.prepare_folder(FOLDER)
+    directory = DirectoryId(f"directory-{seat.node_id:06d}".encode())
+    folder = DataFolder.open(host.disk.mount(), FOLDER)
+    folder.format(FolderIdentity(CLUSTER_ID, NodeId(seat.node_id), directory))
+    folder.close()
+    host.disk.prepare_folder(FOLDER)
+
+
+def _node_settings(chance: random.Random, min_isr: int) -> dict[str, str]:
+    session_ms = chance.choice((2_000, 5_000, 9_000))
+    fetch_ms = chance.choice((500, 1_000, 2_000))
+    return {
+        "controller.quorum.election.timeout.ms": str(chance.choice((300, 1_000))),
+        "controller.quorum.fetch.timeout.ms": str(fetch_ms),
+        "controller.quorum.election.backoff.max.ms": str(chance.choice((300, 1_000))),
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // chance.choice((3, 5))),
+        "replica.lag.time.max.ms": str(chance.choice((1_000, 3_000, 10_000))),
+        "replica.fetch.wait.max.ms": str(chance.choice((200, 500))),
+        "replica.fetch.max.bytes": str(chance.choice((1_000, 10_000, 1_048_576))),
+        "metadata.log.max.record.bytes.between.snapshots": str(chance.choice((2_000, 20_000, 20_971_520))),
+        "metadata.log.segment.bytes": str(chance.choice((8_388_608, 1_073_741_824))),
+        "min.insync.replicas": str(min_isr),
+        "offsets.topic.replication.factor": str(REPLICAS),
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.segment.bytes": str(chance.choice((65_536, 104_857_600))),
+        "group.initial.rebalance.delay.ms": "100",
+        "auto.create.topics.enable": "false",
+        "auto.leader.rebalance.enable": chance.choice(("true", "false")),
+        "leader.imbalance.check.interval.seconds": str(chance.choice((5, 300))),
+    }
+
+
+def _topic_settings(chance: random.Random, min_isr: int, *, syncs: bool) -> dict[str, str]:
+    settings = {
+        "segment.bytes": str(chance.choice((16_384, 65_536, 1 << 30))),
+        "index.interval.bytes": str(chance.choice((512, 4096))),
+        "preallocate": chance.choice(("true", "false")),
+        "min.insync.replicas": str(min_isr),
+    }
+    return settings | ({"flush.messages": "1"} if syncs else {})
