@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from moldau.client.connection import Authentication
-from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable, cannot_reach
+from moldau.client.errors import ConnectionLost, NoAnswer, cannot_reach
 from moldau.client.link import Link
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
@@ -118,13 +118,10 @@ class Peers:
             route.opening.add_done_callback(lambda done: _opened(route, done))
         # Others may wait for the same connection: one who stops waiting must not stop it.
         patience_s = max(0.0, deadline_ms - self._clock.monotonic_ms()) / 1000
-        try:
-            async with asyncio.timeout(patience_s):
-                return await asyncio.shield(route.opening)
-        except Unreachable:
-            raise
-        except TimeoutError:
-            raise NoAnswer(f"no connection to {address} in time", was_sent=False) from None
+        done, _ = await asyncio.wait([route.opening], timeout=patience_s)
+        if not done:
+            raise NoAnswer(f"no connection to {address} in time", was_sent=False)
+        return done.pop().result()
 
     def _route(self, address: Address, purpose: str) -> _Route:
         """The route, which is now the one used last."""

@@ -19,7 +19,7 @@ class Publishing:
         self._newest = MetadataImage()
         self._delta = MetadataDelta()
         self._task: asyncio.Task[None] | None = None
-        self._waits: list[tuple[int, asyncio.Future[None]]] = []
+        self._waits: list[tuple[Callable[[MetadataImage], bool], asyncio.Future[None]]] = []
 
     def committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """The metadata driver's news."""
@@ -30,10 +30,22 @@ class Publishing:
 
     async def caught_up(self) -> None:
         """Until everything committed so far is in effect here."""
+        wanted = self._newest.offset
         if self.image is not self._newest:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waits.append((self._newest.offset, done))
-            await done
+            await self.until(lambda image: image.offset >= wanted)
+
+    async def until(self, is_so: Callable[[MetadataImage], bool], timeout_ms: float | None = None) -> bool:
+        """Until an image is in effect here of which this is true; False if that takes longer than it may."""
+        if is_so(self.image):
+            return True
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits.append((is_so, done))
+        seconds = None if timeout_ms is None else timeout_ms / 1000
+        try:
+            await asyncio.wait([done], timeout=seconds)
+            return done.done()
+        finally:
+            done.cancel()
 
     async def _catch_up(self) -> None:
         try:
@@ -42,20 +54,21 @@ class Publishing:
                 self._delta = MetadataDelta()
                 await self._follow(image, delta)
                 self.image = image
-                self._release(image.offset)
+                self._release()
         except Exception as error:
             self._on_failure(error)
         finally:
             self._task = None
 
-    def _release(self, offset: int) -> None:
-        still: list[tuple[int, asyncio.Future[None]]] = []
-        for wanted, done in self._waits:
-            if wanted > offset:
-                still.append((wanted, done))
-            elif not done.done():
+    def _release(self) -> None:
+        waits, self._waits = self._waits, []
+        for is_so, done in waits:
+            if done.done():  # whoever waited has gone
+                continue
+            if is_so(self.image):
                 done.set_result(None)
-        self._waits = still
+            else:
+                self._waits.append((is_so, done))
 
     async def close(self) -> None:
         if self._task is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from moldau.broker.context import OwnContext, RequestContext
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import (
@@ -10,9 +11,14 @@ from moldau.model.errors import (
     InvalidTopic,
     KafkaError,
     LeaderNotAvailable,
+    NotController,
     PolicyViolation,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from moldau.model.units import SECOND_MS
+from moldau.wire.framing import RequestHeader
+from moldau.wire.messages import CreateTopicsRequest
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -22,6 +28,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 TOPIC_ID_BYTES: Final = 16
 AUTO_CREATED_AT_ONCE_MAX: Final = 1000
 PLACEMENT_STARTS: Final = 1 << 16
+CREATE_TOPICS: Final = (19, 7)  # the API and the version in which brokers use it among themselves
+SEEN_MS_MAX: Final = 5 * SECOND_MS  # from its creation until a topic is known here
 
 
 def is_internal(topic: str) -> bool:
@@ -45,6 +53,34 @@ async def create_topics(
     return created
 
 
+async def request_topics(
+    broker: "Broker", wanted: Sequence[NewTopic], context: RequestContext | None = None
+) -> list[TopicCreated]:
+    """Have topics created by the active controller, for a client or for this broker itself, and wait to see them."""
+    if broker.controller.is_here:
+        return await create_topics(broker, wanted)
+    asker = context or OwnContext(broker, RequestHeader(*CREATE_TOPICS, 0))
+    request = CreateTopicsRequest(topics=[_asked(topic) for topic in wanted], timeout_ms=SEEN_MS_MAX)
+    answer = await broker.controller.forward(request, asker, version=CREATE_TOPICS[1])
+    created = [TopicCreated(each.name, ErrorCode(each.error_code), each.error_message) for each in answer.topics]
+    await _seen(broker, [each.name for each in created if each.error is ErrorCode.NONE])
+    return created
+
+
+def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
+    )
+
+
+async def _seen(broker: "Broker", names: Sequence[str]) -> None:
+    if not await broker.publishing.until(lambda image: all(name in image.topics for name in names), SEEN_MS_MAX):
+        raise RequestTimedOut("The topics are created, but not known here yet.")
+
+
 def check_room(broker: "Broker", more_partitions: int) -> None:
     """Each partition is an open file, and there must be some left for connections."""
     if len(broker.partitions) + more_partitions > broker.partitions_max:
@@ -54,7 +90,7 @@ def check_room(broker: "Broker", more_partitions: int) -> None:
         )
 
 
-async def auto_create(broker: "Broker", names: Sequence[str]) -> dict[str, KafkaError]:
+async def auto_create(broker: "Broker", names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
     """Create topics that a client asked about; the errors of those that could not be."""
     wanted = [
         new_offsets_topic(broker) if name == OFFSETS_TOPIC else NewTopic(name)
@@ -62,7 +98,9 @@ async def auto_create(broker: "Broker", names: Sequence[str]) -> dict[str, Kafka
         if name != METADATA_TOPIC
     ]
     try:
-        created = await create_topics(broker, wanted)
+        created = await request_topics(broker, wanted, context)
+    except (NotController, RequestTimedOut) as error:  # the client asks again
+        return {each.name: LeaderNotAvailable(error.message) for each in wanted}
     except KafkaError as error:  # concerns these topics alone, not the others that were asked about
         return {each.name: error for each in wanted}
     refused: dict[str, KafkaError] = {}

@@ -22,7 +22,7 @@ from moldau.wire.messages import EnvelopeRequest
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
-ASK_MS: Final = 30 * SECOND_MS
+ASK_MS: Final = 20 * SECOND_MS  # less than the patience of most clients, so that they hear what is wrong
 RETRY_FIRST_MS: Final = 10.0
 RETRY_LONGEST_MS: Final = 200.0
 CONTROLLER: Final = "controller"  # the connection for what brokers ask on their own behalf
@@ -83,9 +83,13 @@ class ControllerLink:
         except KafkaError as error:
             return api.refuse(request, error, api.newest)
 
-    async def forward(self, request: Any, context: RequestContext) -> Any:
-        """What the active controller answers to this client. Raises what kept it from answering."""
-        header = RequestHeader(request.API_KEY, context.api_version, context.correlation_id, context.client_id)
+    async def forward(self, request: Any, context: RequestContext, *, version: int | None = None) -> Any:
+        """What the active controller answers to this client. Raises what kept it from answering.
+
+        `version` is for requests that the client did not make itself.
+        """
+        version = context.api_version if version is None else version
+        header = RequestHeader(request.API_KEY, version, context.correlation_id, context.client_id)
         pieces = frame_request(header, request)  # before anything is awaited: what it refers to is lent
         envelope = EnvelopeRequest(
             request_data=in_one_buffer(pieces),
@@ -96,8 +100,8 @@ class ControllerLink:
         if answer.error_code != ErrorCode.NONE:
             raise _told(answer.error_code)
         frame = memoryview(answer.response_data)
-        _, position = parse_response_header(request.API_KEY, context.api_version, frame)
-        response, _ = response_decoder(request.API_KEY, context.api_version)(frame, position)
+        _, position = parse_response_header(request.API_KEY, version, frame)
+        response, _ = response_decoder(request.API_KEY, version)(frame, position)
         return response
 
 

@@ -9,7 +9,7 @@ from moldau.broker.groups.lag import LagWatch
 from moldau.broker.groups.loading import Loading
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic, partition_for
 from moldau.broker.groups.shard import Shard
-from moldau.broker.topics import create_topics
+from moldau.broker.topics import request_topics
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
@@ -72,7 +72,7 @@ class Groups:
     async def _create_topic(self) -> str | None:
         """Why it could not be created, or None."""
         try:
-            (created,) = await create_topics(self._broker, [new_offsets_topic(self._broker)])
+            (created,) = await request_topics(self._broker, [new_offsets_topic(self._broker)])
             if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return None
             words = f"The offsets topic cannot be created: {created.message}"

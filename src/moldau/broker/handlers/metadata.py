@@ -106,7 +106,7 @@ async def _create_missing(request: MetadataRequest, context: RequestContext) -> 
         if context.is_allowed(Operation.CREATE, CLUSTER)
         or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
     ]
-    return await auto_create(broker, allowed) if allowed else {}
+    return await auto_create(broker, allowed, context) if allowed else {}
 
 
 def _answer(

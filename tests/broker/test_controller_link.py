@@ -1,0 +1,177 @@
+"""A broker that is not the active controller asks the one that is, finds the next, and passes on for its clients."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from broker_scene import FRAME_BYTES_MAX, Talker
+
+from moldau.broker.controllers import link
+from moldau.model.errors import ErrorCode, NotController, RequestTimedOut
+from moldau.model.ids import Address
+from moldau.model.ports import Ports
+from moldau.node.configuration import load_configuration
+from moldau.node.node import Node
+from moldau.testing.simulation import Simulation
+from moldau.wire import messages as m
+
+
+@dataclass
+class Stand:
+    """Node b believes what it is told: that a, or nobody, is its active controller."""
+
+    simulation: Simulation
+    a: Node
+    b: Node
+
+    def point_b_at(self, address: Address | None) -> None:
+        metadata: Any = type(self.b.broker.metadata)
+        stand_in = type("Elsewhere", (metadata,), {"is_active": False, "controller_address": address})
+        self.b.broker.metadata.__class__ = stand_in
+
+    async def talk_to_b(self) -> Talker:
+        talker = Talker()
+        await self.simulation.network.host("client").connect(Address("b", 9092), talker, FRAME_BYTES_MAX)
+        return talker
+
+
+def on_two(script: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
+    async def start(simulation: Simulation, name: str) -> Node:
+        async def program(ports: Ports) -> Node:
+            overrides = [
+                f"listeners=PLAINTEXT://{name}:9092,CONTROLLER://{name}:9093",
+                "controller.listener.names=CONTROLLER",
+                "moldau.metrics.listener=",
+                "log.dirs=/data",
+            ]
+            node = Node(load_configuration(overrides=overrides), ports, on_failure=simulation.fail)
+            await node.start()
+            return node
+
+        return await simulation.host(name).start(program)  # type: ignore[no-any-return]
+
+    async def play(simulation: Simulation) -> None:
+        stand = Stand(simulation, await start(simulation, "a"), await start(simulation, "b"))
+        stand.point_b_at(Address("a", 9093))
+        await script(stand)
+        for name in ("a", "b"):
+            if simulation.host(name).is_up:
+                await simulation.host(name).stop()
+
+    Simulation(seed=1).run(play)
+
+
+def creation(name: str) -> m.CreateTopicsRequest:
+    topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+    return m.CreateTopicsRequest(topics=[topic])
+
+
+def test_what_a_client_asks_of_the_controller_is_passed_on_and_answered_by_it() -> None:
+    async def script(stand: Stand) -> None:
+        talker = await stand.talk_to_b()
+        for version in range(2, 8):
+            answer = await talker.ask(version, creation(f"t{version}"))
+            assert [(each.name, each.error_code) for each in answer.topics] == [(f"t{version}", 0)]
+        assert answer.topics[0].num_partitions == 2
+        again = await talker.ask(7, creation("t2"))
+        assert again.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert again.topics[0].error_message
+        assert len(stand.a.broker.image.topics) == 6
+        assert not stand.b.broker.image.topics
+
+    on_two(script)
+
+
+def test_a_controller_that_is_not_active_says_so_and_passes_nothing_on() -> None:
+    async def script(stand: Stand) -> None:
+        talker = Talker()
+        await stand.simulation.network.host("client").connect(Address("b", 9093), talker, FRAME_BYTES_MAX)
+        refused = m.EnvelopeRequest(
+            request_data=b"\0\x13\0\x07\0\0\0\0\xff\xff\0\x01\0\0\0\0\0\0", client_host_address=b""
+        )
+        answer = await talker.ask(0, refused)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+
+    on_two(script)
+
+
+def test_an_answer_is_waited_for_until_somebody_leads() -> None:
+    async def script(stand: Stand) -> None:
+        stand.point_b_at(None)
+        talker = await stand.talk_to_b()
+        answering = talker.begin(7, creation("t"))
+        await asyncio.sleep(3)
+        assert not answering.done()
+        stand.point_b_at(Address("b", 9093))  # which says that it is not the one
+        await asyncio.sleep(3)
+        assert not answering.done()
+        stand.point_b_at(Address("a", 9093))
+        began_s = stand.simulation.now_s
+        assert (await answering).topics[0].error_code == 0
+        assert stand.simulation.now_s - began_s < 0.5
+
+    on_two(script)
+
+
+def test_a_client_hears_in_time_that_nobody_leads() -> None:
+    async def script(stand: Stand) -> None:
+        stand.point_b_at(Address("nowhere", 1))
+        talker = await stand.talk_to_b()
+        began_s = stand.simulation.now_s
+        answer = await talker.ask(7, creation("t"))
+        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert stand.simulation.now_s - began_s < link.ASK_MS / 1000 + 0.1
+        with pytest.raises(RequestTimedOut, match="did not answer in time"):
+            await stand.b.broker.controller.ask(m.AllocateProducerIdsRequest(), timeout_ms=100)
+
+    on_two(script)
+
+
+def test_a_controller_that_loses_its_office_while_it_decides_is_asked_no_longer() -> None:
+    async def script(stand: Stand) -> None:
+        refusals = 3
+
+        async def write(decide: Any) -> Any:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                raise NotController
+            return await original(decide)
+
+        metadata: Any = stand.a.broker.metadata
+        original, metadata.write = metadata.write, write
+        talker = await stand.talk_to_b()
+        answer = await talker.ask(7, creation("t"))
+        assert (answer.topics[0].error_code, refusals) == (0, 0)
+
+    on_two(script)
+
+
+def test_what_a_broker_asks_for_itself_is_answered_by_the_controller_wherever_it_is() -> None:
+    async def script(stand: Stand) -> None:
+        epoch = stand.a.broker.image.brokers[1].epoch
+        request = m.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
+        here = await stand.a.broker.controller.ask(request)
+        there = await stand.b.broker.controller.ask(request)
+        assert there.producer_id_start == here.producer_id_start + here.producer_id_len
+        assert await stand.b.broker.producer_ids.next() == there.producer_id_start + there.producer_id_len
+        stale = await stand.b.broker.controller.ask(m.AllocateProducerIdsRequest(broker_id=1, broker_epoch=-1))
+        assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+    on_two(script)
+
+
+def test_a_topic_that_is_made_by_asking_for_it_is_made_by_the_controller() -> None:
+    async def script(stand: Stand) -> None:
+        talker = await stand.talk_to_b()
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequest.MetadataRequestTopic(name="t")], allow_auto_topic_creation=True
+        )
+        answer = await talker.ask(12, request)
+        # The two are no cluster, so b does not come to see the topic.
+        assert answer.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert "t" in stand.a.broker.image.topics
+
+    on_two(script)
