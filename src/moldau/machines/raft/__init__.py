@@ -58,11 +58,20 @@ from moldau.machines.raft.events import (
     VoteRequested,
     VotersChanged,
 )
-from moldau.machines.raft.log_view import LogView, OffsetAndEpoch
+from moldau.machines.raft.log_view import Diverged, LogView, OffsetAndEpoch, Superseded
 from moldau.machines.raft.machine import RaftMachine
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import QuorumSettings
-from moldau.machines.raft.voters import BOOTSTRAP_OFFSET, NO_DIRECTORY, Endpoints, ReplicaKey, Voter, VotersAt, VoterSet
+from moldau.machines.raft.voters import (
+    BOOTSTRAP_OFFSET,
+    NO_DIRECTORY,
+    Endpoints,
+    ReplicaKey,
+    Voter,
+    VoterHistory,
+    VotersAt,
+    VoterSet,
+)
 
 __all__ = [
     "BOOTSTRAP_OFFSET",
@@ -81,6 +90,7 @@ __all__ = [
     "BecomeFollower",
     "BecomeLeader",
     "BeginQuorumRequested",
+    "Diverged",
     "Effect",
     "ElectionState",
     "EndQuorumRequested",
@@ -122,6 +132,7 @@ __all__ = [
     "ServeSnapshot",
     "SnapshotLoaded",
     "Started",
+    "Superseded",
     "Ticket",
     "TimedOut",
     "TruncateLog",
@@ -130,6 +141,7 @@ __all__ = [
     "VoteAnswered",
     "VoteRequested",
     "Voter",
+    "VoterHistory",
     "VoterSet",
     "VotersAt",
     "VotersChanged",

@@ -1,8 +1,8 @@
 """What the raft machine wants done.
 
-The driver carries out the effects of a step in their order, and all that touch the disk (persist, append, truncate)
-before it takes the next step: the machine reads the log through its `LogView` and must find it as it wanted it. Sends
-and answers only leave in that order; nobody waits for what they bring.
+The driver carries out the effects of a step in their order, and all that touch the disk (persist, append, truncate,
+load) before it takes the next step: the machine reads the log through its `LogView` and must find it as it wanted it.
+Sends and answers only leave in that order; nobody waits for what they bring.
 """
 
 from dataclasses import dataclass
@@ -242,7 +242,7 @@ class AnswerVoterChange:
     leadership: Leadership
 
 
-# To the rest of this node ----------------------------------------------------------------------------------------------------
+# To the rest of this node --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class VotersChanged:
     voters: VoterSet
 
 
-# Requests of other nodes ----------------------------------------------------------------------------------------------------
+# Requests of other nodes ---------------------------------------------------------------------------------------------
 # The driver has checked the cluster id and that it is about the metadata partition.
 
 
@@ -165,7 +165,7 @@ class UpdateVoterRequested:
     voter: Voter
 
 
-# Answers of other nodes ----------------------------------------------------------------------------------------------------
+# Answers of other nodes ----------------------------------------------------------------------------------------------
 # Each carries the request that it answers, as the effect was. `leadership` is what the answer says of the leader, with
 # its endpoints where the answer has them. A top-level error is given as `error` too.
 

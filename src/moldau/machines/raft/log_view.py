@@ -36,3 +36,38 @@ class LogView(Protocol):
     def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
         """The largest epoch of the log that is not above this one, and where it ends. The log's end offset for its last
         epoch and all later ones; `start_offset` with the epoch that leads there, when all epochs are above."""
+
+
+class Diverged(NamedTuple):
+    """The replica has records that are not in this log: those after the common end."""
+
+    end: OffsetAndEpoch
+
+
+class Superseded(NamedTuple):
+    """What the replica wants next is not in this log any more: it needs a snapshot."""
+
+    snapshot: OffsetAndEpoch
+
+
+def compare(log: LogView, offset: int, last_epoch: int) -> Diverged | Superseded | None:
+    """How a replica's log that ends at `offset` with `last_epoch` relates to this one; None if it is a prefix of it."""
+    if offset == 0 and log.start_offset == 0:
+        return None
+    earliest, latest = log.earliest_snapshot, log.latest_snapshot
+    if earliest is not None and latest is not None and _is_before(log.start_offset, earliest, offset, last_epoch):
+        return Superseded(latest)
+    end = log.end_of_epoch(last_epoch)
+    return None if end.epoch == last_epoch and offset <= end.offset else Diverged(end)
+
+
+def _is_before(start_offset: int, earliest: OffsetAndEpoch, offset: int, last_epoch: int) -> bool:
+    if offset < start_offset or last_epoch < earliest.epoch:
+        return True
+    return offset == start_offset != 0 and offset == earliest.offset and last_epoch != earliest.epoch
+
+
+def truncation_point(log: LogView, end: OffsetAndEpoch) -> int:
+    """Where a log has to be cut whose leader says that its own epoch ends there."""
+    mine = log.end_of_epoch(end.epoch)
+    return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

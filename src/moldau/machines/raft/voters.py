@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.machines.raft.settings import VOTER_SETS_KEPT
 from moldau.model.ids import Address, NodeId
 
 NO_DIRECTORY: Final = bytes(16)
@@ -94,3 +95,46 @@ class VotersAt:
 
     offset: int
     voters: VoterSet
+
+
+class VoterHistory:
+    """The sets along the log. The latest decides; one that is cut off the log never was."""
+
+    def __init__(self, static_voters: VoterSet) -> None:
+        self._static = static_voters
+        self._entries: list[VotersAt] = []
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the voters are written down (kraft.version 1), and so may change."""
+        return bool(self._entries)
+
+    @property
+    def voters(self) -> VoterSet:
+        return self._entries[-1].voters if self._entries else self._static
+
+    @property
+    def offset(self) -> int:
+        """Where the latest set stands in the log; BOOTSTRAP_OFFSET if nowhere."""
+        return self._entries[-1].offset if self._entries else BOOTSTRAP_OFFSET
+
+    def at(self, end_offset: int) -> VoterSet | None:
+        """The latest set below an offset."""
+        return next((entry.voters for entry in reversed(self._entries) if entry.offset < end_offset), None)
+
+    def add(self, offset: int, voters: VoterSet) -> None:
+        self.truncate(offset)
+        self._entries.append(VotersAt(offset, voters))
+
+    def truncate(self, end_offset: int) -> None:
+        while self._entries and self._entries[-1].offset >= end_offset:
+            self._entries.pop()
+
+    def restart(self, offset: int, voters: VoterSet | None) -> None:
+        """A snapshot has taken the place of the log."""
+        self._entries = [VotersAt(offset, voters)] if voters is not None else []
+
+    def forget(self, high_watermark: int) -> None:
+        """What no truncation and no snapshot will want any more: of the committed sets only the latest are kept."""
+        while len(self._entries) > VOTER_SETS_KEPT and self._entries[1].offset < high_watermark:
+            del self._entries[0]
