@@ -1,0 +1,401 @@
+"""What a leader counts: high watermark, who is in sync, and what it asks the controller for."""
+
+from timeit import repeat
+
+import pytest
+
+from moldau.machines.replication import NOT_ELIGIBLE, LeaderMachine, ProposeIsr
+from moldau.model.errors import ErrorCode, NotLeaderOrFollower, OffsetOutOfRange
+
+LAG_MAX_MS = 1_000.0
+EPOCHS = {1: 11, 2: 12, 3: 13, 4: 14}
+
+
+def leader(
+    *,
+    replicas: tuple[int, ...] = (1, 2, 3),
+    isr: tuple[int, ...] = (1, 2, 3),
+    min_isr: int = 2,
+    end_offset: int = 0,
+    high_watermark: int = 0,
+    broker_epochs: dict[int, int] | None = None,
+) -> LeaderMachine:
+    epochs = EPOCHS if broker_epochs is None else broker_epochs
+    return LeaderMachine(
+        1,
+        leader_epoch=5,
+        partition_epoch=7,
+        replicas=replicas,
+        isr=isr,
+        end_offset=end_offset,
+        high_watermark=high_watermark,
+        min_isr=min_isr,
+        lag_max_ms=LAG_MAX_MS,
+        broker_epoch_of=lambda broker: epochs.get(broker, NOT_ELIGIBLE),
+        now_ms=0.0,
+    )
+
+
+def append(machine: LeaderMachine, end_offset: int, now_ms: float = 0.0) -> None:
+    machine.appended(end_offset, end_offset, now_ms)
+
+
+def fetch(machine: LeaderMachine, replica: int, offset: int, now_ms: float = 0.0) -> ProposeIsr | None:
+    return machine.follower_fetched(replica, EPOCHS[replica], offset, now_ms)
+
+
+# ── High watermark ──
+
+
+@pytest.mark.proves("H1")
+def test_what_every_member_of_the_isr_has_is_committed() -> None:
+    machine = leader()
+    append(machine, 10)
+    assert fetch(machine, 2, 10) is None
+    assert machine.high_watermark == 0
+    assert fetch(machine, 3, 4) is None
+    assert machine.high_watermark == 4
+    fetch(machine, 3, 10)
+    assert machine.high_watermark == 10
+
+
+@pytest.mark.proves("H1")
+def test_a_follower_that_has_not_fetched_in_this_epoch_has_nothing_that_counts() -> None:
+    machine = leader(end_offset=10, high_watermark=3)
+    fetch(machine, 2, 10)
+    assert machine.high_watermark == 3
+
+
+def test_a_leader_that_is_alone_in_sync_commits_by_itself() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    append(machine, 10)
+    assert machine.high_watermark == 10
+
+
+def test_a_copy_that_is_not_on_disk_does_not_count_where_the_topic_asks_for_that() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    machine.appended(10, 4, 0.0)
+    assert machine.high_watermark == 4
+    machine.appended(10, 10, 0.0)
+    assert machine.high_watermark == 10
+
+
+@pytest.mark.proves("H2")
+def test_nothing_is_committed_while_too_few_are_in_sync() -> None:
+    machine = leader(isr=(1,))
+    append(machine, 10)
+    assert machine.is_under_min_isr
+    assert machine.high_watermark == 0
+    machine.image_changed(8, (1, 2, 3), (1, 2), 0.0)
+    fetch(machine, 2, 10)
+    assert not machine.is_under_min_isr
+    assert machine.high_watermark == 10
+
+
+def test_a_partition_with_fewer_replicas_than_must_be_in_sync_needs_all_of_them() -> None:
+    assert not leader(replicas=(1, 2), isr=(1, 2), min_isr=3).is_under_min_isr
+    assert leader(replicas=(1, 2), isr=(1,), min_isr=3).is_under_min_isr
+
+
+def test_a_smaller_demand_commits_what_waited_for_more() -> None:
+    machine = leader(isr=(1, 2), min_isr=3)
+    append(machine, 10)
+    fetch(machine, 2, 10)
+    assert machine.high_watermark == 0
+    machine.min_isr_changed(2, 0.0)
+    assert machine.high_watermark == 10
+
+
+def test_the_high_watermark_stays_when_a_follower_seems_to_go_back() -> None:
+    machine = leader()
+    append(machine, 10)
+    for replica in (2, 3):
+        fetch(machine, replica, 10)
+    fetch(machine, 2, 5)
+    append(machine, 12)
+    assert machine.high_watermark == 10
+
+
+def test_what_could_not_be_written_was_never_there() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    append(machine, 10)
+    machine.taken_back(7)
+    assert (machine.end_offset, machine.high_watermark) == (7, 7)
+
+
+def test_what_was_there_before_the_epoch_is_known_to_be_committed_only_when_all_have_it() -> None:
+    machine = leader(end_offset=10, high_watermark=3)
+    assert not machine.has_reached_epoch_start
+    for replica in (2, 3):
+        fetch(machine, replica, 10)
+    assert machine.has_reached_epoch_start
+
+
+# ── Who may fetch ──
+
+
+def test_a_broker_that_is_no_replica_is_refused() -> None:
+    with pytest.raises(NotLeaderOrFollower):
+        leader().follower_fetched(4, 14, 0, 0.0)
+
+
+def test_a_fetch_of_an_earlier_life_of_the_broker_is_refused() -> None:
+    machine = leader()
+    append(machine, 10)
+    machine.follower_fetched(2, 20, 3, 0.0)
+    with pytest.raises(NotLeaderOrFollower):
+        machine.follower_fetched(2, 19, 10, 0.0)
+    assert machine.followers[2].end_offset == 3
+
+
+def test_a_fetch_beyond_the_end_says_nothing() -> None:
+    machine = leader()
+    with pytest.raises(OffsetOutOfRange):
+        fetch(machine, 2, 1)
+    assert machine.followers[2].end_offset == -1
+
+
+# ── The ISR grows ──
+
+
+@pytest.mark.proves("H1")
+def test_a_follower_that_has_all_that_is_committed_is_proposed_with_its_broker_epoch() -> None:
+    machine = leader(isr=(1, 2))
+    append(machine, 10)
+    fetch(machine, 2, 10)
+    assert fetch(machine, 3, 9) is None
+    proposal = fetch(machine, 3, 10)
+    assert proposal is not None
+    assert (proposal.isr, proposal.broker_epochs) == ((1, 2, 3), (11, 12, 13))
+    assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 7)
+
+
+def test_a_follower_without_all_that_was_there_when_the_epoch_began_is_not_proposed() -> None:
+    machine = leader(isr=(1, 2), end_offset=10, high_watermark=3)
+    assert fetch(machine, 3, 9) is None
+    assert fetch(machine, 3, 10) is not None
+
+
+def test_who_was_proposed_is_counted_from_then_on() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    assert fetch(machine, 2, 0) is not None
+    append(machine, 10)
+    assert machine.high_watermark == 0
+    fetch(machine, 2, 8)
+    assert machine.high_watermark == 8
+
+
+def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    first = fetch(machine, 2, 0)
+    assert first is not None
+    assert fetch(machine, 3, 0) is None
+    second = machine.isr_answered(first, 8, (1, 2), 0.0)
+    assert second is not None
+    assert (second.isr, second.partition_epoch) == ((1, 2, 3), 8)
+
+
+def test_a_broker_that_is_fenced_or_was_registered_anew_is_not_proposed() -> None:
+    epochs = {1: 11, 2: 12}
+    machine = leader(isr=(1, 2), broker_epochs=epochs)
+    assert fetch(machine, 3, 0) is None
+    epochs[3] = 99
+    assert fetch(machine, 3, 0) is None
+    epochs[3] = EPOCHS[3]
+    assert machine.ticked(0.0) is not None
+
+
+def test_under_a_steady_load_a_follower_that_keeps_up_is_waited_for_and_joins() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    proposal, fetched = None, 0
+    for turn in range(1, 6):
+        append(machine, turn * 10, float(turn))  # there is always something new when it asks
+        proposal = proposal or fetch(machine, 2, fetched, float(turn))
+        fetched = turn * 10
+    assert proposal is not None
+    assert proposal.isr == (1, 2)
+
+
+def test_a_follower_that_would_have_joined_and_fell_silent_is_not_waited_for_any_longer() -> None:
+    machine = leader(isr=(1, 3))
+    append(machine, 10)
+    fetch(machine, 3, 10)
+    proposal = fetch(machine, 2, 10)
+    assert proposal is not None
+    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    assert settling is not None
+    machine.isr_answered(settling, 8, (1, 3), 0.0)
+    append(machine, 20)
+    fetch(machine, 3, 20)
+    assert machine.high_watermark == 10
+    machine.ticked(LAG_MAX_MS + 1)
+    assert machine.high_watermark == 20
+
+
+# ── The ISR shrinks ──
+
+
+@pytest.mark.proves("H1")
+def test_a_follower_that_has_not_been_caught_up_for_too_long_is_left_out() -> None:
+    machine = leader()
+    append(machine, 10)
+    fetch(machine, 2, 10, 100.0)
+    fetch(machine, 3, 5, 100.0)
+    assert machine.ticked(LAG_MAX_MS) is None
+    proposal = machine.ticked(LAG_MAX_MS + 1)
+    assert proposal is not None
+    assert proposal.isr == (1, 2)
+    assert machine.high_watermark == 5  # the follower counts until the controller has decided
+    machine.isr_answered(proposal, 8, (1, 2), LAG_MAX_MS + 1)
+    assert machine.high_watermark == 10
+
+
+def test_a_follower_that_has_everything_is_in_sync_however_long_it_is_silent() -> None:
+    machine = leader()
+    for replica in (2, 3):
+        fetch(machine, replica, 0)
+    assert machine.ticked(100 * LAG_MAX_MS) is None
+
+
+def test_a_follower_that_is_always_one_fetch_behind_is_in_sync() -> None:
+    machine = leader()
+    for turn in range(1, 20):
+        now_ms = turn * LAG_MAX_MS / 2
+        append(machine, turn * 10, now_ms)
+        for replica in (2, 3):
+            fetch(machine, replica, (turn - 1) * 10, now_ms)
+        assert machine.ticked(now_ms) is None
+
+
+def test_a_follower_that_has_lost_committed_records_is_left_out_at_once() -> None:
+    machine = leader()
+    append(machine, 10)
+    for replica in (2, 3):
+        fetch(machine, replica, 10)
+    proposal = fetch(machine, 2, 4)
+    assert proposal is not None
+    assert proposal.isr == (1, 3)
+
+
+# ── What the controller says ──
+
+
+def test_a_proposal_of_which_nothing_is_known_is_sent_again_and_counts() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    proposal = fetch(machine, 2, 0)
+    assert proposal is not None
+    assert machine.isr_refused(proposal, ErrorCode.REQUEST_TIMED_OUT, 0.0) is proposal
+    assert machine.isr_refused(proposal, ErrorCode.NOT_CONTROLLER, 0.0) is proposal
+    append(machine, 10)
+    assert machine.high_watermark == 0
+
+
+def test_a_proposal_that_was_out_of_date_counts_until_the_image_tells_more() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    proposal = fetch(machine, 2, 0)
+    assert proposal is not None
+    append(machine, 10)
+    assert machine.isr_refused(proposal, ErrorCode.INVALID_UPDATE_VERSION, 0.0) is None
+    assert machine.ticked(0.0) is None
+    assert machine.high_watermark == 0
+    machine.image_changed(9, (1, 2, 3), (1,), LAG_MAX_MS + 1)
+    assert machine.high_watermark == 10
+
+
+def test_who_was_refused_counts_until_no_copy_of_the_proposal_can_be_accepted_any_more() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    proposal = fetch(machine, 2, 0)
+    assert proposal is not None
+    append(machine, 10)
+    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1)
+    assert settling is not None
+    assert (settling.isr, settling.partition_epoch) == ((1,), 7)
+    assert machine.high_watermark == 0
+    machine.isr_answered(settling, 8, (1,), LAG_MAX_MS + 1)
+    assert machine.high_watermark == 10
+
+
+def test_a_leader_is_quiet_for_a_moment_after_a_refusal() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    proposal = fetch(machine, 2, 0)
+    assert proposal is not None
+    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    assert settling is not None
+    assert machine.isr_answered(settling, 8, (1,), 0.0) is None
+    assert fetch(machine, 2, 0, 99.0) is None
+    assert fetch(machine, 2, 0, 100.0) is not None
+
+
+def test_a_shrink_that_was_refused_is_proposed_again_later() -> None:
+    machine = leader()
+    append(machine, 10)
+    proposal = machine.ticked(LAG_MAX_MS + 1)
+    assert proposal is not None
+    assert machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1) is None
+    assert machine.ticked(LAG_MAX_MS + 2) is None
+    assert machine.ticked(LAG_MAX_MS + 101) is not None
+
+
+def test_an_answer_to_an_older_proposal_is_not_listened_to() -> None:
+    machine = leader(isr=(1,), min_isr=1)
+    old = fetch(machine, 2, 0)
+    assert old is not None
+    new = machine.image_changed(8, (1, 2, 3), (1,), 0.0)
+    assert new is not None
+    assert machine.isr_answered(old, 9, (1, 2), 0.0) is None
+    assert machine.isr_refused(old, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
+    assert machine.proposal is new
+    assert machine.isr == (1,)
+
+
+def test_an_older_image_is_not_listened_to() -> None:
+    machine = leader()
+    machine.image_changed(7, (1, 2), (1,), 0.0)
+    assert (machine.isr, machine.replicas) == ((1, 2, 3), (1, 2, 3))
+
+
+def test_replicas_come_and_go_and_the_others_keep_their_progress() -> None:
+    machine = leader()
+    append(machine, 10)
+    for replica in (2, 3):
+        fetch(machine, replica, 10)
+    machine.image_changed(8, (1, 2, 4), (1, 2), 0.0)
+    assert machine.followers[2].end_offset == 10
+    assert machine.followers[4].end_offset == -1
+    with pytest.raises(NotLeaderOrFollower):
+        fetch(machine, 3, 10)
+    joined = fetch(machine, 4, 10)
+    assert joined is not None
+    assert joined.isr == (1, 2, 4)
+
+
+def test_the_low_watermark_is_the_lowest_start_on_brokers_that_are_up() -> None:
+    epochs = dict(EPOCHS)
+    machine = leader(broker_epochs=epochs)
+    append(machine, 10)
+    machine.follower_fetched(2, 12, 10, 0.0, log_start_offset=7)
+    assert machine.low_watermark == -1
+    machine.follower_fetched(3, 13, 10, 0.0, log_start_offset=4)
+    assert machine.low_watermark == 4
+    del epochs[3]
+    assert machine.low_watermark == 7
+
+
+# ── What it costs ──
+
+
+def test_a_fetch_of_a_follower_costs_less_than_two_microseconds() -> None:
+    machine = leader()
+    count, offset = 2_000, 0
+
+    def replicate() -> None:
+        nonlocal offset
+        for _ in range(count):
+            offset += 100
+            machine.appended(offset, offset, 0.0)
+            machine.follower_fetched(2, 12, offset, 0.0)
+            machine.follower_fetched(3, 13, offset, 0.0)
+
+    best_s = min(repeat(replicate, number=1, repeat=7))  # the best: others use this machine too
+    assert machine.high_watermark == offset
+    assert best_s / count / 2 * 1e6 < 2.0
