@@ -49,6 +49,7 @@ class MetadataDriver:
             data_folder, voter, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
         )
         self._node_id = voter.voter_id
+        self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._settings = log_settings
         self._failed = failed
         self._publisher = ImagePublisher()
