@@ -17,9 +17,13 @@ class LatencyMeter:
         self.longest_ms = 0.0
 
     def finished(self, elapsed_ms: float) -> None:
-        self.count += 1
-        self.sum_ms += elapsed_ms
-        self.buckets[int(elapsed_ms * 1000).bit_length()] += 1
+        self.finished_together(1, elapsed_ms)
+
+    def finished_together(self, count: int, elapsed_ms: float) -> None:
+        """So many that were answered at once."""
+        self.count += count
+        self.sum_ms += elapsed_ms * count
+        self.buckets[int(elapsed_ms * 1000).bit_length()] += count
         if elapsed_ms > self.longest_ms:
             self.longest_ms = elapsed_ms
 

@@ -43,6 +43,7 @@ class Segment:
         "_folder",
         "_is_index_written",
         "_open_segments",
+        "_roomy_entries_max",
         "_transactions",
         "_transactions_written",
         "base_offset",
@@ -84,6 +85,7 @@ class Segment:
         self.reserved_bytes = RESERVED_FROM_BYTES  # beyond this size, room is reserved ahead of the writes
         # Limits of the active segment, kept ready so that an append compares and does no sums.
         self.bytes_limit = 0
+        self._roomy_entries_max = 0
         self.offset_limit = base_offset + RELATIVE_OFFSET_MAX
         self.roll_timestamp = NEVER
 
@@ -121,6 +123,8 @@ class Segment:
     def set_limits(self, settings: LogSettings) -> None:
         """Work out when this segment is full, from its settings and its first record."""
         self.bytes_limit = min(settings.segment_bytes_max, RELATIVE_OFFSET_MAX)
+        # Below it both indexes have room: a time is never noted without an offset, save one when a segment rests.
+        self._roomy_entries_max = settings.segment_index_bytes // time_index.ENTRY_BYTES - 1
         if self._is_index_full(settings):
             self.bytes_limit = 0
         first = self.first_timestamp if self.size_bytes else None
@@ -156,15 +160,17 @@ class Segment:
         offsets, times = self.offsets, self.times
         assert isinstance(offsets, OffsetIndex)
         assert times is not None
-        offsets.append(last_offset - self.base_offset, position)
-        times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        base_offset = self.base_offset
+        offsets.offsets.append(last_offset - base_offset)
+        offsets.positions.append(position)
+        times.append(self.max_timestamp, self.max_timestamp_offset - base_offset)
         self.unindexed_bytes = 0
         self._is_index_written = False
-        if len(offsets) % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
+        if len(offsets.offsets) % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
             # The batch is in the log by now, so a full disk must not make this append fail: try again later.
             with suppress(OSError):
                 self._write_indexes()
-        if self._is_index_full(settings):
+        if len(offsets.offsets) >= self._roomy_entries_max and self._is_index_full(settings):
             self.bytes_limit = 0  # the next append rolls
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:

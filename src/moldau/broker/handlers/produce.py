@@ -182,6 +182,23 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
     return _refused(index, error)
 
 
+def refuse_batches(request: ProduceRequest, error: KafkaError, context: RequestContext) -> ProduceResponse:
+    """None of the batches could be appended, for one reason."""
+    return ProduceResponse(
+        responses=[
+            TopicAnswer(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _failed(topic.name, data.index, len(data.records or b""), error, context)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
 def _refused(index: int, error: KafkaError) -> Any:
     answer = PartitionAnswer(index=index, log_append_time_ms=-1, log_start_offset=NO_OFFSET)
     _mark(answer, error)

@@ -13,6 +13,9 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
+from moldau.broker.handlers import produce
+from moldau.broker.meters import ApiMeter
+from moldau.broker.network.repetition import PRODUCE, Repetition
 from moldau.broker.turns import ALONE
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, FileSlice, Piece
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from moldau.broker.network.gate import Gate
     from moldau.broker.router import Api
 
-PRODUCE: Final = 0  # the API's number
 REQUESTS_IN_FLIGHT_MAX: Final = ALONE  # in weights: a heavy request counts for several
 # Beyond these, a peer that does not read is not listened to either. Slices of files take no memory.
 QUEUED_BYTES_MAX: Final = 64 * MiB
@@ -77,6 +79,7 @@ class ServedConnection:
         "_gate",
         "_is_held",
         "_listener",
+        "_repetition",
         "_replies",
         "_router",
         "_tasks",
@@ -94,6 +97,7 @@ class ServedConnection:
         self._router = broker.router_of(listener)
         self._gate = gate
         self._replies: deque[_Reply] = deque()
+        self._repetition: Repetition | None = None  # of one that has produced
         self._tasks: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
         self._is_held = False
@@ -119,6 +123,12 @@ class ServedConnection:
             connection.abort()
 
     def frame_received(self, frame: memoryview) -> None:
+        repetition = self._repetition
+        if repetition is not None:
+            if not self._replies and self._produced_again(repetition, frame):
+                return
+            if repetition.answers:
+                self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
         try:
             header, position = parse_request_header(frame)
@@ -139,22 +149,65 @@ class ServedConnection:
         gathering = self._broker.gathering
         if api.key == PRODUCE:
             assert self._connection is not None
-            gathering.is_open = self._connection.is_in_run or len(gathering) > 0
-        elif len(gathering):
+            gathering.is_open = self._connection.is_in_run or not gathering.is_empty
+            self._learn(frame, header, request, api.meter)
+        elif not gathering.is_empty:
             gathering.write()  # whatever this request does to a log, it finds all of it there
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
         self._begin(api, request, context)
+
+    def _produced_again(self, repetition: Repetition, frame: memoryview) -> bool:
+        """Answer a produce request that is like an earlier one; False if it is not, and nothing was done."""
+        connection = self._connection
+        assert connection is not None
+        gathering = self._broker.gathering
+        was_open = gathering.is_open
+        gathering.is_open = connection.is_in_run or not gathering.is_empty
+        try:
+            is_done = repetition.append(frame)
+        except KafkaError as error:
+            self._refuse_produce(frame, error)
+            return True
+        if not is_done:
+            gathering.is_open = was_open
+        return is_done
+
+    def _send_repeated(self, repetition: Repetition) -> None:
+        connection = self._connection
+        assert connection is not None
+        self.last_active_ms = self._broker.clock.monotonic_ms()
+        connection.send((repetition.take_answers(),))
+        if connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX:
+            self._hold_if_needed()
+
+    def _refuse_produce(self, frame: memoryview, error: KafkaError) -> None:
+        if self._repetition is not None and self._repetition.answers:
+            self._send_repeated(self._repetition)
+        header, position = parse_request_header(frame)
+        api = self._router.api(PRODUCE)
+        assert api is not None
+        request, _ = api.decoder(header.api_version)(frame, position)
+        now_ms = self._broker.clock.monotonic_ms()
+        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
+        self._finish(api, context, produce.refuse_batches(request, error, context), None)
+
+    def _learn(self, frame: memoryview, header: RequestHeader, request: Any, meter: ApiMeter) -> None:
+        if self._repetition is None:
+            self._repetition = Repetition(self._broker, meter)
+        self._repetition.learn(frame, header, request)
 
     def _turn_ended(self) -> None:
         """Nothing that was gathered is acknowledged unless it was written."""
         gathering = self._broker.gathering
         gathering.is_open = False
-        if len(gathering):
+        if not gathering.is_empty:
             failure = gathering.end()
             if failure is not None:
                 self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
                 assert self._connection is not None
                 self._connection.abort()
+        if self._repetition is not None and self._repetition.answers:
+            self._send_repeated(self._repetition)
 
     def drained(self) -> None:
         self._hold_if_needed()

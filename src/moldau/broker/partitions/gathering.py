@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 class Gathering:
     """What is gathered in the turn that runs now."""
 
-    __slots__ = ("_partitions", "is_open")
+    __slots__ = ("_partitions", "is_empty", "is_open", "newest")
 
     def __init__(self) -> None:
         self.is_open = False  # only within a turn, while more of it follows
+        self.is_empty = True
+        self.newest: Partition | None = None  # whose batch came last; mostly the next is its too
         self._partitions: dict[Partition, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._partitions)
 
     def add(self, partition: "Partition") -> None:
         self._partitions[partition] = None
+        self.newest = partition
+        self.is_empty = False
 
     def write(self) -> None:
         """Before anything reads a log in the same turn. What fails is told by `end`."""
@@ -38,4 +39,6 @@ class Gathering:
         for partition in self._partitions:
             failure = partition.take_gathered_failure() or failure
         self._partitions.clear()
+        self.newest = None
+        self.is_empty = True
         return failure

@@ -32,6 +32,7 @@ class Partition:
         "high_watermark",
         "is_open",
         "leader_epoch",
+        "leads_alone",
         "log",
         "name",
         "pending_bytes",
@@ -58,6 +59,7 @@ class Partition:
         self.traffic = traffic
         self.high_watermark = log.end_offset
         self.is_open = True
+        self.leads_alone = True  # no other replica has a say in what is committed
         self.pending_bytes = 0  # appended, but not yet to be seen
         self.watchers: dict[Watcher, None] = {}
         self._commit_waits = CommitWaits()
@@ -71,7 +73,8 @@ class Partition:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
-        gathers = self._gathering.is_open and not self._is_careful
+        gathering = self._gathering
+        gathers = gathering.is_open and not self._is_careful
         try:
             appended = log.append(batch, header, self.leader_epoch, now_ms, gathers=gathers)
         except OSError as error:
@@ -79,10 +82,10 @@ class Partition:
             raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
         if appended.is_duplicate:
             return appended
-        if gathers:
-            self._gathering.add(self)
-        else:
+        if not gathers:
             self._is_careful = False
+        elif gathering.newest is not self:
+            gathering.add(self)
         size = len(batch)
         traffic = self.traffic
         traffic.messages_in += header.records_count
@@ -92,7 +95,10 @@ class Partition:
             self.pending_bytes += size
             self._request_sync(self)
             return appended
-        self.committed_to(log.end_offset, size)
+        if self.watchers or self._commit_waits.waits:
+            self.committed_to(log.end_offset, size)
+        else:
+            self.high_watermark = log.end_offset
         if flush_messages != FLUSH_NEVER and log.unflushed_messages >= flush_messages:
             self._request_sync(self)
         return appended

@@ -110,7 +110,7 @@ class Partitions:
             return
         known = self._partitions.get((topic.name, index))
         if known is not None:
-            known.leader_epoch = where.leader_epoch
+            self._take_place(known, where)
             return
         name = TopicPartition(topic.name, index)
         try:
@@ -126,7 +126,7 @@ class Partitions:
             return
         self._unopened.pop(name, None)
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
-        self._partitions[name] = Partition(
+        partition = self._partitions[name] = Partition(
             name,
             topic.topic_id,
             log,
@@ -136,6 +136,11 @@ class Partitions:
             self._on_disk_error,
             self._gathering,
         )
+        self._take_place(partition, where)
+
+    def _take_place(self, partition: Partition, where: PartitionImage) -> None:
+        partition.leader_epoch = where.leader_epoch
+        partition.leads_alone = where.leader == self._node_id and len(where.replicas) == 1
 
     async def open_rest(self) -> None:
         """Try again what the disk refused to open; stops at the first that it still refuses."""

@@ -60,27 +60,27 @@ class FetchWait:
 class CommitWaits:
     """Who waits for the high watermark to reach an offset, the lowest first."""
 
-    __slots__ = ("_count", "_waits")
+    __slots__ = ("_count", "waits")
 
     def __init__(self) -> None:
-        self._waits: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.waits: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
 
     def wait_for(self, offset: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count += 1
-        heapq.heappush(self._waits, (offset, self._count, done))
+        heapq.heappush(self.waits, (offset, self._count, done))
         return done
 
     def reached(self, offset: int) -> None:
-        waits = self._waits
+        waits = self.waits
         while waits and waits[0][0] <= offset:
             done = heapq.heappop(waits)[2]
             if not done.done():
                 done.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        for _, _, done in self._waits:
+        for _, _, done in self.waits:
             if not done.done():
                 done.set_exception(error)
-        self._waits.clear()
+        self.waits.clear()

@@ -1,0 +1,235 @@
+"""A producer says the same thing again and again, but for the batch: what was understood once is remembered.
+
+Two produce requests of one client to one partition differ in the correlation id and the batch. So all the rest is
+compared with requests that were taken apart before, instead of being taken apart again, and the answer is the earlier
+one with other numbers in it. Whatever is not exactly so goes the long way, through decoder, handler and encoder: so
+does everything that has to wait.
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.meters import ApiMeter
+from moldau.broker.partitions.acceptance import accept
+from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.topics import INTERNAL
+from moldau.model.errors import KafkaError
+from moldau.model.ids import TopicId
+from moldau.wire.framing import RequestHeader, frame_response
+from moldau.wire.messages import ProduceRequest, ProduceResponse
+from moldau.wire.primitives import Malformed, read_uvarint, uvarint
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+PRODUCE: Final = 0  # the API's number
+OLDEST: Final = 5  # from here on an answer has its three numbers side by side
+FLEXIBLE_FROM: Final = 9
+TOPIC_IDS_FROM: Final = 13
+KNOWN_MAX: Final = 64  # requests remembered of one connection
+MISSES_MAX: Final = 64  # in a row, then what is remembered is of no use any more
+NO_TAGS: Final = bytes(3)  # of the partition, the topic and the request, in a flexible version
+HEAD_BYTES: Final = 8  # API, version and correlation id
+
+_SENTINELS: Final = (0x0102030405060708, 0x1112131415161718, 0x2122232425262728)
+_CORRELATION: Final = Struct(">i")
+_CORRELATION_POSITION: Final = 4
+_NUMBERS: Final = Struct(">qqq")
+_LENGTH: Final = Struct(">i")
+
+_pack_correlation = _CORRELATION.pack_into
+_pack_numbers = _NUMBERS.pack_into
+_length_at = _LENGTH.unpack_from
+
+
+class _Known:
+    """One request that came before: where its batch goes, and what it is answered."""
+
+    __slots__ = ("_answer", "_numbers_position", "_settings", "_version", "partition")
+
+    def __init__(self, partition: Partition, answer: bytes, version: int) -> None:
+        self.partition = partition
+        self._settings = partition.log.settings
+        self._version = version
+        self._answer = answer
+        self._numbers_position = answer.index(_NUMBERS.pack(*_SENTINELS))
+
+    def append(self, batch: memoryview, correlation_id: int, now_ms: int, answers: bytearray) -> bool:
+        """Whether it is appended and answered; if it is not as simple as it was, it is neither.
+
+        Raises what the log says against the batch.
+        """
+        partition = self.partition
+        log = partition.log
+        if not partition.is_open or not partition.leads_alone or log.settings is not self._settings:
+            return False
+        try:
+            accepted = accept(batch, log, now_ms, self._version)
+        except KafkaError:
+            return False
+        if accepted is None:
+            return False
+        partition.traffic.produces += 1
+        appended = partition.append(*accepted, now_ms)
+        base_offset, _, _, log_append_time_ms = appended
+        start = len(answers)
+        answers += self._answer
+        _pack_correlation(answers, start + _CORRELATION_POSITION, correlation_id)
+        _pack_numbers(answers, start + self._numbers_position, base_offset, log_append_time_ms, log.start_offset)
+        return True
+
+
+class Repetition:
+    """The produce requests that one connection is known to send. All known ones are of one length without the batch."""
+
+    __slots__ = (
+        "_appended",
+        "_broker",
+        "_clock",
+        "_end",
+        "_head",
+        "_is_flexible",
+        "_known",
+        "_meter",
+        "_misses",
+        "_now_ms",
+        "_read",
+        "_started_ms",
+        "answers",
+    )
+
+    def __init__(self, broker: "Broker", meter: ApiMeter) -> None:
+        self._meter = meter
+        self._broker = broker
+        self._clock = broker.clock
+        self.answers = bytearray()  # to requests of the turn that runs
+        self._appended = 0  # how many these are
+        self._started_ms = 0.0  # when the first of them came: a turn is short, so they share one time
+        self._now_ms = 0
+        self._known: dict[bytes, _Known] = {}
+        self._misses = 0
+        self._begin(b"", HEAD_BYTES, 0)
+
+    def _begin(self, head: bytes, end: int, version: int) -> None:
+        self._known.clear()
+        self._misses = 0
+        self._head = head
+        self._end = end  # where the length of the batch stands
+        self._is_flexible = version >= FLEXIBLE_FROM
+        self._read = Struct(f">4si{end - HEAD_BYTES}s").unpack_from
+
+    def append(self, frame: memoryview) -> bool:
+        """Whether this is a request that is known: then it is appended, and its answer is the last of `answers`.
+
+        When it is not, or a `KafkaError` is raised, nothing has been appended.
+        """
+        end = self._end
+        if len(frame) < end + HEAD_BYTES:
+            return False
+        head, correlation_id, said = self._read(frame)
+        if head != self._head:
+            return False
+        known = self._known.get(said)
+        if known is None:
+            return False
+        batch = self._batch(frame, end)
+        if batch is None:
+            return False
+        self._misses = 0
+        if not self._appended:
+            self._started_ms, self._now_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        if not known.append(batch, correlation_id, self._now_ms, self.answers):
+            return False
+        self._appended += 1
+        return True
+
+    def take_answers(self) -> bytearray:
+        """The answers so far, which leave together; how long they took is counted."""
+        self._meter.finished_together(self._appended, self._clock.monotonic_ms() - self._started_ms)
+        self._appended = 0
+        answers, self.answers = self.answers, bytearray()
+        return answers
+
+    def _batch(self, frame: memoryview, end: int) -> memoryview | None:
+        stop = len(frame)
+        if not self._is_flexible:
+            (length,) = _length_at(frame, end)
+            start = end + 4
+        else:
+            try:
+                length_and_one, start = read_uvarint(frame, end)
+            except Malformed:
+                return None
+            length = length_and_one - 1
+            stop -= 3
+            if frame[stop] or frame[stop + 1] or frame[stop + 2]:  # fields that we do not know
+                return None
+        return frame[start:stop] if start + length == stop else None
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
+        """Remember a request that went the long way, if another like it could be answered without."""
+        self._misses += 1
+        version = header.api_version
+        if request.acks == 0 or request.transactional_id is not None or version < OLDEST:
+            return
+        if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+            return
+        topic = request.topic_data[0]
+        partition = self._partition(topic, topic.partition_data[0].index, version)
+        records = topic.partition_data[0].records
+        if partition is None or records is None or partition.log.settings.flush_messages == FLUSH_EVERY_MESSAGE:
+            return
+        end = _end_before_batch(frame, len(records), version)
+        if end is None:
+            return
+        head = bytes(frame[:4])
+        if (head, end) != (self._head, self._end):
+            if self._known and self._misses < MISSES_MAX:
+                return
+            self._begin(head, end, version)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        answer = _answer(topic, version)
+        self._known[bytes(frame[HEAD_BYTES:end])] = _Known(partition, answer, version)
+
+    def _partition(self, topic: Any, index: int, version: int) -> Partition | None:
+        broker = self._broker
+        name: str = topic.name
+        if version >= TOPIC_IDS_FROM:
+            known = broker.image.topics_by_id.get(TopicId(topic.topic_id))
+            if known is None:
+                return None
+            name = known.name
+        if not broker.allows_all or name in INTERNAL:
+            return None
+        partition = broker.partitions.find(name, index)
+        return partition if partition is not None and partition.leads_alone else None
+
+
+def _end_before_batch(frame: memoryview, batch_bytes: int, version: int) -> int | None:
+    """Where the length of the batch stands, if nothing follows the batch but the end of the request."""
+    is_flexible = version >= FLEXIBLE_FROM
+    stop = len(frame) - (len(NO_TAGS) if is_flexible else 0)
+    start = stop - batch_bytes
+    length = uvarint(batch_bytes + 1) if is_flexible else _LENGTH.pack(batch_bytes)
+    end = start - len(length)
+    if end < HEAD_BYTES or frame[end:start] != length or (is_flexible and frame[stop:] != NO_TAGS):
+        return None
+    return end
+
+
+def _answer(topic: Any, version: int) -> bytes:
+    """What a request for this one partition is answered, with numbers in it that are to be replaced."""
+    base_offset, log_append_time_ms, log_start_offset = _SENTINELS
+    answer = ProduceResponse.PartitionProduceResponse(
+        index=topic.partition_data[0].index,
+        base_offset=base_offset,
+        log_append_time_ms=log_append_time_ms,
+        log_start_offset=log_start_offset,
+    )
+    response = ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
+        ]
+    )
+    return b"".join(bytes(piece) for piece in frame_response(PRODUCE, version, 0, response))  # type: ignore[arg-type]
