@@ -69,6 +69,15 @@ def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
     assert folder.take_clean_shutdown() == -1
 
 
+def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
+    folder = DataFolder.open(SimulatedDisk().mount(), "/data")
+    assert folder.last_broker_epoch() == -1
+    folder.remember_broker_epoch(17)
+    assert folder.last_broker_epoch() == 17
+    folder.remember_broker_epoch(18)
+    assert folder.last_broker_epoch() == 18
+
+
 def test_partitions_are_found_with_their_topic_ids() -> None:
     disk = SimulatedDisk().mount()
     folder = DataFolder.open(disk, "/data")

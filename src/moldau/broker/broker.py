@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.complaints import Complaints
+from moldau.broker.controllers.death_watch import DeathWatch
 from moldau.broker.controllers.link import ControllerLink
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.groups.groups import Groups
@@ -40,7 +41,7 @@ from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType, VersionRange
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
 from moldau.model.errors import InvalidConfig
-from moldau.model.ids import Address
+from moldau.model.ids import NO_NODE, Address
 from moldau.model.ports import Ports
 from moldau.storage.settings import LogSettings
 from moldau.wire.messages import AllocateProducerIdsRequest
@@ -64,6 +65,8 @@ class Broker:
         metadata: MetadataDriver,
         peers: Peers,
         on_failure: Callable[[str, BaseException], None],
+        incarnation_id: bytes,
+        inter_broker_listener: str = "",
         authorizer: Authorizer | None = None,
     ) -> None:
         self.clock = ports.clock
@@ -82,7 +85,6 @@ class Broker:
         self._on_failure = on_failure
         self.partitions_max = ports.disk.files_max() // DESCRIPTORS_PER_PARTITION
         self.disk_errors = 0
-        self._broker_epoch = -1
         self.bugs = 0
         self.complaints = Complaints(ports.clock, logger)
         self.traffic = TrafficMeter()
@@ -90,8 +92,11 @@ class Broker:
         self.router = Router(apis)
         self.controller_router = Router(apis, ServedOn.CONTROLLER)
         self.controller_listeners = tuple(name.upper() for name in settings.controller_listeners)
+        self.incarnation_id = incarnation_id  # of this life of the process
+        self.inter_broker_listener = inter_broker_listener
         self.peers = peers
         self.controller = ControllerLink(self, peers)
+        self.death_watch = DeathWatch(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.inspection = Inspection(ports.executor)
@@ -123,7 +128,12 @@ class Broker:
 
     @property
     def controller_id(self) -> int:
-        return self.node_id
+        """Whom clients should ask to change something: the active controller if it is a broker, else any broker."""
+        leader = self.metadata.leader_id
+        if self.image.is_active(leader):
+            return leader
+        alive = [each.broker_id for each in self.image.brokers.values() if each.is_active]
+        return alive[self.random.randrange(0, len(alive))] if alive else NO_NODE
 
     def router_of(self, listener: str) -> Router:
         """What is served on a listener."""
@@ -202,12 +212,12 @@ class Broker:
     async def close(self) -> None:
         """Stop the chores, then flush and close every log."""
         self.stalls.stop()
+        await self.death_watch.close()
         await self.upkeep.stop()
         await self.publishing.close()
         await self.groups.close()
         await self.partitions.close()
         await self._store.close()
-        await self.peers.close()
 
 
 def _passed_over(refusal: InvalidConfig) -> None:

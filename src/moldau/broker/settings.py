@@ -7,7 +7,7 @@ governs moves its row here, or beside the new code.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from moldau.broker.controllers.settings import QuorumSettings
+from moldau.broker.controllers.settings import LifecycleSettings, QuorumSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.topic_defaults import log_defaults
 from moldau.machines.groups.settings import GroupSettings
@@ -390,6 +390,7 @@ class BrokerSettings(
     OffsetsTopicSettings,
     LagSettings,
     QuorumSettings,
+    LifecycleSettings,
     MetadataLogSettings,
     ObservationSettings,
 ):
@@ -413,6 +414,11 @@ class BrokerSettings(
         """Refuse combinations that contradict each other."""
         if self.broker_id not in (-1, self.node_id):
             raise InvalidConfig(f"node.id is {self.node_id} but broker.id is {self.broker_id}: give one, or the same.")
+        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+            raise InvalidConfig(
+                f"broker.heartbeat.interval.ms ({self.broker_heartbeat_interval_ms}) must be less than "
+                f"broker.session.timeout.ms ({self.broker_session_timeout_ms}), best half of it or less."
+            )
         if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
             raise InvalidConfig(
                 f"queued.max.request.bytes ({self.queued_max_request_bytes}) must be -1 or at least "

@@ -18,10 +18,18 @@ def random_id(random: Random) -> bytes:
     return value
 
 
-def identify(folder: DataFolder, node_id: int, random: Random, cluster_id: str | None = None) -> FolderIdentity:
-    """The identity in the folder; a new folder is formatted, one of another node is refused."""
+def identify(
+    folder: DataFolder, node_id: int, random: Random, cluster_id: str | None = None, *, may_format: bool = True
+) -> FolderIdentity:
+    """The identity in the folder; a new folder is formatted if it may be, one of another node is refused."""
     known = folder.identity()
     if known is None:
+        if not may_format:
+            raise InvalidConfig(
+                f"{folder.path} is not formatted, and only a node that is a cluster by itself may do that alone: give "
+                f"all nodes the same cluster id, with moldau storage format --data {folder.path} --node-id {node_id} "
+                "--cluster-id ID."
+            )
         directory_id = DirectoryId(random_id(random))
         known = FolderIdentity(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory_id)
         folder.format(known)

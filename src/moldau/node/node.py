@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
+from moldau.broker.controllers.lifecycle import Lifecycle
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_batches import Voter
 from moldau.broker.metrics.pages import MetricsPages
@@ -12,23 +13,22 @@ from moldau.broker.network.front import Front
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.peers import Peers
 from moldau.broker.setting_changes import SettingRules
-from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
-from moldau.machines.metadata.image import ListenerImage
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.model.errors import InvalidConfig
-from moldau.model.ids import Address
+from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.listeners import parse_address
 from moldau.model.ports import Listener, Ports
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
 from moldau.storage.folder import DataFolder
+from moldau.wire.messages import BrokerRegistrationRequest
 
 logger = logging.getLogger(__name__)
 
 
 class Node:
-    """One broker with its own controller. `start` returns when it serves, `stop` when everything is on disk."""
+    """A broker, a controller, or both. `start` returns when it serves, `stop` when everything is on disk."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Node:
         self._authorizer = authorizer
         self._process_lines = process_lines
         self._metrics: Listener | None = None
+        self._lifecycle: Lifecycle | None = None  # of the broker in it, if there is one
 
     async def start(self) -> None:
         """Take the folder, bring back metadata and logs, register, serve."""
@@ -58,7 +59,12 @@ class Node:
             )
         self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
-            self._identity = identify(self._folder, self._configuration.settings.node_id, self._ports.random)
+            self._identity = identify(
+                self._folder,
+                self._configuration.settings.node_id,
+                self._ports.random,
+                may_format=self._configuration.quorum.is_lone,
+            )
             self._has_lost_power = self._folder.has_lost_power()
             self._assemble()
             await self._bring_up()
@@ -69,13 +75,15 @@ class Node:
     def _assemble(self) -> None:
         """The parts of the node; nothing of it runs yet."""
         settings, ports = self._configuration.settings, self._ports
+        clean_epoch = self._folder.take_clean_shutdown()
+        self._previous_epoch = self._epoch_before(clean_epoch)
         store = LogStore(
             self._folder,
             ports.disk,
             ports.executor,
             ports.random,
             ports.clock,
-            is_clean=self._folder.take_clean_shutdown() is not None,
+            is_clean=clean_epoch is not None,
             has_lost_power=self._has_lost_power,
             producer_expiration_ms=settings.producer_id_expiration_ms,
         )
@@ -91,9 +99,17 @@ class Node:
             self._metadata,
             self._peers,
             self._on_failure,
+            random_id(ports.random),
+            self._configuration.listeners.inter_broker,
             self._authorizer,
         )
         self._front = Front(self.broker, ports.network)
+
+    def _epoch_before(self, clean_epoch: int | None) -> int:
+        """Under which epoch this broker ran last, if nothing that it had acknowledged can have been lost since."""
+        if clean_epoch is not None:
+            return clean_epoch
+        return NO_EPOCH if self._has_lost_power else self._folder.last_broker_epoch()
 
     def _make_metadata(self) -> MetadataDriver:
         settings, ports = self._configuration.settings, self._ports
@@ -117,6 +133,7 @@ class Node:
             num_partitions=settings.num_partitions,
             default_replication_factor=settings.default_replication_factor,
             delete_topic_enable=settings.delete_topic_enable,
+            broker_session_timeout_ms=settings.broker_session_timeout_ms,
             min_insync_replicas=settings.log_defaults.min_insync_replicas,
             unclean_leader_election_enable=settings.log_defaults.unclean_leader_election_enable,
         )
@@ -128,33 +145,48 @@ class Node:
             self._metadata.subscribe(self.broker.publishing.committed)
             await self._metadata.start()
             self._front.open_for_controllers()
-            self._broker_epoch = await self._register()
-            await self.broker.start()
+            if self._configuration.is_controller:
+                self.broker.death_watch.start()
+            if self._configuration.is_broker:
+                await self._join()
         except BaseException:
             await self._front.close()
+            await self._peers.close()
             raise
         self._metrics = await self._serve_metrics()
         self._front.open()
 
-    async def _register(self) -> int:
-        """Tell the cluster where this broker is, then take up work."""
-        registration = Registration(
+    async def _join(self) -> None:
+        """Tell the cluster where this broker is, bring every log up to date, then take up work."""
+        self._lifecycle = Lifecycle(
+            self.broker, self._registration(), self._folder.remember_broker_epoch, self._on_failure
+        )
+        await self._lifecycle.register()
+        await self._lifecycle.caught_up()
+        await self.broker.start()
+        await self._lifecycle.take_up_work()
+
+    def _registration(self) -> BrokerRegistrationRequest:
+        request = BrokerRegistrationRequest
+        return request(
             broker_id=self.broker.node_id,
-            incarnation_id=random_id(self._ports.random),
-            listeners=tuple(
-                ListenerImage(listener.name, self.advertised(listener.name), listener.protocol.value)
-                for listener in self._configuration.listeners.for_clients
-            ),
-            features=SUPPORTED_FEATURES,
+            cluster_id=self._identity.cluster_id,
+            incarnation_id=self.broker.incarnation_id,
+            listeners=[
+                request.Listener(
+                    name=each.name, host=where.host, port=where.port, security_protocol=each.protocol.value
+                )
+                for each in self._configuration.listeners.for_clients
+                if (where := self.advertised(each.name))
+            ],
+            features=[
+                request.Feature(name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
+                for name, levels in SUPPORTED_FEATURES.items()
+            ],
             rack=self._configuration.settings.broker_rack,
-            directories=(self._identity.directory_id,),
+            log_dirs=[self._identity.directory_id],
+            previous_broker_epoch=self._previous_epoch,
         )
-        metadata = self._metadata
-        epoch = await metadata.write(
-            lambda machine: machine.decide_register_broker(registration, next_offset=metadata.next_offset)
-        )
-        await metadata.write(lambda machine: machine.decide_unfence_broker(registration.broker_id, epoch))
-        return epoch
 
     def advertised(self, listener: str) -> Address:
         """Where clients of this listener are told to connect."""
@@ -164,7 +196,9 @@ class Node:
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(str(self.advertised(each.name)) for each in self._configuration.listeners.for_clients)
+        """Where clients connect; a node that is a controller alone has only its peers to be connected to."""
+        listeners = self._configuration.listeners
+        return ",".join(str(self.advertised(each.name)) for each in listeners.for_clients or listeners.for_controllers)
 
     @property
     def cluster_id(self) -> str:
@@ -176,11 +210,15 @@ class Node:
         return f"http://{self._metrics.address}/metrics" if self._metrics else None
 
     async def stop(self) -> None:
-        """Cleanly: connections end, everything is flushed, and the folder says so."""
-        await self._front.close()
+        """Cleanly: others take over, connections end, everything is flushed, and the folder says so."""
+        if self._lifecycle is not None:
+            await self._lifecycle.shut_down()
+        await self._front.close_for_clients()
         await self.broker.close()
         await self._metadata.close()
-        self._folder.mark_clean_shutdown(self._broker_epoch)
+        await self._front.close()
+        await self._peers.close()
+        self._folder.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
         await self._give_back()
 
     async def _give_back(self) -> None:

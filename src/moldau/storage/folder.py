@@ -4,6 +4,7 @@
 meta.properties                     cluster, node and directory id
 .kafka_cleanshutdown                only there after a clean stop
 .boot-id                            in which run of the machine the last owner began
+.broker-epoch                       under which epoch the last owner was registered
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
 <topic>-<partition>/                one log each; partition.metadata holds the topic's id
 <topic>-<partition>.<id>-delete/    on its way out
@@ -26,6 +27,7 @@ LOCK: Final = ".lock"
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 BOOT_ID: Final = ".boot-id"
+BROKER_EPOCH: Final = ".broker-epoch"
 PARTITION_METADATA: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -129,8 +131,7 @@ class DataFolder:
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
         """Say that every log was closed and every checkpoint written."""
-        marker = json.dumps({"version": "0", "broker_epoch": str(broker_epoch)}, separators=(",", ":"))
-        replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", marker.encode())
+        replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", _marker(broker_epoch))
 
     def has_lost_power(self) -> bool:
         """Whether the machine went down since the last owner began; remembers this run of it for the next owner."""
@@ -140,6 +141,15 @@ class DataFolder:
         if not is_same:
             replace_file(self._disk, path, current)
         return not is_same
+
+    def remember_broker_epoch(self, broker_epoch: int) -> None:
+        """For the next owner, if this one is killed. Not synced: after a power loss nobody relies on it."""
+        replace_cache(self._disk, f"{self.path}/{BROKER_EPOCH}", _marker(broker_epoch))
+
+    def last_broker_epoch(self) -> int:
+        """The epoch of the last owner, -1 if nobody knows it."""
+        path = f"{self.path}/{BROKER_EPOCH}"
+        return _broker_epoch_in(self._disk.read(path)) if self._disk.exists(path) else _UNKNOWN_BROKER_EPOCH
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """Offsets by partition. A broken checkpoint counts as empty: the logs know better."""
@@ -270,6 +280,10 @@ def _decode_partition_metadata(data: bytes) -> TopicId:
     if values.get("version") != "0" or "topic_id" not in values:
         raise ValueError(f"not version 0 with a topic id: {data[:100]!r}")
     return TopicId(decode_id(values["topic_id"].strip()))
+
+
+def _marker(broker_epoch: int) -> bytes:
+    return json.dumps({"version": "0", "broker_epoch": str(broker_epoch)}, separators=(",", ":")).encode()
 
 
 def _broker_epoch_in(marker: bytes) -> int:

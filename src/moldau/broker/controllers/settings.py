@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from moldau.model.settings import setting
+from moldau.model.settings import Kind, setting
+from moldau.model.units import SECOND_MS
 
 
 def _non_empty(parts: tuple[str, ...]) -> str | None:
@@ -24,4 +25,29 @@ class QuorumSettings:
         (),
         check=_non_empty,
         doc="Controllers, as host:port, that are asked who leads the quorum.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleSettings:
+    """How a broker stays in its cluster, and leaves it."""
+
+    broker_heartbeat_interval_ms: int = setting(
+        "broker.heartbeat.interval.ms",
+        2 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        doc="How often a broker tells the controller that it is alive.",
+    )
+    broker_session_timeout_ms: int = setting(
+        "broker.session.timeout.ms",
+        9 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        doc="A broker that is not heard of for so long is fenced; one whose process ends is fenced at once.",
+    )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable",
+        True,
+        doc="Hand over what this broker leads before it stops.",
     )

@@ -54,8 +54,6 @@ ROWS: Final = (
         scope=CLUSTER,
     ),
     # Brokers and the controller
-    row("broker.heartbeat.interval.ms", INT, 2 * SECOND_MS, "How often a broker tells that it is alive."),
-    row("broker.session.timeout.ms", INT, 9 * SECOND_MS, "A broker silent this long is fenced."),
     row("controller.socket.timeout.ms", INT, 30 * SECOND_MS, "Patience with the controller's socket."),
     row(
         "controller.performance.always.log.threshold.ms",

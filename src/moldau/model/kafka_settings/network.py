@@ -25,7 +25,6 @@ ROWS: Final = (
     row("socket.connection.setup.timeout.ms", LONG, 10 * SECOND_MS, "The first patience with a peer that is called."),
     row("socket.connection.setup.timeout.max.ms", LONG, 30 * SECOND_MS, "The longest patience with a called peer."),
     row("request.timeout.ms", INT, 30 * SECOND_MS, "How long a request to another node waits for its answer."),
-    row("controlled.shutdown.enable", BOOLEAN, True, "Hand leadership over before stopping."),
     row("early.start.listeners", LIST, None, "Listeners that open before the authorizer is ready."),
     row("fetch.purgatory.purge.interval.requests", INT, 1000, "How often waiting fetches are swept."),
     row("producer.purgatory.purge.interval.requests", INT, 1000, "How often waiting produces are swept."),

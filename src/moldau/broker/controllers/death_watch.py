@@ -1,0 +1,89 @@
+"""The active controller finds out at once when a broker's process has ended, long before its session has.
+
+The connection of a process that dies ends at that moment. So whoever's heartbeats came over a connection that ended is
+looked for at its address: refused twice, nobody is there any more, and the broker is fenced. A broker that is slow, or
+whose connection alone broke, is not refused; a machine that falls silent refuses nothing, and is left to its session.
+A controller that has just become active has had no connections, so it looks for all brokers.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from moldau.machines.metadata.image import BrokerImage
+from moldau.model.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+    from moldau.broker.network.connection import ServedConnection
+
+logger = logging.getLogger(__name__)
+
+LOOKS: Final = 2  # a single refusal may come from a process that is just starting again
+BETWEEN_LOOKS_MS: Final = 50.0
+
+
+class DeathWatch:
+    """Looks after the brokers while this node is the active controller."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._was_active = False
+        self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
+
+    def start(self) -> None:
+        self._broker.metadata.on_leader_changed.append(self._leader_changed)
+        self._leader_changed()
+
+    def heard(self, broker_id: int, epoch: int, connection: "ServedConnection | None") -> None:
+        """A heartbeat came over this connection: its end is worth a look. Nobody connects to itself."""
+        if connection is not None:
+            connection.when_lost = lambda: self._look_for(broker_id, epoch)
+
+    def _leader_changed(self) -> None:
+        is_active = self._broker.metadata.is_active
+        if is_active and not self._was_active:
+            for broker in self._broker.metadata.image.brokers.values():
+                self._look_for(broker.broker_id, broker.epoch)
+        self._was_active = is_active
+
+    def _look_for(self, broker_id: int, epoch: int) -> None:
+        key = (broker_id, epoch)
+        if key not in self._looking and self._unfenced(broker_id, epoch) is not None:
+            task = self._looking[key] = asyncio.get_running_loop().create_task(self._look(broker_id, epoch))
+            task.add_done_callback(lambda _: self._looking.pop(key, None))
+
+    def _unfenced(self, broker_id: int, epoch: int) -> BrokerImage | None:
+        """The broker, while it is our business."""
+        broker = self._broker.metadata.image.brokers.get(broker_id)
+        is_ours = self._broker.metadata.is_active and broker_id != self._broker.node_id
+        return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
+
+    async def _look(self, broker_id: int, epoch: int) -> None:
+        """Fence it if it is refused each time; one that answers, or does not, is alive for all we know."""
+        for number in range(LOOKS):
+            if number:
+                await asyncio.sleep(BETWEEN_LOOKS_MS / 1000)
+            broker = self._unfenced(broker_id, epoch)
+            if broker is None or not await self._is_refused(broker):
+                return
+        await self._fence(broker_id, epoch)
+
+    async def _is_refused(self, broker: BrokerImage) -> bool:
+        address = broker.address(self._broker.inter_broker_listener)
+        if address is None:
+            return bool(broker.listeners) and await self._broker.peers.is_refused(broker.listeners[0].address)
+        return await self._broker.peers.is_refused(address)
+
+    async def _fence(self, broker_id: int, epoch: int) -> None:
+        logger.info("Broker %d has ended: nobody listens at its address any more.", broker_id)
+        try:
+            await self._broker.metadata.write(lambda machine: machine.decide_fence_broker(broker_id, epoch))
+        except KafkaError as error:
+            logger.info("Broker %d was not fenced: %s", broker_id, error.message)
+
+    async def close(self) -> None:
+        tasks = list(self._looking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

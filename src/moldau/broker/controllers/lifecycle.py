@@ -1,0 +1,206 @@
+"""This broker in the eyes of the controllers: it registers, is heard of, serves while it is unfenced, and is seen off.
+
+    register --> catch up with the metadata --> heartbeats: unfenced --> ... --> controlled shutdown --> stop
+                        ^                            |
+                        +------ its epoch is stale --+
+
+A node that is the active controller and the only broker needs nobody's word that it lives: it sends no heartbeats.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from moldau.client.errors import error_of
+from moldau.machines.metadata.image import MetadataImage
+from moldau.model.errors import ErrorCode, KafkaError, RequestTimedOut
+from moldau.model.ids import NO_EPOCH
+from moldau.model.units import SECOND_MS
+from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT: Final = "heartbeat"  # a connection of its own: nothing else may hold up a heartbeat
+PATIENCE_MS: Final = 2 * SECOND_MS  # with one controller; then the next one is asked
+REGISTRATION_MS: Final = 10 * SECOND_MS  # between two complaints that nobody registers this broker
+DUPLICATE_PAUSE_MS: Final = 500.0
+FENCED_PAUSE_MS: Final = 50.0  # a broker that waits to be unfenced asks often
+SHUTDOWN_MS: Final = 30 * SECOND_MS
+SHUTDOWN_PAUSE_MS: Final = 20.0
+HANDED_OVER_MS: Final = SECOND_MS
+
+# The id is another's, or this node does not fit into the cluster: no later try helps.
+_LASTING: Final = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REGISTRATION,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
+class Lifecycle:
+    """One life of a broker. `register`, `take_up_work`, later `shut_down`."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        registration: BrokerRegistrationRequest,
+        on_registered: Callable[[int], None],
+        on_failure: Callable[[str, BaseException], None],
+    ) -> None:
+        """`on_registered` hears of each epoch; `on_failure` of what must end this node."""
+        self._broker = broker
+        self._registration = registration
+        self._on_registered = on_registered
+        self._on_failure = on_failure
+        self._beating: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self.epoch = NO_EPOCH
+        self.is_shutting_down = False
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether this node controls a cluster that has no other broker."""
+        broker = self._broker
+        return broker.controller.is_here and list(broker.metadata.image.brokers) == [broker.node_id]
+
+    # Joining
+
+    async def register(self) -> None:
+        """Join the cluster, or begin a new life in it: until the active controller has agreed."""
+        began_ms = self._broker.clock.monotonic_ms()
+        while not await self._register_once(began_ms):
+            pass
+        self._on_registered(self.epoch)
+        if self._is_alone:
+            epoch, node_id = self.epoch, self._broker.node_id
+            await self._broker.metadata.write(lambda machine: machine.decide_unfence_broker(node_id, epoch))
+
+    async def _register_once(self, began_ms: float) -> bool:
+        try:
+            answer = await self._broker.controller.ask(
+                self._registration, timeout_ms=REGISTRATION_MS, purpose=HEARTBEAT
+            )
+        except RequestTimedOut as error:
+            logger.warning("This broker is not registered yet: %s", error.message)
+            return False
+        if answer.error_code == ErrorCode.NONE:
+            self.epoch = answer.broker_epoch
+            return True
+        await self._bear(answer.error_code, began_ms)
+        return False
+
+    async def _bear(self, code: int, began_ms: float) -> None:
+        """What a broker was told that may pass by itself is borne for a while."""
+        tried_ms = self._broker.clock.monotonic_ms() - began_ms
+        if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            if tried_ms > 2 * self._broker.settings.broker_session_timeout_ms:
+                mine = self._broker.node_id
+                raise error_of(code, f"Another broker with node.id {mine} is running: each needs an id of its own.")
+        elif code in _LASTING:
+            raise error_of(code, f"The controller does not register this broker: {error_of(code).message}.")
+        await asyncio.sleep(DUPLICATE_PAUSE_MS / 1000)
+
+    async def caught_up(self) -> None:
+        """Until this broker's own registration is in effect here: it then knows all that was decided before."""
+        await self._broker.publishing.until(lambda image: image.offset >= self.epoch)
+
+    async def take_up_work(self) -> None:
+        """Be heard of from now on; returns when this broker is unfenced and knows it."""
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        self._broker.metadata.on_leader_changed.append(self._hurry.set)
+        await self._broker.publishing.until(self._is_unfenced)
+
+    def _is_unfenced(self, image: MetadataImage) -> bool:
+        broker = image.brokers.get(self._broker.node_id)
+        return broker is not None and broker.epoch == self.epoch and not broker.is_fenced
+
+    # Being heard of
+
+    async def _beat(self) -> None:
+        try:
+            while True:
+                wait_ms = await self._beat_once()
+                await self._rest(wait_ms)
+        except Exception as error:
+            self._on_failure("this broker cannot stay in its cluster", error)
+
+    async def _rest(self, wait_ms: float) -> None:
+        """Until the next heartbeat is due, or there is a new controller that has not heard of us."""
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+        self._hurry.clear()
+
+    async def _beat_once(self) -> float:
+        """Send one, unless nobody needs it; how long to wait until the next."""
+        interval_ms = self._broker.settings.broker_heartbeat_interval_ms
+        if self._is_alone and self._is_unfenced(self._broker.image):
+            return interval_ms
+        try:
+            answer = await self._ask(wants_shut_down=False)
+        except RequestTimedOut as error:
+            logger.warning("No controller hears that this broker is alive: %s", error.message)
+            return 0.0
+        if answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            logger.warning("The cluster knows this broker no longer: registering anew.")
+            await self.register()
+            await self.caught_up()
+            return 0.0
+        if answer.error_code != ErrorCode.NONE:
+            logger.warning("A heartbeat was refused: %s", error_of(answer.error_code).message)
+            return interval_ms
+        return FENCED_PAUSE_MS if answer.is_fenced else interval_ms
+
+    async def _ask(self, *, wants_shut_down: bool) -> BrokerHeartbeatResponse:
+        heartbeat = BrokerHeartbeatRequest(
+            broker_id=self._broker.node_id,
+            broker_epoch=self.epoch,
+            current_metadata_offset=self._broker.image.offset,
+            want_shut_down=wants_shut_down,
+        )
+        answer: BrokerHeartbeatResponse = await self._broker.controller.ask(
+            heartbeat, timeout_ms=PATIENCE_MS, purpose=HEARTBEAT
+        )
+        return answer
+
+    # Leaving
+
+    async def shut_down(self) -> None:
+        """Hand over what this broker leads, if anybody can take it and a controller can be asked, within a bound."""
+        await self._stop_beating()
+        if self.epoch == NO_EPOCH or self._is_alone or not self._broker.settings.controlled_shutdown_enable:
+            return
+        self.is_shutting_down = True
+        try:
+            async with asyncio.timeout(SHUTDOWN_MS / 1000):
+                await self._ask_until_released()
+            await self._broker.publishing.until(self._leads_nothing, HANDED_OVER_MS)
+        except (KafkaError, TimeoutError) as error:
+            logger.warning("This broker stops without having handed over what it leads: %s", error)
+
+    async def _ask_until_released(self) -> None:
+        while True:
+            answer = await self._ask(wants_shut_down=True)
+            if answer.should_shut_down or answer.error_code != ErrorCode.NONE:
+                return
+            await asyncio.sleep(SHUTDOWN_PAUSE_MS / 1000)
+
+    def _leads_nothing(self, image: MetadataImage) -> bool:
+        mine = self._broker.node_id
+        return not any(each.leader == mine for topic in image.topics.values() for each in topic.partitions)
+
+    async def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait([self._beating])
+            self._beating = None
