@@ -129,6 +129,15 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "Envelope": lambda: m.EnvelopeRequest(request_data=b"", client_host_address=b""),
     "BrokerRegistration": lambda: m.BrokerRegistrationRequest(broker_id=1),
     "BrokerHeartbeat": lambda: m.BrokerHeartbeatRequest(broker_id=1),
+    "AlterPartitionReassignments": lambda: m.AlterPartitionReassignmentsRequest(),
+    "ListPartitionReassignments": lambda: m.ListPartitionReassignmentsRequest(topics=None),
+    "ElectLeaders": lambda: m.ElectLeadersRequest(
+        topic_partitions=[m.ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
+    ),
+    "UnregisterBroker": lambda: m.UnregisterBrokerRequest(broker_id=1),
+    "UpdateFeatures": lambda: m.UpdateFeaturesRequest(
+        feature_updates=[m.UpdateFeaturesRequest.FeatureUpdateKey(feature="metadata.version", max_version_level=1)]
+    ),
     "AllocateProducerIds": lambda: m.AllocateProducerIdsRequest(broker_id=1),
     "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
         topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]

@@ -302,6 +302,13 @@ class NotEnoughReplicas(KafkaError):
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
+class NotEnoughReplicasAfterAppend(KafkaError):
+    """It is in the log, but fewer are in sync by now than acks=all asks for."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    is_retriable = True
+
+
 class InvalidRequiredAcks(KafkaError):
     code = ErrorCode.INVALID_REQUIRED_ACKS
 
@@ -456,6 +463,22 @@ class IneligibleReplica(KafkaError):
 
 class InconsistentClusterId(KafkaError):
     code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+class NoReassignmentInProgress(KafkaError):
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class ElectionNotNeeded(KafkaError):
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class PreferredLeaderNotAvailable(KafkaError):
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(KafkaError):
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 class UnknownServerFailure(KafkaError):

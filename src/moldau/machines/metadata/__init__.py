@@ -26,6 +26,7 @@ from moldau.machines.metadata.in_sync import IsrAnswered, IsrProposal
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.partitions import MorePartitions, PartitionsCreated
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
+from moldau.machines.metadata.reassignments import Reassigned, Reassignment
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.metadata.topics import NewTopic, TopicCreated, TopicDeleted, TopicReference, topic_id_from
 
@@ -53,6 +54,8 @@ __all__ = [
     "PartitionImage",
     "PartitionsCreated",
     "ProducerIdBlock",
+    "Reassigned",
+    "Reassignment",
     "Registration",
     "Replacement",
     "Resource",

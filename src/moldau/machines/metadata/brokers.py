@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
-from moldau.machines.metadata.elections import changes_with, changes_without
+from moldau.machines.metadata.elections import changes_of_leaderless, changes_with, changes_without
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import Sessions
@@ -162,6 +162,8 @@ def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: i
     broker = view.image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegistered(f"Broker ID {broker_id} is not currently registered")
+    if len(view.image.brokers) == 1:
+        raise InvalidRequest(f"Broker {broker_id} is the only one there is.")
     sessions.end(broker_id)
     gone = messages.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     changes = changes_without(view, broker_id)
@@ -190,8 +192,14 @@ def evacuation(view: ClusterView, broker: BrokerImage, *, fence: bool = False, s
 def decide_work_moved(view: ClusterView, broker_id: int) -> Decision[Record, None]:
     """The next partitions of a broker that left or came back."""
     is_back = view.image.is_active(broker_id)
-    changes = changes_with(view, broker_id) if is_back else changes_without(view, broker_id)
+    changes = changes_of_leaderless(view) if is_back else changes_without(view, broker_id)
     return answered(None, changes, _rest(broker_id, len(changes)))
+
+
+def unfinished_work(view: ClusterView) -> list[SetTimer]:
+    """What a controller that went down may have left half done: brokers that are gone and still count."""
+    gone = [broker_id for broker_id in view.index.brokers if not view.image.is_active(broker_id)]
+    return [SetTimer(WorkMoved(broker_id), 0) for broker_id in gone]
 
 
 def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:

@@ -1,10 +1,7 @@
 """Who leads a partition when a broker leaves or comes back."""
 
-from collections.abc import Callable
-
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
-from moldau.machines.metadata.partition_index import PartitionKey
 from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
 from moldau.machines.metadata.view import ClusterView
 from moldau.wire import messages
@@ -48,12 +45,15 @@ def changes_with(view: ClusterView, broker_id: int, *, at_most: int = PARTITIONS
     return changes
 
 
-def has_leaderships(view: ClusterView, broker_id: int, but_for: Callable[[PartitionKey], bool]) -> bool:
-    """Whether it leads anything, apart from what is about to change."""
-    return any(
-        view.topic(key).partitions[key.partition].leader == broker_id and not but_for(key)
-        for key in view.index.of(broker_id)
-    )
+def changes_of_leaderless(view: ClusterView, *, at_most: int = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
+    """Leaders for partitions that have none, where somebody could lead by now."""
+    changes: list[Change] = []
+    for key in view.index.leaderless:
+        topic = view.topic(key)
+        change = PartitionDraft(view, topic, key.partition).record(_election(view, topic))
+        if change is not None and change.leader >= 0 and not _add(changes, change, at_most):
+            break
+    return changes
 
 
 def _election(view: ClusterView, topic: TopicImage) -> Election:

@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.image import ELR_FEATURE, MetadataImage, VersionRange
-from moldau.machines.metadata.min_isr import first_safety_records, safety_records
+from moldau.machines.metadata.leader_configs import first_safety_records, safety_records
 from moldau.machines.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,

@@ -42,7 +42,7 @@ def decide_broker_heartbeat(
         return _shut_down(view, broker, is_caught_up, timers)
     if heartbeat.wants_fence:
         return _fence(view, broker, is_caught_up, timers)
-    if not broker.is_fenced or not is_caught_up:
+    if not broker.is_fenced or not is_caught_up or broker.is_shutting_down:
         return answered(HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
     moves = restoration(view, broker)
     answer = HeartbeatAnswer(is_caught_up, is_fenced=False, should_shut_down=False)

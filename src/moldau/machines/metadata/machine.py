@@ -10,9 +10,11 @@ from moldau.machines.metadata import (
     features,
     heartbeats,
     in_sync,
-    min_isr,
+    leader_configs,
+    leaders,
     partitions,
     producer_ids,
+    reassignments,
     topics,
 )
 from moldau.machines.metadata.builder import ImageBuilder
@@ -76,6 +78,8 @@ class MetadataMachine:
         image = self.image
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.brokers.values() if not broker.is_fenced]
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
+        timers += brokers.unfinished_work(self._view)
+        timers.append(leaders.check_timer(self._view))
         return answered(None, () if image.features else features.bootstrap_records(self.settings), timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
@@ -84,6 +88,8 @@ class MetadataMachine:
                 return heartbeats.decide_session_ended(self._view, self._sessions, event, now_ms)
             case brokers.WorkMoved():
                 return brokers.decide_work_moved(self._view, event.broker_id)
+            case leaders.LeadersChecked():
+                return leaders.decide_leaders_checked(self._view)
             case _:
                 raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
 
@@ -135,7 +141,7 @@ class MetadataMachine:
 
     def _with_partitions(self, decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
         """The configs, and what they mean for partitions, in one piece."""
-        changes = min_isr.partition_changes(self._view, decision.records)
+        changes = leader_configs.partition_changes(self._view, decision.records)
         return _bounded(replace(decision, records=[*decision.records, *changes]) if changes else decision)
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
@@ -159,6 +165,20 @@ class MetadataMachine:
         self, broker_id: int, broker_epoch: int, proposals: Sequence[in_sync.IsrProposal]
     ) -> Decision[Record, list[in_sync.IsrAnswered]]:
         return in_sync.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
+
+    def decide_alter_reassignments(
+        self, wanted: Sequence[reassignments.Reassignment], *, may_change_factor: bool = True
+    ) -> Decision[Record, list[reassignments.Reassigned]]:
+        return reassignments.decide_alter_reassignments(self._view, wanted, may_change_factor=may_change_factor)
+
+    def reassignments(self, wanted: Sequence[tuple[str, int]] | None) -> list[reassignments.Move]:
+        """The moves under way, of all partitions or of those named."""
+        return list(reassignments.moves(self._view, wanted))
+
+    def decide_elect_leaders(
+        self, election_type: int, wanted: Sequence[tuple[str, int]] | None
+    ) -> Decision[Record, list[leaders.LeaderElected]]:
+        return _bounded(leaders.decide_elect_leaders(self._view, election_type, wanted))
 
     def decide_allocate_producer_ids(
         self, broker_id: int, broker_epoch: int

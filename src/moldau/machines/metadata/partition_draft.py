@@ -62,7 +62,8 @@ class PartitionDraft:
     def _settle_eligible(self) -> None:
         old = self._old
         if not self._view.image.has_elr:
-            self.isr = self.isr or old.isr  # the last member stays: it alone is known to have everything
+            # The last member stays: it alone is known to have everything.
+            self.isr = self.isr or tuple(each for each in old.isr if each in self.replicas)
             self._eligible = () if self.isr else self._eligible
             return
         if len(self.isr) >= min(self._view.min_isr(self._topic.name), len(self.replicas)):

@@ -1,14 +1,18 @@
-"""`min.insync.replicas` decides who is eligible to lead (KIP-966), so a change of it concerns partitions, too."""
+"""Configs that decide who may lead: what a change of them means for partitions.
+
+`min.insync.replicas` decides who is eligible (KIP-966), `unclean.leader.election.enable` whether anybody is.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.configs import config_record
+from moldau.machines.metadata.elections import Change, changes_of_leaderless
 from moldau.machines.metadata.image import Resource, ResourceType, TopicImage
 from moldau.machines.metadata.partition_draft import PartitionDraft
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.machines.metadata.view import MIN_ISR, ClusterView
+from moldau.machines.metadata.view import MIN_ISR, UNCLEAN, ClusterView
 from moldau.wire import messages
 
 ALL_BROKERS = Resource(ResourceType.BROKER, "")
@@ -37,20 +41,22 @@ def partition_changes(view: ClusterView, records: Sequence[Record]) -> list[Reco
     whoever leaves the ISR becomes eligible; a leader that does not know of it yet still counts by the old number, so
     every partition gets a new epoch, without which a leader cannot change its ISR.
     """
-    if not view.image.has_elr or not any(_is_min_isr(record) for record in records):
+    names = {record.name for record in records if isinstance(record, messages.ConfigRecord)}
+    if UNCLEAN not in names and not (MIN_ISR in names and view.image.has_elr):
         return []
     builder = ImageBuilder(view.image)
     for offset, record in enumerate(records, view.image.offset + 1):
         builder.apply(record, offset)
     later = ClusterView(builder.finish()[0], view.index, view.settings)
-    return [*_ineligible(view, later), *_renewed(view, later)]
+    elected = changes_of_leaderless(later) if UNCLEAN in names else []
+    if MIN_ISR not in names or not view.image.has_elr:
+        return list(elected)
+    done = {(change.topic_id, change.partition_id) for change in elected}
+    changes = (*_ineligible(view, later), *_renewed(view, later))
+    return [*elected, *(change for change in changes if (change.topic_id, change.partition_id) not in done)]
 
 
-def _is_min_isr(record: Record) -> bool:
-    return isinstance(record, messages.ConfigRecord) and record.name == MIN_ISR
-
-
-def _ineligible(view: ClusterView, later: ClusterView) -> Iterator[Record]:
+def _ineligible(view: ClusterView, later: ClusterView) -> Iterator[Change]:
     for key in view.index.with_eligible:
         topic = later.topic(key)
         if later.min_isr(topic.name) < view.min_isr(topic.name):
@@ -59,13 +65,13 @@ def _ineligible(view: ClusterView, later: ClusterView) -> Iterator[Record]:
                 yield record
 
 
-def _renewed(view: ClusterView, later: ClusterView) -> Iterator[Record]:
+def _renewed(view: ClusterView, later: ClusterView) -> Iterator[Change]:
     for topic in later.image.topics.values():
         if later.min_isr(topic.name) > view.min_isr(topic.name):
             yield from _new_epochs(topic)
 
 
-def _new_epochs(topic: TopicImage) -> Iterator[Record]:
+def _new_epochs(topic: TopicImage) -> Iterator[Change]:
     for index, partition in enumerate(topic.partitions):
         if len(partition.replicas) > 1:
             yield messages.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))

@@ -1,0 +1,13 @@
+"""UnregisterBroker: a broker that is gone for good is forgotten."""
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.wire.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+
+async def handle(request: UnregisterBrokerRequest, context: RequestContext) -> UnregisterBrokerResponse:
+    """One that lives nevertheless registers again."""
+    context.authorize(Operation.ALTER, CLUSTER)
+    broker_id = request.broker_id
+    await context.broker.metadata.write(lambda machine: machine.decide_unregister_broker(broker_id))
+    return UnregisterBrokerResponse()

@@ -1,0 +1,51 @@
+"""UpdateFeatures: the whole cluster moves to other levels of features, or stays where it is."""
+
+from typing import Final
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+UPGRADE_TYPE_FROM: Final = 1
+ONE_ERROR_FROM: Final = 2
+
+Answer = UpdateFeaturesResponse.UpdatableFeatureResult
+
+
+async def handle(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
+    """All updates take place or none; from version 2 on there is one error for all."""
+    context.authorize(Operation.ALTER, CLUSTER)
+    updates = [_update(each, context.api_version) for each in request.feature_updates]
+    outcomes = await context.broker.metadata.write(
+        lambda machine: machine.decide_update_features(updates, validate_only=request.validate_only)
+    )
+    if context.api_version < ONE_ERROR_FROM:
+        return UpdateFeaturesResponse(results=[_answer(each) for each in outcomes])
+    refused = next((each for each in outcomes if each.error), None)
+    if refused is None:
+        return UpdateFeaturesResponse()
+    return UpdateFeaturesResponse(error_code=int(refused.error), error_message=refused.message)
+
+
+def _update(asked: UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> FeatureUpdate:
+    upgrade_type = asked.upgrade_type
+    if version < UPGRADE_TYPE_FROM:
+        upgrade_type = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(asked.feature, asked.max_version_level, upgrade_type)
+
+
+def _answer(outcome: FeatureUpdated) -> Answer:
+    return Answer(feature=outcome.name, error_code=int(outcome.error), error_message=outcome.message)
+
+
+def refuse(request: UpdateFeaturesRequest, error: KafkaError, version: int) -> UpdateFeaturesResponse:
+    """The same error for every feature, where features have their own."""
+    response = UpdateFeaturesResponse(error_code=int(error.code), error_message=error.message)
+    if version < ONE_ERROR_FROM and error.code is not ErrorCode.NONE:
+        response.results = [
+            Answer(feature=each.feature, error_code=int(error.code), error_message=error.message)
+            for each in request.feature_updates
+        ]
+    return response

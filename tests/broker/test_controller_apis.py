@@ -1,0 +1,221 @@
+"""What brokers ask of the active controller, and what people ask it about brokers and replicas."""
+
+from typing import Any
+
+from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
+
+from moldau.machines.metadata.image import ELR_FEATURE
+from moldau.machines.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages as m
+
+
+def play(script: Any) -> None:
+    on_broker(script, settings=WITH_CONTROLLER)
+
+
+def registration(scene: Scene, broker_id: int = 2, **fields: Any) -> m.BrokerRegistrationRequest:
+    said: dict[str, Any] = {
+        "broker_id": broker_id,
+        "cluster_id": scene.node.cluster_id,
+        "incarnation_id": b"i" * 16,
+        "listeners": [m.BrokerRegistrationRequest.Listener(name="PLAINTEXT", host="other", port=9092)],
+        "features": [
+            m.BrokerRegistrationRequest.Feature(
+                name=METADATA_VERSION_FEATURE, min_supported_version=1, max_supported_version=METADATA_VERSION
+            )
+        ],
+        "rack": "r2",
+        "log_dirs": [b"d" * 16],
+    }
+    return m.BrokerRegistrationRequest(**{**said, **fields})
+
+
+async def join(scene: Scene, talker: Any, broker_id: int = 2) -> int:
+    """Another broker registers and takes up work; its epoch."""
+    answer = await talker.ask(4, registration(scene, broker_id))
+    assert answer.error_code == 0
+    epoch: int = answer.broker_epoch
+    heartbeat = m.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=epoch)
+    assert not (await talker.ask(1, heartbeat)).is_fenced
+    return epoch
+
+
+def test_a_broker_registers_takes_up_work_and_stops() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect(CONTROLLER)
+        epoch = await join(scene, talker)
+        broker = scene.node.broker.metadata.image.brokers[2]
+        assert (broker.epoch, broker.rack, broker.directories) == (epoch, "r2", (b"d" * 16,))
+        assert (broker.listeners[0].address.host, broker.is_active) == ("other", True)
+        answer = await talker.ask(
+            1,
+            m.BrokerHeartbeatRequest(
+                broker_id=2, broker_epoch=epoch, current_metadata_offset=epoch, want_shut_down=True
+            ),
+        )
+        assert (answer.error_code, answer.is_fenced, answer.should_shut_down) == (0, True, True)
+
+    play(script)
+
+
+def test_a_broker_that_does_not_belong_here_is_refused() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect(CONTROLLER)
+        cases = [
+            (registration(scene, cluster_id="another"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+            (registration(scene, is_migrating_zk_broker=True), ErrorCode.INVALID_REQUEST),
+            (registration(scene, broker_id=-5), ErrorCode.INVALID_REQUEST),
+        ]
+        for request, code in cases:
+            answer = await talker.ask(4, request)
+            assert (answer.error_code, answer.broker_epoch) == (code, -1)
+        answer = await talker.ask(1, m.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
+        assert (answer.error_code, answer.is_fenced) == (ErrorCode.STALE_BROKER_EPOCH, True)
+        answer = await talker.ask(0, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1))
+        assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+    play(script)
+
+
+def test_a_silent_broker_is_fenced_and_the_node_itself_is_not() -> None:
+    async def script(scene: Scene) -> None:
+        import asyncio
+
+        await join(scene, await scene.connect(CONTROLLER))
+        await asyncio.sleep(20)
+        brokers = scene.node.broker.metadata.image.brokers
+        assert (brokers[1].is_fenced, brokers[2].is_fenced) == (False, True)
+
+    play(script)
+
+
+def test_producer_ids_come_in_blocks() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect(CONTROLLER)
+        epoch = await join(scene, talker)
+        asked = m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch)
+        blocks = [await talker.ask(0, asked) for _ in range(2)]
+        assert [(each.error_code, each.producer_id_len) for each in blocks] == [(0, 1000)] * 2
+        assert blocks[1].producer_id_start == blocks[0].producer_id_start + 1000
+
+    play(script)
+
+
+def isr(scene: Scene, members: list[tuple[int, int]], **fields: Any) -> m.AlterPartitionRequest:
+    image = scene.node.broker.metadata.image
+    states = [m.AlterPartitionRequest.BrokerState(broker_id=each, broker_epoch=epoch) for each, epoch in members]
+    partition = m.AlterPartitionRequest.PartitionData(
+        **{"new_isr_with_epochs": states, "new_isr": [each for each, _ in members], **fields}
+    )
+    return m.AlterPartitionRequest(
+        broker_id=1,
+        broker_epoch=image.brokers[1].epoch,
+        topics=[m.AlterPartitionRequest.TopicData(topic_id=image.topic_id("t"), partitions=[partition])],
+    )
+
+
+def test_a_leader_is_told_how_its_partition_is_now() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect(CONTROLLER)
+        epoch = scene.node.broker.metadata.image.brokers[1].epoch
+        for version in (2, 3):
+            answer = await talker.ask(version, isr(scene, [(1, epoch)]))
+            (partition,) = answer.topics[0].partitions
+            assert (partition.error_code, partition.leader_id, list(partition.isr)) == (0, 1, [1])
+        answer = await talker.ask(3, isr(scene, [(1, epoch)], leader_epoch=7))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_CONTROLLER
+        stale = isr(scene, [(1, epoch)])
+        stale.broker_epoch = 0
+        assert (await talker.ask(3, stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+    play(script)
+
+
+def plan(replicas: list[int] | None, topic: str = "t", **fields: Any) -> m.AlterPartitionReassignmentsRequest:
+    partition = m.AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=replicas)
+    return m.AlterPartitionReassignmentsRequest(
+        topics=[m.AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[partition])], **fields
+    )
+
+
+def test_a_partition_is_moved_and_its_move_is_listed_and_called_off() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        await join(scene, await scene.connect(CONTROLLER))
+        talker = await scene.connect()
+        answer = await talker.ask(1, plan([2, 1], allow_replication_factor_change=False))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert (await talker.ask(1, plan([2]))).responses[0].partitions[0].error_code == 0
+        listed = await talker.ask(0, m.ListPartitionReassignmentsRequest(topics=None))
+        (partition,) = listed.topics[0].partitions
+        assert [
+            list(each) for each in (partition.replicas, partition.adding_replicas, partition.removing_replicas)
+        ] == [
+            [2, 1],
+            [2],
+            [1],
+        ]
+        named = m.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(name="t", partition_indexes=[1])
+        assert not (await talker.ask(0, m.ListPartitionReassignmentsRequest(topics=[named]))).topics
+        assert (await talker.ask(0, plan(None))).responses[0].partitions[0].error_code == 0
+        answer = await talker.ask(0, plan(None))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        answer = await talker.ask(0, plan([1], topic="x"))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(script)
+
+
+def test_elections_that_are_not_needed_are_not_held() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        wanted = [m.ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
+        for version in (0, 2):
+            answer = await talker.ask(version, m.ElectLeadersRequest(topic_partitions=wanted))
+            codes = [each.error_code for each in answer.replica_election_results[0].partition_result]
+            assert codes == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert not (await talker.ask(2, m.ElectLeadersRequest(topic_partitions=None))).replica_election_results
+        answer = await talker.ask(2, m.ElectLeadersRequest(election_type=5, topic_partitions=wanted))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    play(script)
+
+
+def test_a_broker_is_forgotten_unless_it_is_the_only_one() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        assert (await talker.ask(0, m.UnregisterBrokerRequest(broker_id=1))).error_code == ErrorCode.INVALID_REQUEST
+        assert (await talker.ask(0, m.UnregisterBrokerRequest(broker_id=2))).error_code == 102
+        await join(scene, await scene.connect(CONTROLLER))
+        assert (await talker.ask(0, m.UnregisterBrokerRequest(broker_id=2))).error_code == 0
+        assert list(scene.node.broker.metadata.image.brokers) == [1]
+
+    play(script)
+
+
+def update(feature: str, level: int, **fields: Any) -> m.UpdateFeaturesRequest:
+    each = m.UpdateFeaturesRequest.FeatureUpdateKey(feature=feature, max_version_level=level, **fields)
+    return m.UpdateFeaturesRequest(feature_updates=[each])
+
+
+def test_features_go_up_and_down_as_each_version_says_it() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        metadata = scene.node.broker.metadata
+        answer = await talker.ask(0, update(ELR_FEATURE, 0))
+        assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_UPDATE_VERSION]
+        answer = await talker.ask(0, update(ELR_FEATURE, 0, allow_downgrade=True))
+        assert [each.error_code for each in answer.results] == [0]
+        assert not metadata.image.has_elr
+        answer = await talker.ask(1, update(ELR_FEATURE, 1, upgrade_type=1))
+        assert [each.error_code for each in answer.results] == [0]
+        assert metadata.image.has_elr
+        answer = await talker.ask(2, update("no.such", 1))
+        assert (answer.error_code, bool(answer.error_message)) == (ErrorCode.INVALID_UPDATE_VERSION, True)
+        assert (await talker.ask(2, update(ELR_FEATURE, 0, upgrade_type=2))).error_code == 0
+        assert not metadata.image.has_elr
+
+    play(script)

@@ -1,0 +1,188 @@
+"""Leaderships go back to where they belong, and work that was left half done is finished."""
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.decision import SetTimer
+from moldau.machines.metadata import (
+    Alteration,
+    BrokerHeartbeat,
+    ConfigChange,
+    IsrProposal,
+    MetadataSettings,
+    NewTopic,
+    Operation,
+    Resource,
+    ResourceType,
+)
+from moldau.machines.metadata.brokers import WorkMoved
+from moldau.machines.metadata.leaders import ElectionType, LeadersChecked
+from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
+from moldau.model.errors import ErrorCode, InvalidRequest, PolicyViolation
+
+CHECK = SetTimer(LeadersChecked(), 300_000)
+
+
+def epoch_of(scene: Scene, broker_id: int) -> int:
+    return scene.machine.image.brokers[broker_id].epoch
+
+
+def fence(scene: Scene, broker_id: int) -> list[object]:
+    decision = scene.machine.decide_fence_broker(broker_id, epoch_of(scene, broker_id))
+    scene.run(decision)
+    return list(decision.timers)
+
+
+def unfence(scene: Scene, broker_id: int) -> list[object]:
+    decision = scene.machine.decide_unfence_broker(broker_id, epoch_of(scene, broker_id))
+    scene.run(decision)
+    return list(decision.timers)
+
+
+def leaders(scene: Scene) -> list[int]:
+    return [partition.leader for partition in scene.machine.image.topics["t"].partitions]
+
+
+def back_in_sync(scene: Scene) -> None:
+    """Every follower catches up."""
+    topic = scene.machine.image.topics["t"]
+    for index, partition in enumerate(topic.partitions):
+        members = [(each, -1) for each in partition.replicas if scene.machine.image.is_active(each)]
+        proposal = IsrProposal(topic.topic_id, index, partition.leader_epoch, partition.partition_epoch, members)
+        scene.run(scene.machine.decide_alter_partition(partition.leader, epoch_of(scene, partition.leader), [proposal]))
+
+
+def disturbed(settings: MetadataSettings | None = None) -> Scene:
+    """Broker 1 was away, and leads nothing of what prefers it."""
+    scene = Scene(brokers=3, settings=settings)
+    scene.create_one(NewTopic("t", assignments=[(index, [1 + index % 3, 1 + (index + 1) % 3]) for index in range(6)]))
+    fence(scene, 1)
+    unfence(scene, 1)
+    back_in_sync(scene)
+    assert leaders(scene) == [2, 2, 3, 2, 2, 3]
+    return scene
+
+
+def test_leaderships_go_back_to_preferred_replicas_by_the_clock() -> None:
+    scene = disturbed()
+    assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
+    assert leaders(scene) == [1, 2, 3, 1, 2, 3]
+    assert not scene.machine.decide_timed_out(LeadersChecked(), 0.0).records
+
+
+def test_leaderships_stay_where_they_are_if_that_is_wanted_or_tolerable() -> None:
+    for settings in (
+        MetadataSettings(auto_leader_rebalance_enable=False),
+        MetadataSettings(leader_imbalance_per_broker_percentage=100),
+    ):
+        scene = disturbed(settings)
+        assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
+        assert leaders(scene) == [2, 2, 3, 2, 2, 3]
+
+
+def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    fence(scene, 1)
+    unfence(scene, 1)
+    scene.time_out(LeadersChecked(), 0.0)
+    assert leaders(scene) == [2]
+
+
+@pytest.mark.proves("H8")
+def test_preferred_leaders_are_elected_when_somebody_asks() -> None:
+    scene = disturbed()
+    wanted = [("t", 0), ("t", 1), ("t", 9), ("x", 0), ("t", 0)]
+    outcomes = scene.run(scene.machine.decide_elect_leaders(ElectionType.PREFERRED, wanted))
+    assert [outcome.error for outcome in outcomes] == [
+        ErrorCode.NONE,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert leaders(scene) == [1, 2, 3, 2, 2, 3]
+    (outcome,) = scene.run(scene.machine.decide_elect_leaders(ElectionType.PREFERRED, None))
+    assert (outcome.index, outcome.error) == (3, ErrorCode.NONE)
+    assert leaders(scene) == [1, 2, 3, 1, 2, 3]
+    fence(scene, 1)
+    (outcome,) = scene.run(scene.machine.decide_elect_leaders(ElectionType.PREFERRED, [("t", 0)]))
+    assert outcome.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_an_unclean_leader_is_elected_when_somebody_asks() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])]))
+    fence(scene, 1)
+    fence(scene, 2)
+    outcomes = scene.run(scene.machine.decide_elect_leaders(ElectionType.UNCLEAN, None))
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE] * 2
+    unfence(scene, 1)
+    assert leaders(scene) == [-1, -1]
+    outcomes = scene.run(scene.machine.decide_elect_leaders(ElectionType.UNCLEAN, [("t", 0)]))
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.NONE]
+    assert leaders(scene) == [1, -1]
+    outcomes = scene.run(scene.machine.decide_elect_leaders(ElectionType.UNCLEAN, [("t", 0)]))
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.ELECTION_NOT_NEEDED]
+
+
+def test_nobody_asks_for_an_unknown_election_or_for_too_many() -> None:
+    scene = Scene()
+    with pytest.raises(InvalidRequest):
+        scene.machine.decide_elect_leaders(2, None)
+    with pytest.raises(PolicyViolation):
+        scene.machine.decide_elect_leaders(0, [("t", 0)] * 10_001)
+
+
+def test_a_partition_without_a_leader_gets_one_when_loss_becomes_acceptable() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    fence(scene, 2)
+    fence(scene, 1)
+    unfence(scene, 2)
+    assert leaders(scene) == [-1]
+    change = ConfigChange("unclean.leader.election.enable", Operation.SET, "true")
+    scene.run(scene.machine.decide_incremental_alter_configs([Alteration(Resource(ResourceType.TOPIC, "t"), [change])]))
+    assert leaders(scene) == [2]
+
+
+# More partitions than one decision moves
+
+
+def large(has_elr: bool = True) -> Scene:
+    scene = Scene(brokers=2, has_elr=has_elr)
+    count = PARTITIONS_PER_SLICE_MAX + 500
+    scene.create_one(NewTopic("t", assignments=[(index, [1, 2]) for index in range(count)]))
+    return scene
+
+
+def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
+    scene = large()
+    assert fence(scene, 1) == [SetTimer(WorkMoved(1), 0)]
+    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX
+    assert scene.time_out(WorkMoved(1), 0.0) == []
+    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX + 500
+    fence(scene, 2)
+    scene.time_out(WorkMoved(2), 0.0)
+    assert set(leaders(scene)) == {-1}
+    assert unfence(scene, 2) == [SetTimer(WorkMoved(2), 0)]
+    assert scene.time_out(WorkMoved(2), 0.0) == []
+    assert set(leaders(scene)) == {2}
+
+
+def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
+    scene = large()
+    heartbeat = BrokerHeartbeat(1, epoch_of(scene, 1), 10**6, wants_shut_down=True)
+    assert scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0)) == (True, False, False)
+    assert not scene.machine.image.is_active(1)
+    assert scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0)) == (True, True, True)
+    assert set(leaders(scene)) == {2}
+    assert scene.time_out(WorkMoved(1), 0.0) == []
+
+
+def test_a_new_controller_finishes_what_was_left_half_done() -> None:
+    scene = large()
+    fence(scene, 1)
+    timers = scene.machine.decide_elected(0.0).timers
+    assert SetTimer(WorkMoved(1), 0) in timers
+    assert SetTimer(WorkMoved(2), 0) not in timers
+    assert CHECK in timers

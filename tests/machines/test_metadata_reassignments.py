@@ -1,0 +1,154 @@
+"""Partitions move from broker to broker, and may be stopped on the way."""
+
+from collections.abc import Sequence
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.metadata import IsrProposal, NewTopic, Reassigned, Reassignment
+from moldau.machines.metadata.image import PartitionImage
+from moldau.model.errors import ErrorCode, PolicyViolation
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene(brokers=5)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2, 3]), (1, [2, 3, 1])]))
+    return scene
+
+
+def partition(scene: Scene, index: int = 0) -> PartitionImage:
+    found = scene.machine.image.partition("t", index)
+    assert found is not None
+    return found
+
+
+def move(scene: Scene, replicas: Sequence[int] | None, index: int = 0, *, may_change_factor: bool = True) -> Reassigned:
+    wanted = [Reassignment("t", index, replicas)]
+    (outcome,) = scene.run(scene.machine.decide_alter_reassignments(wanted, may_change_factor=may_change_factor))
+    return outcome
+
+
+def in_sync(scene: Scene, isr: Sequence[int]) -> None:
+    found = partition(scene)
+    members = [(each, scene.machine.image.brokers[each].epoch) for each in isr]
+    topic_id = scene.machine.image.topic_id("t")
+    proposal = IsrProposal(topic_id, 0, found.leader_epoch, found.partition_epoch, members)
+    epoch = scene.machine.image.brokers[found.leader].epoch
+    scene.run(scene.machine.decide_alter_partition(found.leader, epoch, [proposal]))
+
+
+def plan(scene: Scene) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    found = partition(scene)
+    return found.replicas, found.adding_replicas, found.removing_replicas
+
+
+@pytest.mark.proves("H8")
+def test_a_move_waits_for_the_new_replicas_and_lets_the_old_ones_go_then(scene: Scene) -> None:
+    assert not move(scene, [4, 5, 1]).error
+    assert plan(scene) == ((4, 5, 1, 2, 3), (4, 5), (2, 3))
+    assert [(each.topic, each.index) for each in scene.machine.reassignments(None)] == [("t", 0)]
+    assert len(partition(scene).directories) == 5
+    in_sync(scene, [1, 2, 3, 4])
+    assert plan(scene) == ((4, 5, 1, 2, 3), (4, 5), (2, 3))
+    in_sync(scene, [1, 2, 3, 4, 5])
+    found = partition(scene)
+    assert (plan(scene), found.isr, found.leader) == (((4, 5, 1), (), ()), (4, 5, 1), 1)
+    assert found.directories == tuple(bytes([each]) * 16 for each in (4, 5, 1))
+    assert scene.machine.reassignments(None) == []
+
+
+@pytest.mark.proves("H8")
+def test_a_move_that_is_called_off_leaves_what_was_there(scene: Scene) -> None:
+    move(scene, [4, 5, 1])
+    in_sync(scene, [1, 2, 3, 4])
+    assert not move(scene, None).error
+    found = partition(scene)
+    assert (plan(scene), found.isr, found.leader) == (((1, 2, 3), (), ()), (1, 2, 3), 1)
+    assert move(scene, None).error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_new_plan_takes_the_place_of_the_old_one(scene: Scene) -> None:
+    move(scene, [4, 2, 3])
+    in_sync(scene, [1, 2, 3])
+    move(scene, [1, 5])
+    assert plan(scene) == ((1, 5, 2, 3), (5,), (2, 3))
+    in_sync(scene, [1, 2, 3, 5])
+    assert plan(scene) == ((1, 5), (), ())
+
+
+def test_fewer_replicas_and_another_order_take_place_at_once(scene: Scene) -> None:
+    move(scene, [3, 2, 1])
+    assert plan(scene) == ((3, 2, 1), (), ())
+    assert partition(scene).leader == 1
+    move(scene, [2, 3])
+    found = partition(scene)
+    assert (plan(scene), found.leader, found.isr) == (((2, 3), (), ()), 2, (2, 3))
+    epoch = found.partition_epoch
+    move(scene, [2, 3])
+    assert partition(scene).partition_epoch == epoch
+
+
+def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> None:
+    in_sync(scene, [1])
+    move(scene, [2])
+    assert plan(scene) == ((2, 1, 3), (), (1, 3))
+    assert partition(scene).leader == 1
+    in_sync(scene, [1, 2])
+    assert (plan(scene), partition(scene).leader) == (((2,), (), ()), 2)
+
+
+def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: Scene) -> None:
+    move(scene, [4, 5])
+    in_sync(scene, [1, 4])
+    scene.run(scene.machine.decide_fence_broker(1, scene.machine.image.brokers[1].epoch))
+    assert partition(scene).isr == (4,)
+    outcome = move(scene, None)
+    assert outcome.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert partition(scene).isr == (4,)
+
+
+def test_the_number_of_replicas_stays_where_that_is_asked_for(scene: Scene) -> None:
+    outcome = move(scene, [4, 5], may_change_factor=False)
+    assert outcome.error == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert not move(scene, [4, 5, 1], may_change_factor=False).error
+    assert not move(scene, [4, 2, 1], may_change_factor=False).error  # measured by what it was before the move
+
+
+REFUSED: list[tuple[Reassignment, ErrorCode]] = [
+    (Reassignment("x", 0, [1]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (Reassignment("t", 9, [1]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (Reassignment("t", -1, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (Reassignment("t", 0, None), ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+    (Reassignment("t", 0, []), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    (Reassignment("t", 0, [1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    (Reassignment("t", 0, [1, 9]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+]
+
+
+@pytest.mark.parametrize(("wanted", "code"), REFUSED)
+def test_every_way_to_be_refused_a_move(scene: Scene, wanted: Reassignment, code: ErrorCode) -> None:
+    outcomes = scene.run(scene.machine.decide_alter_reassignments([wanted, Reassignment("t", 1, [2, 3, 4])]))
+    assert [outcome.error for outcome in outcomes] == [code, ErrorCode.NONE]
+    assert partition(scene, 1).adding_replicas == (4,)
+
+
+def test_a_request_names_a_partition_once_and_not_too_many(scene: Scene) -> None:
+    wanted = Reassignment("t", 0, [1, 2, 4])
+    (outcome,) = scene.run(scene.machine.decide_alter_reassignments([wanted, wanted]))
+    assert not outcome.error
+    with pytest.raises(PolicyViolation):
+        scene.machine.decide_alter_reassignments([wanted] * 10_001)
+
+
+def test_moves_are_listed_for_those_who_name_them(scene: Scene) -> None:
+    move(scene, [4, 2, 3])
+    assert [each.index for each in scene.machine.reassignments([("t", 0), ("t", 1), ("x", 0), ("t", 0)])] == [0]
+
+
+def test_a_broker_that_holds_what_is_moved_away_from_it_may_be_gone(scene: Scene) -> None:
+    move(scene, [2, 3, 4])
+    scene.run(scene.machine.decide_unregister_broker(1))
+    assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
+    in_sync(scene, [2, 3, 4])
+    assert plan(scene) == ((2, 3, 4), (), ())
