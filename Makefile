@@ -58,6 +58,10 @@ sim: $(DEV_STAMP) ## simulate a broker under crashes, power losses, failing disk
 	@for trouble in process power disk; do \
 	  $(BIN)/python -m moldau.testing.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 
+.PHONY: chaos
+chaos: $(DEV_STAMP) ## a cluster of processes under faults, with recorded clients; MINUTES=5, cables pulled where allowed
+	$(BIN)/python -m moldau.testing.processes.run --namespaces --minutes $(or $(MINUTES),5)
+
 .PHONY: check
 check: $(DEV_STAMP) ## format, lint, types, layers, house rules
 	$(BIN)/ruff format --check .

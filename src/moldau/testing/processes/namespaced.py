@@ -1,0 +1,51 @@
+"""A cluster whose nodes live in network namespaces, so that cables can be pulled."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from moldau.cli.local.layout import LocalNode
+from moldau.testing.broker import Broker
+from moldau.testing.cluster import HOST, Cluster
+from moldau.testing.processes.namespaces import Wires
+
+if TYPE_CHECKING:
+    from moldau.client.blocking import BlockingClient
+
+
+class NamespacedCluster(Cluster):
+    """As `Cluster`, but node 1 has the first end of the wires for its network, and so on."""
+
+    def __init__(self, wires: Wires, brokers: int = 3, *, settings: Mapping[str, object] | None = None) -> None:
+        self._wires = wires
+        super().__init__(brokers, settings=settings)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._moved(super().bootstrap_servers)
+
+    def client(self) -> "BlockingClient":
+        from moldau.client.blocking import BlockingClient
+        from moldau.client.settings import ClientSettings
+        from moldau.node.ports.clock import SystemClock
+        from moldau.node.ports.randomness import system_random
+        from moldau.node.ports.sockets import SocketNetwork
+
+        settings = ClientSettings(request_timeout_ms=3_000, connect_timeout_ms=1_000, total_timeout_ms=10_000)
+        return BlockingClient(
+            SocketNetwork(), SystemClock(), system_random(), self.bootstrap_servers, settings=settings
+        )
+
+    def _broker(self, node: LocalNode) -> Broker:
+        broker = super()._broker(node)
+        broker.settings = {name: self._moved(str(text)) for name, text in broker.settings.items()}
+        broker.command = (*self._wires.command(node.node_id), sys.executable, "-m", "moldau.cli.main")  # type: ignore[misc]
+        return broker
+
+    def _moved(self, text: str) -> str:
+        """The same addresses, each with the host that its port belongs to."""
+        for node in self.layout.nodes:
+            ports = [node.port, *([node.controller.port] if node.controller else [])]
+            for port in ports:
+                text = text.replace(f"{HOST}:{port}", f"{self._wires.address(node.node_id)}:{port}")
+        return text

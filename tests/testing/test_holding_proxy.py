@@ -1,0 +1,116 @@
+"""The proxy passes frames both ways, holds those it is told to, and delivers them after the client has left."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.testing.processes.proxy import HoldingProxy
+
+PRODUCE, FETCH = 0, 1
+WAIT_S = 10.0
+
+
+def frame(api_key: int, body: bytes) -> bytes:
+    content = api_key.to_bytes(2, "big") + b"\0\1" + body
+    return len(content).to_bytes(4, "big") + content
+
+
+class Echo:
+    """A server that sends everything back and remembers it."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.received = b""
+        self.changed = threading.Condition()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(65_536):
+                with self.changed:
+                    self.received += data
+                    self.changed.notify_all()
+                connection.sendall(data)
+
+    def wait_for(self, data: bytes) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: data in self.received, WAIT_S)
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    server = Echo()
+    yield server
+    server.socket.close()
+
+
+@pytest.fixture
+def proxy(echo: Echo) -> Iterator[HoldingProxy]:
+    with HoldingProxy(*echo.socket.getsockname()) as proxy:
+        yield proxy
+
+
+def connect(proxy: HoldingProxy) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxy.port), WAIT_S)
+
+
+def read(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (part := connection.recv(65_536)):
+        data += part
+    return data
+
+
+def test_what_is_not_held_passes_at_once_and_in_order(proxy: HoldingProxy) -> None:
+    frames = b"".join(frame(number % 3, b"x" * number) for number in range(50))
+    with connect(proxy) as connection:
+        connection.sendall(frames)
+        assert read(connection, len(frames)) == frames
+    assert proxy.held == 0
+
+
+def test_a_held_request_arrives_after_its_time_and_others_do_not_wait_for_it(proxy: HoldingProxy) -> None:
+    proxy.hold([PRODUCE], 0.3)
+    with connect(proxy) as slow, connect(proxy) as quick:
+        started = time.monotonic()
+        slow.sendall(frame(PRODUCE, b"held"))
+        quick.sendall(frame(FETCH, b"quick"))
+        assert read(quick, len(frame(FETCH, b"quick"))) == frame(FETCH, b"quick")
+        assert time.monotonic() - started < 0.3
+        assert read(slow, len(frame(PRODUCE, b"held"))) == frame(PRODUCE, b"held")
+        assert time.monotonic() - started >= 0.3
+    assert proxy.held == 1
+
+
+def test_a_held_request_reaches_the_broker_though_its_client_has_gone(proxy: HoldingProxy, echo: Echo) -> None:
+    proxy.hold([PRODUCE], 0.2)
+    with connect(proxy) as connection:
+        connection.sendall(frame(PRODUCE, b"late"))
+    assert echo.wait_for(b"late")
+    assert proxy.delivered_late == 1
+
+
+def test_released_requests_pass(proxy: HoldingProxy) -> None:
+    proxy.hold([PRODUCE], 60)
+    proxy.release()
+    with connect(proxy) as connection:
+        connection.sendall(frame(PRODUCE, b"now"))
+        assert read(connection, len(frame(PRODUCE, b"now"))) == frame(PRODUCE, b"now")
+
+
+def test_a_broker_that_is_down_is_down_through_the_proxy(proxy: HoldingProxy, echo: Echo) -> None:
+    echo.socket.close()
+    with connect(proxy) as connection:
+        assert read(connection, 1) == b""

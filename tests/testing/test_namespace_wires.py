@@ -1,0 +1,63 @@
+"""Namespaces and the wires between them: a cut is silent, one way, and mended again."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.testing.processes.namespaces import RUNNER, Wires
+
+PORT = 9
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 9), 0.5)
+except TimeoutError:
+    print("silence")
+except ConnectionRefusedError:
+    print("refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def wires() -> Iterator[Wires]:
+    if not Wires.are_allowed():
+        pytest.skip("this machine does not allow network namespaces")
+    with Wires(2) as wires:
+        yield wires
+
+
+def answer(wires: Wires, one: int, another: int) -> str:
+    """What one end hears from another where nobody listens: a refusal, if both ways are open."""
+    if one == RUNNER:
+        try:
+            socket.create_connection((wires.address(another), PORT), 0.5)
+        except TimeoutError:
+            return "silence"
+        except ConnectionRefusedError:
+            return "refused"
+    command = [*wires.command(one), sys.executable, "-c", CONNECT, wires.address(another)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_all_ends_reach_each_other(wires: Wires) -> None:
+    assert {answer(wires, one, other) for one in range(3) for other in range(3) if one != other} == {"refused"}
+
+
+def test_a_cut_is_silent_and_leaves_the_others_alone(wires: Wires) -> None:
+    wires.cut(1, 2)
+    assert answer(wires, 1, 2) == "silence"
+    assert answer(wires, 2, 1) == "silence", "the question arrives, the answer is lost"
+    assert answer(wires, RUNNER, 1) == answer(wires, RUNNER, 2) == "refused"
+    wires.mend()
+    assert answer(wires, 1, 2) == "refused"
+
+
+def test_ends_that_are_cut_off_together_still_reach_each_other(wires: Wires) -> None:
+    wires.cut_off(1, 2)
+    assert answer(wires, 1, 2) == "refused"
+    assert answer(wires, RUNNER, 1) == answer(wires, 2, RUNNER) == "silence"
+    wires.mend()
+    assert answer(wires, RUNNER, 1) == "refused"
