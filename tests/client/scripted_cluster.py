@@ -18,7 +18,7 @@ from moldau.wire import codec, framing, messages
 
 TOPIC_ID = bytes(range(16))
 Answer = Callable[[Any], Any]
-APIS = (0, 1, 2, 3, 18, 19, 20, 22, 32, 44, 60)
+APIS = (0, 1, 2, 3, 18, 19, 20, 22, 32, 43, 44, 45, 46, 55, 60, 64)
 
 
 class Script:
@@ -26,6 +26,7 @@ class Script:
 
     def __init__(self, brokers: int = 2) -> None:
         self.brokers = brokers
+        self.controller = 2
         self.leader = 1
         self.leader_epoch = 5
         self.topics = {"t": TOPIC_ID}
@@ -61,7 +62,7 @@ class Script:
         wanted = list(self.topics) if request.topics is None else [each.name for each in request.topics]
         return response(
             cluster_id="scripted",
-            controller_id=2,
+            controller_id=self.controller,
             brokers=[
                 response.MetadataResponseBroker(node_id=node, host=f"b{node}", port=9092)
                 for node in range(1, self.brokers + 1)

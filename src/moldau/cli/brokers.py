@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
 from moldau.cli.reassign import Throttle, until_settled
@@ -49,6 +49,8 @@ def drain(
     json: Json = False,
 ) -> None:
     """Move all partitions of a broker to the others, so that it can be stopped for good."""
+    if throttle is not None and not wait:
+        raise wrong_usage("--throttle is taken off when the broker is empty: leave out --no-wait")
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.plans import encode_plan
@@ -150,7 +152,7 @@ async def _say_what_is_next(client: "AsyncClient", broker: int) -> None:
 def _row(state: "BrokerState") -> tuple[object, ...]:
     return (
         state.node_id,
-        state.address,
+        str(state.address) if state.address else None,
         state.rack,
         "fenced" if state.is_fenced else "serves",
         state.leaders,

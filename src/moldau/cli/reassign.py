@@ -93,7 +93,8 @@ def execute(
         if json:
             show_json({"before": _plan_told(before), "partitions": _outcomes_told(outcomes)})
         else:
-            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move")
+            rest = ", the others are there or on their way" if len(outcomes) < len(wanted) else ""
+            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}")
             if rollback is None:
                 note(f"to go back, keep this: {encode_plan(before)}")
         _complain(outcomes)
@@ -124,11 +125,11 @@ def verify(
             show_json({"is_done": is_done, "unthrottled": freed, "partitions": [_move_told(each) for each in found]})
             return
         rows = [
-            (each.partition.topic, each.partition.partition, each.stage.value, each.replicas, each.target, each.lag)
+            (each.partition.topic, each.partition.partition, each.stage.value, each.replicas, each.target, _share(each))
             for each in found
         ]
-        columns = ("topic", "partition", "state", "replicas", "target", "lag")
-        show_table(columns, rows, numbers=("partition", "lag"))
+        columns = ("topic", "partition", "state", "replicas", "target", "copied")
+        show_table(columns, rows, numbers=("partition", "copied"))
         note(_verdict(found) + (f"; limits taken off: {', '.join(freed)}" if freed else ""))
 
     _run(bootstrap_servers, work)
@@ -205,6 +206,10 @@ def _moves(move: "Move") -> bool:
     return move.stage.value == "moving"
 
 
+def _share(move: "Move") -> str | None:
+    return None if move.copied is None else f"{move.copied:.0%}"
+
+
 def _verdict(found: "Sequence[Move]") -> str:
     counts = {stage: sum(each.stage.value == stage for each in found) for stage in ("done", "moving", "elsewhere")}
     if counts["done"] == len(found):
@@ -274,7 +279,7 @@ def _move_told(move: "Move") -> dict[str, Any]:
         "state": move.stage.value,
         "replicas": list(move.replicas),
         "target": list(move.target),
-        "lag": move.lag,
+        "copied": move.copied,
     }
 
 

@@ -188,8 +188,8 @@ class Cluster:
         is_stale = not isinstance(error, KafkaError) or error.code in STALE_METADATA
         if is_stale and about is not None:
             self.metadata.forget(about)
-        if isinstance(error, KafkaError) and error.code == ErrorCode.NOT_CONTROLLER:
-            self.metadata.controller = NO_NODE
+        if not isinstance(error, KafkaError) or error.code == ErrorCode.NOT_CONTROLLER:
+            self.metadata.controller = NO_NODE  # perhaps it was this one that we lost
 
     def _may_pass(self, error: BaseException, tried_ms: float, is_repeatable: bool) -> bool:
         if self._is_closed:

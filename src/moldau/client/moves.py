@@ -30,7 +30,7 @@ class Move:
     stage: Stage
     replicas: tuple[int, ...]
     target: tuple[int, ...]
-    lag: int | None = None  # records that the slowest newcomer lacks, where brokers tell
+    copied: float | None = None  # the share of its bytes that the slowest newcomer has
 
 
 class MovesRunning(Exception):
@@ -63,8 +63,11 @@ class Moves:
         self, plan: Assignment, *, throttle_bytes: int | None = None, is_additional: bool = False
     ) -> tuple[Assignment, Outcomes]:
         """Ask for what the plan wants; who held it before, and what became of each partition."""
-        before = await self._known(plan)
         moving = await self.reassignments.ongoing()
+        before = {
+            place: moving[place].origin if place in moving else replicas
+            for place, replicas in (await self._known(plan)).items()
+        }
         if moving and not is_additional:
             raise MovesRunning(f"{len(moving)} partitions are being moved already")
         if throttle_bytes is not None:
@@ -76,10 +79,14 @@ class Moves:
         """How far each partition is, in order."""
         moving = await self.reassignments.ongoing()
         held = assignment_of(await self._views({place.topic for place in plan}))
-        lags = await self._lags(plan, moving)
+        copied = await self._copied(plan, moving)
         return [
             Move(
-                place, _stage(held.get(place), target, moving.get(place)), held.get(place, ()), target, lags.get(place)
+                place,
+                _stage(held.get(place), target, moving.get(place)),
+                held.get(place, ()),
+                target,
+                copied.get(place),
             )
             for place, target in sorted(plan.items())
         ]
@@ -114,34 +121,31 @@ class Moves:
             raise BrokenPlan(f"the plan names brokers that do not serve: {', '.join(map(str, absent))}")
         return {place: held[place] for place in plan}
 
-    async def _lags(self, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]) -> dict[TopicPartition, int]:
-        """How far behind newcomers are, as they tell themselves."""
-        newcomers = sorted({each for place in plan if place in moving for each in moving[place].adding})
-        lags: dict[TopicPartition, int] = {}
-        for broker in newcomers:
-            for place, lag in (await self._lags_on(broker, plan, moving)).items():
-                lags[place] = max(lag, lags.get(place, 0))
-        return lags
+    async def _copied(
+        self, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]
+    ) -> dict[TopicPartition, float]:
+        """The share that the slowest newcomer has, by the sizes of logs that brokers tell."""
+        places = [place for place in sorted(plan) if place in moving and moving[place].adding]
+        brokers = sorted({broker for place in places for broker in moving[place].replicas})
+        sizes = {broker: await self._sizes(broker) for broker in brokers}
+        copied: dict[TopicPartition, float] = {}
+        for place in places:
+            whole = max(sizes[broker].get(place, 0) for broker in moving[place].replicas)
+            least = min(sizes[broker].get(place, 0) for broker in moving[place].adding)
+            copied[place] = least / whole if whole else 1.0
+        return copied
 
-    async def _lags_on(
-        self, broker: int, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]
-    ) -> dict[TopicPartition, int]:
+    async def _sizes(self, broker: int) -> dict[TopicPartition, int]:
         try:
             answer = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=broker)
         except SILENT:
             return {}
-        found = {
-            TopicPartition(topic.name, each.partition_index): each.offset_lag
+        return {
+            TopicPartition(topic.name, each.partition_index): each.partition_size
             for folder in answer.results
             for topic in folder.topics
             for each in topic.partitions
-            if each.offset_lag >= 0
         }
-        return {place: lag for place, lag in found.items() if place in plan and broker in _adding(moving.get(place))}
-
-
-def _adding(moving: Reassignment | None) -> tuple[int, ...]:
-    return moving.adding if moving else ()
 
 
 def _is_news(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignment | None) -> bool:

@@ -106,9 +106,11 @@ def _row(told: Any) -> tuple[TopicPartition, tuple[int, ...]]:
 
 def drained(current: Assignment, leaving: Iterable[int], racks: Racks) -> Assignment:
     """The partitions that these brokers hold, each with another broker in its place; nothing else moves."""
-    going = set(leaving)
-    targets = {broker: rack for broker, rack in racks.items() if broker not in going}
-    return _Placing(current, targets).without(sorted(going))
+    going = sorted(set(leaving))
+    placing = _Placing(current, {broker: rack for broker, rack in racks.items() if broker not in going})
+    placing.replace_all(going)
+    placing.place_better()
+    return placing.changes
 
 
 def balanced(current: Assignment, racks: Racks) -> Assignment:
@@ -117,50 +119,61 @@ def balanced(current: Assignment, racks: Racks) -> Assignment:
     Only what changes is in the result; a change may be one of order alone, which moves no records.
     """
     placing = _Placing(current, racks)
-    placing.without(sorted({broker for replicas in current.values() for broker in replicas if broker not in racks}))
+    placing.replace_all(sorted({broker for replicas in current.values() for broker in replicas if broker not in racks}))
+    placing.place_better()
     placing.even_out()
     placing.share_leaders()
-    return {place: replicas for place, replicas in placing.assignment.items() if replicas != current[place]}
+    return placing.changes
+
+
+Step = tuple[TopicPartition, int, int]  # a partition, who gives it or its lead away, who takes it
+Edges = dict[int, dict[int, TopicPartition]]  # what could be handed from one to another
 
 
 class _Placing:
     """An assignment that is being changed, with the counts that say where there is room."""
 
     def __init__(self, current: Assignment, racks: Racks) -> None:
-        self.assignment = dict(sorted(current.items()))
-        self._racks = (
-            racks if racks and all(racks.values()) else dict.fromkeys(racks)
-        )  # all know theirs, or none counts
+        self._current = current
+        self._assignment = dict(sorted(current.items()))
+        self._racks = racks if all(racks.values()) else dict.fromkeys(racks)  # all know theirs, or it counts for none
         self._held = Counter(each for replicas in current.values() for each in replicas)
         self._led = Counter(replicas[0] for replicas in current.values())
         self._per_topic = Counter((place.topic, each) for place, replicas in current.items() for each in replicas)
 
-    def without(self, going: Sequence[int]) -> Assignment:
-        """Put others in the place of these."""
-        changed: Assignment = {}
-        for place in self.assignment:
+    @property
+    def changes(self) -> Assignment:
+        return {place: replicas for place, replicas in self._assignment.items() if replicas != self._current[place]}
+
+    def replace_all(self, going: Sequence[int]) -> None:
+        """Put somebody else in the place of each of these."""
+        for place in self._assignment:
             for broker in going:
-                if broker in self.assignment[place]:
-                    self._replace(place, broker, self._best_for(place, broker))
-                    changed[place] = self.assignment[place]
-        return changed
+                if broker in self._assignment[place]:
+                    self._move(place, broker, self._best_for(place, broker))
+
+    def place_better(self) -> None:
+        """Copies that must be made anyway may go elsewhere at no cost: hand them on while that evens anything out."""
+        while path := _first_path(self._racks, self._copies_to_hand_on(), self._held):
+            for step in path:
+                self._move(*step)
 
     def even_out(self) -> None:
         """Move from those who hold most to those who hold least, while that evens anything out."""
-        while move := self._next_move():
-            self._replace(*move)
+        while step := self._next_move():
+            self._move(*step)
 
     def share_leaders(self) -> None:
         """Change the order of replicas until everybody is the preferred leader of as many."""
-        while path := self._path_of_leadership():
-            for place, broker in path:
-                before = self.assignment[place]
-                self._led[before[0]] -= 1
-                self._led[broker] += 1
-                self.assignment[place] = (broker, *(each for each in before if each != broker))
+        while path := _first_path(self._racks, self._leads_to_hand_on(), self._led):
+            for place, giver, taker in path:
+                self._led[giver] -= 1
+                self._led[taker] += 1
+                others = (each for each in self._assignment[place] if each != taker)
+                self._assignment[place] = (taker, *others)
 
     def _best_for(self, place: TopicPartition, leaving: int) -> int:
-        replicas = self.assignment[place]
+        replicas = self._assignment[place]
         candidates = [each for each in self._racks if each not in replicas]
         if not candidates:
             raise BrokenPlan(
@@ -172,15 +185,19 @@ class _Placing:
 
     def _cost(self, place: TopicPartition, leaving: int, coming: int) -> tuple[int, int, int]:
         """How many replicas would share a rack, then how much the newcomer holds: of this topic, and of all."""
-        after = [coming if each == leaving else each for each in self.assignment[place]]
+        after = _with(self._assignment[place], leaving, coming)
         return self._crowding(after), self._per_topic[place.topic, coming], self._held[coming]
 
     def _crowding(self, replicas: Sequence[int]) -> int:
-        racks = [self._racks.get(each) for each in replicas]
-        known = [each for each in racks if each is not None]
-        return len(known) - len(set(known))
+        racks = [rack for each in replicas if (rack := self._racks.get(each)) is not None]
+        return len(racks) - len(set(racks))
 
-    def _next_move(self) -> tuple[TopicPartition, int, int] | None:
+    def _may_move(self, replicas: Sequence[int], giver: int, taker: int) -> bool:
+        if giver not in replicas or taker in replicas:
+            return False
+        return self._crowding(_with(replicas, giver, taker)) <= self._crowding(replicas)
+
+    def _next_move(self) -> Step | None:
         """A replica to take from one who holds at least two more than another."""
         ordered = sorted(self._racks, key=lambda each: (self._held[each], each))
         for giver in reversed(ordered):
@@ -193,60 +210,65 @@ class _Placing:
 
     def _movable(self, giver: int, taker: int) -> TopicPartition | None:
         """The partition whose move helps its own topic's balance most and crowds no rack."""
-        places = [
-            place
-            for place, replicas in self.assignment.items()
-            if giver in replicas and taker not in replicas and self._crowds_no_more(replicas, giver, taker)
-        ]
+        places = (place for place, replicas in self._assignment.items() if self._may_move(replicas, giver, taker))
         gain = self._per_topic
         return max(places, key=lambda each: gain[each.topic, giver] - gain[each.topic, taker], default=None)
 
-    def _crowds_no_more(self, replicas: Sequence[int], giver: int, taker: int) -> bool:
-        after = [taker if each == giver else each for each in replicas]
-        return self._crowding(after) <= self._crowding(replicas)
-
-    def _replace(self, place: TopicPartition, giver: int, taker: int) -> None:
-        before = self.assignment[place]
-        self.assignment[place] = tuple(taker if each == giver else each for each in before)
+    def _move(self, place: TopicPartition, giver: int, taker: int) -> None:
+        before = self._assignment[place]
+        self._assignment[place] = _with(before, giver, taker)
         for broker, step in ((giver, -1), (taker, 1)):
             self._held[broker] += step
             self._per_topic[place.topic, broker] += step
             self._led[broker] += step * (before[0] == giver)
 
-    def _path_of_leadership(self) -> list[tuple[TopicPartition, int]] | None:
-        """A chain of hand-overs from one who leads much to one who leads at least two less."""
-        hand_overs: dict[int, dict[int, TopicPartition]] = {}
-        for place, replicas in self.assignment.items():
-            for each in replicas[1:]:
-                hand_overs.setdefault(replicas[0], {}).setdefault(each, place)
-        for giver in sorted(self._racks, key=lambda each: (-self._led[each], each)):
-            path = self._search(giver, hand_overs)
-            if path is not None:
-                return path
-        return None
+    def _copies_to_hand_on(self) -> Edges:
+        edges: Edges = {}
+        for place, replicas in self._assignment.items():
+            for giver in (each for each in replicas if each not in self._current[place]):
+                for taker in self._racks:
+                    if self._may_move(replicas, giver, taker):
+                        edges.setdefault(giver, {}).setdefault(taker, place)
+        return edges
 
-    def _search(
-        self, giver: int, hand_overs: Mapping[int, Mapping[int, TopicPartition]]
-    ) -> list[tuple[TopicPartition, int]] | None:
-        came_from: dict[int, tuple[int, TopicPartition]] = {}
-        queue = deque([giver])
-        while queue:
-            broker = queue.popleft()
-            if self._led[giver] - self._led[broker] >= 2:
-                return _way_back(broker, giver, came_from)
-            for taker, place in hand_overs.get(broker, {}).items():
-                if taker != giver and taker not in came_from:
-                    came_from[taker] = (broker, place)
-                    queue.append(taker)
-        return None
+    def _leads_to_hand_on(self) -> Edges:
+        edges: Edges = {}
+        for place, replicas in self._assignment.items():
+            for taker in replicas[1:]:
+                edges.setdefault(replicas[0], {}).setdefault(taker, place)
+        return edges
 
 
-def _way_back(
-    end: int, start: int, came_from: Mapping[int, tuple[int, TopicPartition]]
-) -> list[tuple[TopicPartition, int]]:
+def _with(replicas: Sequence[int], leaving: int, coming: int) -> tuple[int, ...]:
+    return tuple(coming if each == leaving else each for each in replicas)
+
+
+def _first_path(brokers: Iterable[int], edges: Edges, load: Mapping[int, int]) -> list[Step] | None:
+    """A chain of hand-overs from one with much to one with at least two less; those with most are relieved first."""
+    for giver in sorted(brokers, key=lambda each: (-load[each], each)):
+        path = _path(giver, edges, load)
+        if path is not None:
+            return path
+    return None
+
+
+def _path(start: int, edges: Edges, load: Mapping[int, int]) -> list[Step] | None:
+    came: dict[int, Step] = {}
+    queue = deque([start])
+    while queue:
+        broker = queue.popleft()
+        if load[start] - load[broker] >= 2:
+            return _way_back(broker, start, came)
+        for taker, place in edges.get(broker, {}).items():
+            if taker != start and taker not in came:
+                came[taker] = (place, broker, taker)
+                queue.append(taker)
+    return None
+
+
+def _way_back(end: int, start: int, came: Mapping[int, Step]) -> list[Step]:
     steps = []
     while end != start:
-        before, place = came_from[end]
-        steps.append((place, end))
-        end = before
+        steps.append(came[end])
+        end = came[end][1]
     return steps

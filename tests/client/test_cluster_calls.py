@@ -1,0 +1,225 @@
+"""What a client asks about the cluster as a whole, against scripted brokers: moves, elections, the quorum, health."""
+
+from typing import Any
+
+import pytest
+from scripted_cluster import Script, World
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.brokers import Brokers
+from moldau.client.health import examine
+from moldau.client.quorum import Quorum
+from moldau.client.reassignments import Election, Reassignment, Reassignments
+from moldau.model.errors import BrokerIdNotRegistered, ErrorCode
+from moldau.model.ids import Address, TopicPartition
+from moldau.wire import messages
+
+MOVES = messages.ListPartitionReassignmentsResponse
+PLACE = TopicPartition("t", 0)
+DIRECTORIES = {node: bytes([node]) * 16 for node in (1, 2, 3)}
+
+
+def moving(*partitions: Any) -> Any:
+    return MOVES(topics=[MOVES.OngoingTopicReassignment(name="t", partitions=list(partitions))] if partitions else [])
+
+
+def on_its_way() -> Any:
+    return MOVES.OngoingPartitionReassignment(
+        partition_index=0, replicas=[3, 1, 2], adding_replicas=[3], removing_replicas=[1]
+    )
+
+
+def quorum(leader: int = 2, caught_up: tuple[int, ...] = (9_000, 10_000, 9_500)) -> Any:
+    response = messages.DescribeQuorumResponse
+    voters = [
+        response.ReplicaState(
+            replica_id=node,
+            replica_directory_id=DIRECTORIES[node],
+            log_end_offset=50 if node == leader else 48,
+            last_fetch_timestamp=at_ms,
+            last_caught_up_timestamp=at_ms,
+        )
+        for node, at_ms in zip((1, 2, 3), caught_up, strict=True)
+    ]
+    partition = response.PartitionData(
+        partition_index=0, leader_id=leader, leader_epoch=4, high_watermark=49, current_voters=voters, observers=[]
+    )
+    nodes = [
+        response.Node(node_id=node, listeners=[response.Listener(name="CONTROLLER", host=f"c{node}", port=9093)])
+        for node in (1, 2, 3)
+    ]
+    return response(topics=[response.TopicData(topic_name="__cluster_metadata", partitions=[partition])], nodes=nodes)
+
+
+def described(*fenced: int) -> Any:
+    response = messages.DescribeClusterResponse
+    brokers = [
+        response.DescribeClusterBroker(broker_id=node, host=f"b{node}", port=9092, is_fenced=node in fenced)
+        for node in (1, 2)
+    ]
+    return response(cluster_id="scripted", controller_id=1, brokers=brokers)
+
+
+def min_isr(value: int) -> Any:
+    response = messages.DescribeConfigsResponse
+    entry = response.DescribeConfigsResourceResult(name="min.insync.replicas", value=str(value), config_source=5)
+    return response(results=[response.DescribeConfigsResult(resource_type=2, resource_name="t", configs=[entry])])
+
+
+def healthy(isr: tuple[int, ...] = (1, 2), leader: int = 1, fenced: tuple[int, ...] = ()) -> Script:
+    """A cluster of two brokers and one partition, as it answers everything that `examine` asks."""
+    script = Script()
+    script.leader = leader
+    whole = script.metadata
+
+    def metadata(request: Any) -> Any:
+        answer = whole(request)
+        for topic in answer.topics:
+            topic.partitions[0].isr_nodes = list(isr)
+        return answer
+
+    for node in (1, 2):
+        script.on(node, "Metadata", metadata)
+        script.on(node, "DescribeCluster", lambda _: described(*fenced))
+        script.on(node, "DescribeQuorum", lambda _: quorum())
+        script.on(node, "ListPartitionReassignments", lambda _: moving())
+        script.on(node, "DescribeConfigs", lambda _: min_isr(2))
+    return script
+
+
+def on_both(script: Script, api: str, answer: Any) -> None:
+    for node in (1, 2):
+        script.on(node, api, answer)
+
+
+def test_what_is_being_moved_is_told_with_where_from_and_where_to() -> None:
+    script = Script()
+    script.on(2, "ListPartitionReassignments", lambda _: moving(on_its_way()))
+    found = World(script).run(lambda client: Reassignments(client).ongoing())
+    assert found == {PLACE: Reassignment((3, 1, 2), (3,), (1,))}
+    assert found[PLACE].origin == (1, 2)
+    assert found[PLACE].target == (3, 2)
+
+
+def test_a_controller_that_is_lost_makes_us_ask_another() -> None:
+    script = Script()
+
+    def vanish(_: Any) -> Any:
+        script.controller = 1
+        raise ConnectionResetError
+
+    script.on(2, "ListPartitionReassignments", vanish)
+    script.on(1, "ListPartitionReassignments", lambda _: moving())
+    assert World(script).run(lambda client: Reassignments(client).ongoing()) == {}
+    assert script.asked[1, "ListPartitionReassignments"] == 1
+
+
+def test_new_replicas_and_calling_off_go_in_one_request_with_an_outcome_each() -> None:
+    script = Script()
+    response = messages.AlterPartitionReassignmentsResponse
+    part = response.ReassignablePartitionResponse
+    parts = [part(partition_index=0), part(partition_index=1, error_code=85, error_message="nothing to cancel")]
+    topics = [response.ReassignableTopicResponse(name="t", partitions=parts)]
+    script.on(2, "AlterPartitionReassignments", lambda _: response(responses=topics))
+    wanted = {PLACE: (2, 3), TopicPartition("t", 1): None}
+    outcomes = World(script).run(lambda client: Reassignments(client).alter(wanted))
+    assert outcomes[PLACE] is None
+    error = outcomes[TopicPartition("t", 1)]
+    assert error.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert [each.replicas for each in script.last.topics[0].partitions] == [(2, 3), None]
+
+
+def test_leaders_are_elected_of_some_or_of_all() -> None:
+    script = Script()
+    response = messages.ElectLeadersResponse
+    result = response.ReplicaElectionResult(topic="t", partition_result=[response.PartitionResult(partition_id=0)])
+    script.on(2, "ElectLeaders", lambda _: response(replica_election_results=[result]))
+    World(script).run(lambda client: Reassignments(client).elect(Election.PREFERRED, [PLACE]))
+    assert (script.last.election_type, script.last.topic_partitions[0].topic) == (0, "t")
+    World(script).run(lambda client: Reassignments(client).elect(Election.UNCLEAN, None))
+    assert (script.last.election_type, script.last.topic_partitions) == (1, None)
+
+
+def test_the_quorum_is_told_with_lag_and_listeners() -> None:
+    script = Script()
+    on_both(script, "DescribeQuorum", lambda _: quorum())
+    view = World(script).run(lambda client: Quorum(client).describe())
+    assert (view.leader_id, view.epoch, view.high_watermark) == (2, 4, 49)
+    assert [view.lag(each) for each in view.voters] == [2, 0, 2]
+    assert [view.behind_ms(each) for each in view.voters] == [1_000, 0, 500]
+    assert view.voters[0].listeners == (("CONTROLLER", Address("c1", 9093)),)
+    assert view.voters[0].directory_id == DIRECTORIES[1]
+
+
+def test_a_broker_that_nobody_knows_cannot_be_forgotten() -> None:
+    script = Script()
+    answer = messages.UnregisterBrokerResponse(error_code=102, error_message="Broker ID 9 is not registered")
+    script.on(2, "UnregisterBroker", lambda _: answer)
+    with pytest.raises(BrokerIdNotRegistered):
+        World(script).run(lambda client: Brokers(client).unregister(9))
+
+
+# Health
+
+
+def problems(script: Script) -> list[str]:
+    async def look(client: AsyncClient) -> list[str]:
+        return list((await examine(client)).problems())
+
+    found: list[str] = World(script).run(look)
+    return found
+
+
+def test_a_cluster_that_lacks_nothing_is_healthy() -> None:
+    assert problems(healthy()) == []
+
+
+def test_a_replica_out_of_sync_is_told_and_so_is_what_it_means_for_writes() -> None:
+    found = problems(healthy(isr=(1,)))
+    assert found == [
+        "1 partition has too few replicas in sync: writes with acks=all are refused",
+        "1 partition has replicas that are not in sync",
+    ]
+
+
+def test_more_than_all_replicas_cannot_be_asked_for() -> None:
+    script = healthy()
+    on_both(script, "DescribeConfigs", lambda _: min_isr(3))
+    assert problems(script) == []
+
+
+def test_a_partition_without_a_leader_is_told_first() -> None:
+    assert problems(healthy(isr=(1, 2), leader=-1))[0].startswith("1 partition has no leader")
+
+
+def test_a_fenced_broker_is_told_with_what_to_do() -> None:
+    (line,) = problems(healthy(fenced=(2,)))
+    assert line == "broker 2 does not serve: start it, or forget it with: moldau broker remove 2"
+
+
+def test_a_voter_that_is_silent_is_told_with_how_many_more_may_fail() -> None:
+    script = healthy()
+    on_both(script, "DescribeQuorum", lambda _: quorum(caught_up=(1_000, 60_000, 60_000)))
+    assert problems(script) == ["controller 1 is not heard from: no other may fail"]
+    on_both(script, "DescribeQuorum", lambda _: quorum(caught_up=(60_000, 60_000, -1)))
+    assert problems(script) == ["controller 3 is not heard from: no other may fail"]
+
+
+def test_a_cluster_without_a_controller_is_told() -> None:
+    script = healthy()
+    on_both(script, "DescribeQuorum", lambda _: quorum(leader=-1, caught_up=(9_000, 9_000, 9_000)))
+    assert problems(script)[0].startswith("no controller is active")
+
+
+def test_replicas_that_are_still_being_filled_are_not_missed() -> None:
+    script = healthy(isr=(1,))
+    part = MOVES.OngoingPartitionReassignment(partition_index=0, replicas=[1, 2], adding_replicas=[2])
+    on_both(script, "ListPartitionReassignments", lambda _: moving(part))
+    on_both(script, "DescribeConfigs", lambda _: min_isr(1))
+    assert problems(script) == []
+
+
+def test_an_older_cluster_is_examined_as_far_as_it_tells() -> None:
+    script = healthy()
+    script.versions = {55: (9, 9), 46: (9, 9)}
+    assert problems(script) == []

@@ -1,0 +1,214 @@
+"""Plans of who holds what: files as Kafka's tools have them, and plans that move little and spread evenly."""
+
+import json
+from collections import Counter
+from itertools import cycle, islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.client.plans import (
+    Assignment,
+    BrokenPlan,
+    balanced,
+    decode_places,
+    decode_plan,
+    decode_topics,
+    drained,
+    encode_plan,
+)
+from moldau.model.ids import TopicPartition
+
+pytestmark = pytest.mark.proves("H8")
+
+NO_RACKS = dict.fromkeys((1, 2, 3, 4))
+RACKS = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+
+
+def assigned(*replicas: tuple[int, ...], topic: str = "t") -> Assignment:
+    return {TopicPartition(topic, index): each for index, each in enumerate(replicas)}
+
+
+def spread(brokers: list[int], partitions: int, replicas: int, topic: str = "t") -> Assignment:
+    """As a fresh topic is placed: round and round."""
+    rounds = cycle(brokers)
+    rows = []
+    for _ in range(partitions):
+        rows.append(tuple(islice(rounds, replicas)))
+        if len(brokers) % replicas == 0:
+            next(rounds)
+    return assigned(*rows, topic=topic)
+
+
+def copies(before: Assignment, after: Assignment) -> int:
+    return sum(broker not in before[place] for place, replicas in after.items() for broker in replicas)
+
+
+def loads(assignment: Assignment, brokers: list[int]) -> list[int]:
+    counts = Counter(each for replicas in assignment.values() for each in replicas)
+    return [counts[each] for each in brokers]
+
+
+def leads(assignment: Assignment, brokers: list[int]) -> list[int]:
+    counts = Counter(replicas[0] for replicas in assignment.values())
+    return [counts[each] for each in brokers]
+
+
+# Files
+
+
+def test_a_plan_reads_back_as_it_was_written() -> None:
+    plan = assigned((1, 2), (3, 1))
+    assert decode_plan(encode_plan(plan)) == plan
+    first = json.loads(encode_plan(plan))["partitions"][0]
+    assert first == {"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}
+
+
+def test_a_plan_of_kafkas_own_tools_is_understood() -> None:
+    text = '{"version":1,"partitions":[{"topic":"foo1","partition":2,"replicas":[5,6],"log_dirs":["any","any"]}]}'
+    assert decode_plan(text) == {TopicPartition("foo1", 2): (5, 6)}
+    assert decode_plan('{"partitions":[{"topic":"a","partition":0,"replicas":[1]}]}') == assigned((1,), topic="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "no JSON"),
+        ("[]", "no JSON object"),
+        ("{}", 'no list "partitions"'),
+        ('{"version": 2, "partitions": []}', "version 2"),
+        ('{"partitions": []}', "no partitions"),
+        ('{"partitions": [{"topic": "t"}]}', "does not name"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "each once"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "each once"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "folders"),
+        (
+            '{"partitions": [{"topic":"t","partition":0,"replicas":[1]},{"topic":"t","partition":0,"replicas":[2]}]}',
+            "t-0 twice",
+        ),
+    ],
+)
+def test_a_broken_plan_says_what_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(BrokenPlan, match=words):
+        decode_plan(text)
+
+
+def test_lists_of_topics_and_partitions_are_kafkas_too() -> None:
+    assert decode_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
+    assert decode_places('{"partitions": [{"topic": "a", "partition": 3}]}') == [TopicPartition("a", 3)]
+    with pytest.raises(BrokenPlan, match="should read"):
+        decode_topics('{"topics": ["a"]}')
+    with pytest.raises(BrokenPlan, match="should read"):
+        decode_places('{"partitions": [{"topic": "a"}]}')
+
+
+# Emptying a broker
+
+
+def test_a_drained_brokers_partitions_go_to_those_who_hold_least() -> None:
+    current = assigned((1, 2), (2, 3), (3, 1), (1, 4))
+    plan = drained(current, [1], NO_RACKS)
+    assert set(plan) == {TopicPartition("t", index) for index in (0, 2, 3)}
+    assert all(1 not in replicas for replicas in plan.values())
+    assert copies(current, plan) == 3
+    assert max(loads({**current, **plan}, [2, 3, 4])) - min(loads({**current, **plan}, [2, 3, 4])) <= 1
+
+
+def test_copies_go_where_they_even_out_even_if_each_alone_would_go_elsewhere() -> None:
+    current = assigned((2, 1), (3, 4), (1, 4), (2, 3), (2, 4), (3, 1))
+    after = {**current, **drained(current, [4], NO_RACKS)}
+    assert loads(after, [1, 2, 3, 4]) == [4, 4, 4, 0]
+
+
+def test_the_others_keep_their_place_in_a_drained_partition() -> None:
+    assert drained(assigned((1, 2, 3)), [2], NO_RACKS) == assigned((1, 4, 3))
+
+
+def test_a_drain_that_leaves_too_few_brokers_is_refused() -> None:
+    with pytest.raises(BrokenPlan, match=r"t-0 has 4 replicas.*add one first"):
+        drained(assigned((1, 2, 3, 4)), [2], NO_RACKS)
+
+
+def test_a_drain_keeps_racks_apart() -> None:
+    assert drained(assigned((1, 3, 5)), [1], RACKS) == assigned((2, 3, 5))
+
+
+# Spreading
+
+
+def test_what_is_even_stays_as_it_is() -> None:
+    assert balanced(assigned((1, 2), (2, 3), (3, 1)), dict.fromkeys((1, 2, 3))) == {}
+
+
+def test_a_new_broker_gets_its_share_with_no_copy_too_many() -> None:
+    current = spread([1, 2, 3], 12, 2)
+    plan = balanced(current, NO_RACKS)
+    after = {**current, **plan}
+    assert loads(after, [1, 2, 3, 4]) == [6, 6, 6, 6]
+    assert copies(current, plan) == 6
+    assert leads(after, [1, 2, 3, 4]) == [3, 3, 3, 3]
+
+
+def test_every_topic_is_spread_for_itself() -> None:
+    current = {**spread([1, 2, 3], 4, 1, "a"), **spread([3, 2, 1], 4, 1, "b")}
+    after = {**current, **balanced(current, NO_RACKS)}
+    for topic in ("a", "b"):
+        assert loads({place: each for place, each in after.items() if place.topic == topic}, [1, 2, 3, 4]) == [1] * 4
+
+
+def test_partitions_leave_brokers_that_are_not_named() -> None:
+    current = spread([1, 2, 3, 4], 8, 2)
+    after = {**current, **balanced(current, dict.fromkeys((1, 2)))}
+    assert loads(after, [1, 2, 3, 4]) == [8, 8, 0, 0]
+    assert leads(after, [1, 2]) == [4, 4]
+
+
+def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
+    current = assigned((1, 2), (1, 2), (2, 3), (2, 3))
+    after = {**current, **balanced(current, dict.fromkeys((1, 2, 3)))}
+    assert copies(current, after) == 1
+    assert sorted(leads(after, [1, 2, 3])) == [1, 1, 2]
+
+
+replicas_of_three = st.permutations([1, 2, 3, 4, 5, 6]).map(lambda each: tuple(each[:3]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(replicas_of_three, min_size=1, max_size=24),
+    brokers=st.sets(st.integers(1, 6), min_size=3),
+    has_racks=st.booleans(),
+)
+def test_any_assignment_becomes_even_and_keeps_its_replication_factor(
+    rows: list[tuple[int, ...]], brokers: set[int], has_racks: bool
+) -> None:
+    current = assigned(*rows)
+    racks = {each: RACKS[each] if has_racks else None for each in sorted(brokers)}
+    plan = balanced(current, racks)
+    after = {**current, **plan}
+    assert all(len(set(replicas)) == 3 and set(replicas) <= brokers for replicas in after.values())
+    assert all(current[place] != replicas for place, replicas in plan.items())
+    if not has_racks:
+        counts = loads(after, sorted(brokers))
+        assert max(counts) - min(counts) <= 1
+    led = Counter(replicas[0] for replicas in after.values())
+    assert all(led[replicas[0]] - led[each] <= 1 for replicas in after.values() for each in replicas)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(replicas_of_three, min_size=1, max_size=24))
+def test_spreading_never_puts_more_replicas_into_one_rack(rows: list[tuple[int, ...]]) -> None:
+    current = assigned(*rows)
+    for place, replicas in balanced(current, RACKS).items():
+        assert len({RACKS[each] for each in replicas}) >= len({RACKS[each] for each in current[place]})
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(replicas_of_three, min_size=1, max_size=24), leaving=st.integers(1, 6))
+def test_a_drain_makes_one_copy_for_each_replica_that_goes(rows: list[tuple[int, ...]], leaving: int) -> None:
+    current = assigned(*rows)
+    plan = drained(current, [leaving], RACKS)
+    assert copies(current, plan) == sum(leaving in replicas for replicas in rows)
+    assert all(leaving not in replicas for replicas in plan.values())
+    assert set(plan) == {place for place, replicas in current.items() if leaving in replicas}
