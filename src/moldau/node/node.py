@@ -53,10 +53,6 @@ class Node:
 
     async def start(self) -> None:
         """Take the folder, bring back metadata and logs, register, serve."""
-        if not self._configuration.quorum.is_lone:
-            raise InvalidConfig(
-                "process.roles and controller.quorum.voters ask for a cluster of several nodes, too soon."
-            )
         self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
             self._identity = identify(
@@ -112,6 +108,10 @@ class Node:
         return NO_EPOCH if self._has_lost_power else self._folder.last_broker_epoch()
 
     def _make_metadata(self) -> MetadataDriver:
+        if not self._configuration.quorum.is_lone:
+            raise InvalidConfig(
+                "process.roles and controller.quorum.voters ask for a cluster of several nodes, too soon."
+            )
         settings, ports = self._configuration.settings, self._ports
         voter = Voter(self._identity.node_id, self._identity.directory_id)
         return MetadataDriver(

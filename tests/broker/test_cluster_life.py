@@ -1,0 +1,139 @@
+"""Brokers in a cluster: they register, are heard of, are fenced when they die, and hand over when they stop."""
+
+import asyncio
+
+import pytest
+from cluster_scene import Cluster, on_cluster
+
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages as m
+
+
+def test_brokers_register_and_are_unfenced_before_they_serve() -> None:
+    async def script(cluster: Cluster) -> None:
+        for node_id in (1, 2, 3):
+            talker = await cluster.connect(node_id)
+            answer = await talker.ask(12, m.MetadataRequest(topics=None))
+            assert {each.node_id for each in answer.brokers} >= {node_id}
+        epochs = [cluster.broker(node_id).epoch for node_id in (1, 2, 3)]
+        assert len(set(epochs)) == 3
+
+    on_cluster(script)
+
+
+@pytest.mark.parametrize("through", [1, 2, 3])
+def test_a_topic_can_be_created_through_any_broker(through: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6, through=through)
+        for node in cluster.nodes.values():
+            topic = node.broker.image.topics["t"]
+            assert all(sorted(each.replicas) == [1, 2, 3] for each in topic.partitions)
+            assert {each.leader for each in topic.partitions} == {1, 2, 3}
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_a_killed_broker_is_fenced_within_a_second() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        cluster.kill(2)
+        assert await cluster.until(lambda: cluster.broker(2).is_fenced, 1.0) < 0.5
+        assert set(cluster.leaders("t")) == {1, 3}
+        assert not cluster.broker(3).is_fenced
+
+    on_cluster(script)
+
+
+def test_a_broker_that_comes_back_at_once_is_taken_back() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=3)
+        await asyncio.sleep(3)
+        before = cluster.broker(2).epoch
+        cluster.kill(2)
+        began_s = cluster.simulation.now_s
+        await cluster.start(2)
+        assert cluster.simulation.now_s - began_s < 1.0
+        assert cluster.broker(2).epoch > before
+        assert not cluster.broker(2).is_fenced
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_a_silent_broker_is_fenced_when_its_session_ends_and_not_before() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        cluster.cut_power(2)
+        silent_s = await cluster.until(lambda: cluster.broker(2).is_fenced, 10.0)
+        assert 6.9 < silent_s < 9.5  # the last heartbeat may have been sent up to 2 s before
+
+    on_cluster(script)
+
+
+def test_a_broker_whose_connections_break_is_not_fenced() -> None:
+    async def script(cluster: Cluster) -> None:
+        await asyncio.sleep(3)
+        epoch = cluster.broker(2).epoch
+        for _ in range(20):
+            cluster.simulation.network.reset("n2", "n1")
+            await asyncio.sleep(0.5)
+            assert not cluster.broker(2).is_fenced
+        assert cluster.broker(2).epoch == epoch
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_a_clean_stop_hands_leaderships_over_first() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        began_s = cluster.simulation.now_s
+        await cluster.stop(2)
+        assert cluster.simulation.now_s - began_s < 1.0
+        assert cluster.broker(2).is_fenced
+        assert set(cluster.leaders("t")) == {1, 3}
+
+    on_cluster(script)
+
+
+def test_a_broker_that_was_cut_off_comes_back_by_itself() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        cluster.simulation.network.cut_both("n2", "n1")
+        await cluster.until(lambda: cluster.broker(2).is_fenced, 12.0)
+        await asyncio.sleep(20)
+        cluster.simulation.network.heal()
+        assert await cluster.until(lambda: not cluster.broker(2).is_fenced, 6.0) < 5.0
+
+    on_cluster(script)
+
+
+def test_a_broker_that_was_unregistered_registers_anew() -> None:
+    async def script(cluster: Cluster) -> None:
+        await asyncio.sleep(3)
+        before = cluster.broker(2).epoch
+        await cluster.nodes[1].broker.metadata.write(lambda machine: machine.decide_unregister_broker(2))
+        await cluster.until(lambda: 2 not in cluster.nodes[1].broker.image.brokers, 1.0)
+        await cluster.until(lambda: 2 in cluster.nodes[1].broker.image.brokers, 3.0)
+        await cluster.until(lambda: not cluster.broker(2).is_fenced, 3.0)
+        assert cluster.broker(2).epoch > before
+
+    on_cluster(script)
+
+
+def test_a_second_broker_with_the_same_id_is_refused_in_words() -> None:
+    async def script(cluster: Cluster) -> None:
+        request = m.BrokerRegistrationRequest(
+            broker_id=2, cluster_id=cluster.nodes[1].cluster_id, incarnation_id=bytes(16), log_dirs=[bytes(16)]
+        )
+        await asyncio.sleep(3)
+        answer = await cluster.nodes[3].broker.controller.ask(request)
+        assert answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        request.cluster_id = "another"
+        answer = await cluster.nodes[3].broker.controller.ask(request)
+        assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    on_cluster(script)
