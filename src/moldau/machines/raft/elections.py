@@ -43,7 +43,7 @@ class Elections:
             self._rounds_lost = 0
         if isinstance(role, Leader) or role.deadline_ms > now_ms:
             return
-        if not quorum.is_voter:
+        if not quorum.may_stand:
             quorum.become_unattached(quorum.epoch, now_ms)
             return
         if isinstance(role, Candidate) or (isinstance(role, Prospective) and role.tally is not None):
@@ -58,7 +58,7 @@ class Elections:
         if not quorum.other_voters:
             self._stand(now_ms)
             return
-        quorum.role = Prospective(now_ms + quorum.election_wait_ms(), Tally({quorum.me.node_id: True}))
+        quorum.role = Prospective(now_ms + quorum.election_wait_ms(), self._own_vote())
         self._ask_all(is_pre_vote=True)
 
     def vanished(self, node_id: NodeId, now_ms: float) -> None:
@@ -67,7 +67,7 @@ class Elections:
         if not isinstance(quorum.role, Follower) or quorum.leader_id != node_id:
             return
         quorum.dismissed_epoch = quorum.epoch
-        if quorum.is_voter:
+        if quorum.may_stand:
             self.begin_round(now_ms)
         else:
             quorum.become_unattached(quorum.epoch, now_ms)
@@ -105,7 +105,7 @@ class Elections:
         quorum = self._quorum
         quorum.epoch += 1
         quorum.voted, quorum.leader_id, quorum.leader_endpoints = quorum.me.key, NO_NODE, ()
-        tally = Tally({quorum.me.node_id: True})
+        tally = self._own_vote()
         quorum.role = Candidate(now_ms + quorum.election_wait_ms(), tally)
         if tally.is_won(quorum.voters):
             self._win(quorum.role, now_ms)
@@ -125,6 +125,9 @@ class Elections:
                     is_pre_vote=is_pre_vote,
                 )
             )
+
+    def _own_vote(self) -> Tally:
+        return Tally({self._quorum.me.node_id: True} if self._quorum.is_voter else {})
 
     def _count_loss(self) -> None:
         self._rounds_lost = min(self._rounds_lost + 1, BACKOFF_DOUBLINGS_MAX)

@@ -64,6 +64,16 @@ class Quorum:
         return self.voters.includes(self.me.key)
 
     @property
+    def may_stand(self) -> bool:
+        """A voter may; and one that is being removed, until that is committed: if it was the leader that removed itself,
+        nobody else may have a log that is complete enough. It does not count its own vote."""
+        if self.is_voter:
+            return True
+        previous = self.history.previous
+        is_open = self.history.offset >= self.high_watermark
+        return is_open and previous is not None and previous.includes(self.me.key)
+
+    @property
     def other_voters(self) -> list[Voter]:
         return [voter for voter in self.voters if voter.node_id != self.me.node_id]
 
@@ -88,7 +98,7 @@ class Quorum:
         self._stop_leading(ErrorCode.FENCED_LEADER_EPOCH if epoch > self.epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._enter(epoch)
         wait_ms = self.election_wait_ms() if wait_ms is None else wait_ms
-        self.role = Unattached(now_ms + wait_ms if self.is_voter else inf)
+        self.role = Unattached(now_ms + wait_ms if self.may_stand else inf)
 
     def become_follower(self, leader: Leadership, now_ms: float) -> None:
         endpoints = leader.endpoints or self.voters.endpoints_of(leader.leader_id)
@@ -131,7 +141,7 @@ class Quorum:
                 self.become_follower(leader, now_ms)
         elif leader.epoch > self.epoch and leader.is_known:
             self.become_follower(leader, now_ms)
-        elif leader.epoch > self.epoch and (self.is_voter or isinstance(self.role, Leader)):
+        elif leader.epoch > self.epoch and (self.may_stand or isinstance(self.role, Leader)):
             # An observer has no use for an epoch that nobody leads.
             self.become_unattached(leader.epoch, now_ms)
         if is_own_word and leader.epoch == self.dismissed_epoch:
@@ -143,7 +153,7 @@ class Quorum:
 
     @property
     def _is_dismissed(self) -> bool:
-        return self.dismissed_epoch == self.epoch and self.is_voter
+        return self.dismissed_epoch == self.epoch and self.may_stand
 
     def _enter(self, epoch: int) -> None:
         if epoch > self.epoch:

@@ -118,6 +118,11 @@ class VoterHistory:
         """Where the latest set stands in the log; BOOTSTRAP_OFFSET if nowhere."""
         return self._entries[-1].offset if self._entries else BOOTSTRAP_OFFSET
 
+    @property
+    def previous(self) -> VoterSet | None:
+        """The set before the latest."""
+        return self._entries[-2].voters if len(self._entries) > 1 else None
+
     def at(self, end_offset: int) -> VoterSet | None:
         """The latest set below an offset."""
         return next((entry.voters for entry in reversed(self._entries) if entry.offset < end_offset), None)
