@@ -65,6 +65,21 @@ def test_every_metric_of_the_catalogue_is_on_the_page_with_its_kind() -> None:
     on_broker(script)
 
 
+def test_a_node_alone_leads_everything_and_controls_itself() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("clicks", 3)
+        found = samples(await page_of(scene))
+        names = ("leadercount", "underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
+        assert [found[f"kafka_server_replicamanager_{name}"] for name in names] == [3, 0, 0, 3]
+        assert found["kafka_server_replicamanager_offlinereplicacount"] == 0
+        names = ("activecontrollercount", "offlinepartitionscount", "preferredreplicaimbalancecount")
+        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in names] == [1, 0, 0]
+        names = ("globaltopiccount", "globalpartitioncount", "activebrokercount", "fencedbrokercount")
+        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in names] == [1, 3, 1, 0]
+
+    on_broker(script)
+
+
 def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
     async def script(scene: Scene) -> None:
         from moldau.wire.messages import DeleteTopicsRequest

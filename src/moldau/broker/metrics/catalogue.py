@@ -90,6 +90,28 @@ LEADERS: Final = _gauge("kafka_server_replicamanager_leadercount", "Partitions t
 UNDER_REPLICATED: Final = _gauge(
     "kafka_server_replicamanager_underreplicatedpartitions", "Partitions led here with replicas out of sync."
 )
+UNDER_MIN_ISR: Final = _gauge(
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "Partitions led here with too few replicas in sync: writes with acks=all are refused.",
+)
+AT_MIN_ISR: Final = _gauge(
+    "kafka_server_replicamanager_atminisrpartitioncount",
+    "Partitions led here with no replica in sync more than they need.",
+)
+REASSIGNING: Final = _gauge(
+    "kafka_server_replicamanager_reassigningpartitions", "Partitions led here that are being moved."
+)
+OFFLINE_REPLICAS: Final = _gauge(
+    "kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker whose log cannot be used."
+)
+IMBALANCE: Final = _gauge(
+    "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+    "Partitions that another than their first replica leads.",
+)
+ACTIVE_BROKERS: Final = _gauge("kafka_controller_kafkacontroller_activebrokercount", "Brokers that serve.")
+FENCED_BROKERS: Final = _gauge(
+    "kafka_controller_kafkacontroller_fencedbrokercount", "Brokers that are registered and do not serve."
+)
 OFFLINE: Final = _gauge("kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader.")
 ACTIVE_CONTROLLERS: Final = _gauge(
     "kafka_controller_kafkacontroller_activecontrollercount", "1 where this node controls the cluster."

@@ -8,6 +8,7 @@ from moldau.broker.groups.lag import Position, positions
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
+from moldau.broker.metrics.cluster import cluster_lines
 from moldau.broker.metrics.text import CONTENT_TYPE, Sample, histogram, plain, summary
 from moldau.model.ports import Page
 
@@ -62,7 +63,7 @@ class MetricsPages:
         yield from self._requests()
         yield from self._logs()
         yield from self._groups(groups)
-        yield from self._cluster()
+        yield from cluster_lines(self._broker)
         yield from self._node()
         yield from self._more()
 
@@ -105,24 +106,6 @@ class MetricsPages:
             catalogue.GROUP_LAG,
             (((each.group_id, each.topic, str(each.partition)), each.lag) for each in groups if each.lag is not None),
         )
-
-    def _cluster(self) -> Iterator[str]:
-        broker = self._broker
-        image = broker.image
-        everywhere = [each for topic in image.topics.values() for each in topic.partitions]
-        led = [each for each in everywhere if each.leader == broker.node_id]
-        gauges = (
-            (catalogue.PARTITIONS, len(broker.partitions)),
-            (catalogue.LEADERS, len(led)),
-            (catalogue.UNDER_REPLICATED, sum(len(each.isr) < len(each.replicas) for each in led)),
-            (catalogue.OFFLINE, sum(not each.has_leader for each in everywhere)),
-            (catalogue.ACTIVE_CONTROLLERS, 1),
-            (catalogue.TOPICS, len(image.topics)),
-            (catalogue.ALL_PARTITIONS, len(everywhere)),
-            (catalogue.METADATA_OFFSET, image.offset),
-        )
-        for metric, number in gauges:
-            yield from plain(metric, [((), number)])
 
     def _node(self) -> Iterator[str]:
         broker = self._broker
