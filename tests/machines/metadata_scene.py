@@ -49,9 +49,17 @@ class Rules:
 class Scene:
     """Runs decisions on a machine as a driver does, and keeps the log."""
 
-    def __init__(self, brokers: int = 1, settings: MetadataSettings | None = None, *, has_elr: bool = True) -> None:
+    def __init__(
+        self,
+        brokers: int = 1,
+        settings: MetadataSettings | None = None,
+        *,
+        has_elr: bool = True,
+        racks: Sequence[str | None] = (),
+    ) -> None:
         self.machine = MetadataMachine(settings or MetadataSettings(), Rules())
         self.log: list[Record] = []
+        self._racks = dict(enumerate(racks, 1))
         self._ids = 0
         self.run(self.machine.decide_elected(0.0))
         if not has_elr:
@@ -88,7 +96,7 @@ class Scene:
             incarnation,
             (ListenerImage("PLAINTEXT", Address(f"host{broker_id}", 9092), 0),),
             SUPPORTED_FEATURES,
-            rack=f"rack{broker_id % 2}",
+            rack=self._racks.get(broker_id, "rack"),
             directories=(folder or bytes([broker_id]) * 16,),
             previous_epoch=previous,
         )

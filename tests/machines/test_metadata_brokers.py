@@ -43,7 +43,7 @@ def test_a_broker_registers_fenced_with_the_offset_of_its_record_as_epoch() -> N
     offset = len(scene.log)
     assert scene.register(1) == offset
     broker = scene.machine.image.brokers[1]
-    assert (broker.epoch, broker.is_fenced, broker.rack) == (offset, True, "rack1")
+    assert (broker.epoch, broker.is_fenced, broker.rack) == (offset, True, "rack")
     assert broker.address("PLAINTEXT") == Address("host1", 9092)
     assert broker.address("SSL") is None
     assert not scene.machine.image.is_active(1)

@@ -69,6 +69,16 @@ def test_a_heartbeat_that_says_nothing_new_writes_nothing_and_sets_no_timer() ->
     assert (later.records, later.timers) == ((), [])
 
 
+def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() -> None:
+    scene = Scene()
+    beat(scene, 1, 0.0)
+    assert scene.time_out(SessionEnded(1), SESSION_MS) == [SetTimer(SessionEnded(1), SESSION_MS)]
+    assert scene.machine.image.is_active(1)
+    scene.add_broker(2)
+    assert scene.time_out(SessionEnded(1), 2 * SESSION_MS) == []
+    assert not scene.machine.image.is_active(1)
+
+
 def test_a_new_controller_grants_every_broker_a_session_in_full() -> None:
     scene = Scene(brokers=2)
     beat(scene, 2, fence=True)

@@ -78,6 +78,8 @@ def decide_session_ended(
     remaining_ms = sessions.remaining_ms(broker_id, now_ms, view.settings.broker_session_timeout_ms)
     if remaining_ms is None:
         return answered(None)
+    if list(view.image.brokers) == [broker_id]:  # nobody could take its place; it may know that, and keep silent
+        remaining_ms = max(remaining_ms, view.settings.broker_session_timeout_ms)
     if remaining_ms > 0:
         return answered(None, timers=[SetTimer(event, remaining_ms)])
     epoch = sessions.epoch(broker_id)

@@ -1,6 +1,7 @@
 """Which brokers get the replicas of new partitions. Pure: the random start comes in as a number."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from moldau.machines.metadata.image import BrokerImage, MetadataImage
@@ -21,12 +22,23 @@ class Placement(NamedTuple):
 def place_replicas(image: MetadataImage, partitions: int, replication_factor: int, start: int) -> list[Placement]:
     """Round robin: leaders go around from `start`, and each time around followers are shifted by one more.
 
-    A fenced broker gets a replica only when there are not enough others, and never the leadership.
+    Replicas are in different racks as far as there are any. A fenced broker gets a replica only when there are not
+    enough others, and never the leadership.
     """
-    active = sorted(broker.broker_id for broker in image.brokers.values() if broker.is_active)
-    spare = sorted(broker.broker_id for broker in image.brokers.values() if not broker.is_active)
+    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    active = _alternating(racks, [broker for broker in image.brokers.values() if broker.is_active])
+    spare = _alternating(racks, [broker for broker in image.brokers.values() if not broker.is_active])
     _check_replication_factor(replication_factor, len(active), len(spare))
-    return [_place(active, spare, replication_factor, start, partition) for partition in range(partitions)]
+    return [_place(racks, active, spare, replication_factor, start + partition) for partition in range(partitions)]
+
+
+def _alternating(racks: Mapping[int, str | None], brokers: Sequence[BrokerImage]) -> list[int]:
+    """One broker of each rack, then the next of each: neighbours are in different racks."""
+    by_rack: dict[str, list[int]] = {}
+    for broker_id in sorted(broker.broker_id for broker in brokers):
+        by_rack.setdefault(racks[broker_id] or "", []).append(broker_id)
+    rounds = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [broker_id for broker_id in chain.from_iterable(rounds) if broker_id is not None]
 
 
 def _check_replication_factor(replication_factor: int, active: int, spare: int) -> None:
@@ -42,13 +54,32 @@ def _check_replication_factor(replication_factor: int, active: int, spare: int) 
         raise InvalidReplicationFactor(f"Unable to replicate the partition {replication_factor} time(s): {reason}")
 
 
-def _place(active: list[int], spare: list[int], replication_factor: int, start: int, partition: int) -> Placement:
-    count = len(active)
-    first = (start + partition) % count
-    others = [active[(first + step) % count] for step in range(1, count)]
-    shift = (start + partition) // count % len(others) if others else 0
-    isr = [active[first], *others[shift:], *others[:shift]][:replication_factor]
-    return Placement((*isr, *spare[: replication_factor - len(isr)]), tuple(isr))
+def _place(
+    racks: Mapping[int, str | None], active: list[int], spare: list[int], replication_factor: int, turn: int
+) -> Placement:
+    leader, *others = _rotated(active, turn)
+    isr = _spread(racks, [], [leader, *_rotated(others, turn // len(active))], replication_factor)
+    return Placement(tuple(_spread(racks, isr, _rotated(spare, turn), replication_factor)), tuple(isr))
+
+
+def _rotated(brokers: list[int], turn: int) -> list[int]:
+    first = turn % len(brokers) if brokers else 0
+    return brokers[first:] + brokers[:first]
+
+
+def _spread(racks: Mapping[int, str | None], chosen: Sequence[int], candidates: Iterable[int], count: int) -> list[int]:
+    """`count` brokers, those chosen first: every rack has one before any has two."""
+    result, remaining = list(chosen), dict.fromkeys(candidates)
+    used = {racks[broker_id] for broker_id in result}
+    while remaining and len(result) < count:
+        broker_id = next((each for each in remaining if racks[each] not in used), None)
+        if broker_id is None:  # every rack that is left has one: the next round begins
+            used.clear()
+            continue
+        del remaining[broker_id]
+        result.append(broker_id)
+        used.add(racks[broker_id])
+    return result
 
 
 def check_assignment(image: MetadataImage, brokers: Sequence[int], replication_factor: int | None) -> None:

@@ -1,0 +1,85 @@
+"""Where the replicas of new partitions go: spread over racks and brokers, away from those that are gone."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_scene import Scene
+
+from moldau.machines.metadata import BrokerHeartbeat, MorePartitions, NewTopic
+from moldau.machines.metadata.image import PartitionImage
+
+
+def placed(racks: Sequence[str | None], partitions: int, factor: int, *, start: int = 0) -> tuple[PartitionImage, ...]:
+    scene = Scene(brokers=len(racks), racks=racks)
+    scene.create_one(NewTopic("t", partitions, factor), start=start)
+    return scene.machine.image.topics["t"].partitions
+
+
+def test_replicas_are_in_different_racks() -> None:
+    racks = ["a", "a", "b", "b", "c", "c"]
+    partitions = placed(racks, 30, 3)
+    for partition in partitions:
+        assert sorted(racks[each - 1] for each in partition.replicas) == ["a", "b", "c"]
+    assert set(Counter(partition.leader for partition in partitions).values()) == {5}
+    held = Counter(each for partition in partitions for each in partition.replicas)
+    assert max(held.values()) - min(held.values()) <= 6
+
+
+def test_more_replicas_than_racks_are_as_even_as_can_be() -> None:
+    racks = ["a", "a", "b", "b"]
+    for partition in placed(racks, 8, 3):
+        assert sorted(Counter(racks[each - 1] for each in partition.replicas).values()) == [1, 2]
+
+
+def test_partitions_that_are_added_are_placed_like_the_first() -> None:
+    racks: list[str | None] = ["a", "b", "a", "b"]
+    scene = Scene(brokers=4, racks=racks)
+    scene.create_one(NewTopic("t", 2, 2))
+    scene.run(scene.machine.decide_create_partitions([MorePartitions("t", 10)], start=5))
+    for partition in scene.machine.image.topics["t"].partitions:
+        assert len({racks[each - 1] for each in partition.replicas}) == 2
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_broker_that_is_gone_or_going_gets_nothing_while_others_are_there(stop: bool) -> None:
+    scene = Scene(brokers=4, racks=["a", "b", "c", "a"])
+    epoch = scene.machine.image.brokers[2].epoch
+    heartbeat = BrokerHeartbeat(2, epoch, 10**6, wants_fence=not stop, wants_shut_down=stop)
+    scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0))
+    scene.create_one(NewTopic("t", 9, 3))
+    assert all(2 not in partition.replicas for partition in scene.machine.image.topics["t"].partitions)
+
+
+def test_of_those_that_are_gone_one_in_another_rack_comes_first() -> None:
+    scene = Scene(brokers=4, racks=["a", "a", "b", "a"])
+    for broker_id in (2, 3, 4):
+        scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
+    scene.create_one(NewTopic("t", 6, 2))
+    assert {partition.replicas for partition in scene.machine.image.topics["t"].partitions} == {(1, 3)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=7),
+    st.integers(1, 12),
+    st.integers(1, 7),
+    st.integers(0, 50),
+)
+def test_any_cluster_is_used_as_evenly_as_its_racks_allow(
+    racks: list[str | None], partitions: int, factor: int, start: int
+) -> None:
+    factor = min(factor, len(racks))
+    found = placed(racks, partitions, factor, start=start)
+    leaders = Counter(partition.leader for partition in found)
+    assert max(leaders.values()) <= -(-partitions // len(racks))
+    sizes = Counter(racks)
+    for partition in found:
+        assert len(set(partition.replicas)) == factor
+        assert partition.isr == partition.replicas
+        assert partition.leader == partition.replicas[0]
+        used = Counter(racks[each - 1] for each in partition.replicas)
+        # No rack has two more than another that still had a broker to give.
+        assert all(used[one] <= used[other] + 1 or used[other] == sizes[other] for one in used for other in sizes)
