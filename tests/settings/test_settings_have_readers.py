@@ -29,6 +29,7 @@ READ_BY_THEIR_CLASS = {
     "max_connections_per_ip_overrides",
     "max_compaction_lag_ms",
     "message_timestamp_type",
+    "replica_selector_class",
     "segment_bytes",
     "segment_ms",
 }

@@ -8,6 +8,7 @@ from moldau.wire.framing import RequestHeader
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
+    from moldau.broker.leader_hints import LeaderHints
     from moldau.broker.network.connection import ServedConnection
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -26,6 +27,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "leader_hints",
         "listener",
         "peer",
         "principal",
@@ -52,6 +54,7 @@ class RequestContext:
         self.started_ms = started_ms  # monotonic
         self.connection = connection  # None for what another node passed on, and for what this one asks itself
         self.throttle_ms = 0  # a handler sets it; the connection is then muted for so long after the answer
+        self.leader_hints: LeaderHints | None = None  # for a client that asked the wrong broker
         self.weight = 1  # what it takes, while it waits, of its connection's share; up to `turns.ALONE`
 
     @property

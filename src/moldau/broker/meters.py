@@ -60,6 +60,8 @@ class TrafficMeter:
         "fetches",
         "messages_in",
         "produces",
+        "replication_bytes_in",
+        "replication_bytes_out",
     )
 
     def __init__(self) -> None:
@@ -71,6 +73,8 @@ class TrafficMeter:
         self.fetches = 0
         self.failed_produces = 0
         self.failed_fetches = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
 
     def add(self, other: "TrafficMeter") -> None:
         for name in self.__slots__:

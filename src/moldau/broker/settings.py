@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from moldau.broker.controllers.settings import LifecycleSettings, QuorumSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
+from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.topic_defaults import log_defaults
 from moldau.machines.groups.settings import GroupSettings
 from moldau.model.errors import InvalidConfig
@@ -389,6 +390,7 @@ class BrokerSettings(
     GroupSettings,
     OffsetsTopicSettings,
     LagSettings,
+    ReplicaSettings,
     QuorumSettings,
     LifecycleSettings,
     MetadataLogSettings,

@@ -306,7 +306,6 @@ class NotEnoughReplicasAfterAppend(KafkaError):
     """It is in the log, but fewer are in sync by now than acks=all asks for."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    is_retriable = True
 
 
 class InvalidRequiredAcks(KafkaError):

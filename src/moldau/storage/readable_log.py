@@ -5,6 +5,7 @@ from moldau.model.ports import FileSlice
 from moldau.storage import timestamps
 from moldau.storage.aborted import AbortedHistory
 from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.flushing import Flushing
 from moldau.storage.producers import Producers
 from moldau.storage.segments import Segments
 from moldau.storage.snapshots import Snapshots
@@ -22,6 +23,7 @@ class ReadableLog:
     _segments: Segments
     _snapshots: Snapshots
     _tail: Tail
+    _flushing: Flushing
 
     @property
     def size_bytes(self) -> int:
@@ -30,6 +32,11 @@ class ReadableLog:
     @property
     def segment_base_offsets(self) -> list[int]:
         return list(self._segments.bases)
+
+    @property
+    def has_unsynced_cut(self) -> bool:
+        """Whether a power loss could bring back what was cut off."""
+        return self._flushing.has_shrunk
 
     @property
     def first_unstable_offset(self) -> int | None:

@@ -50,6 +50,8 @@ def _advance(topic: str, asked: Asked, context: RequestContext) -> int:
         raise OffsetOutOfRange(f"{partition.name} ends at {high_watermark}.")
     if offset > partition.log.start_offset:
         partition.log.advance_start(offset)
+        for follower in list(partition.followers):
+            follower.committed()  # it is told, and does the same
     return partition.log.start_offset
 
 

@@ -4,8 +4,11 @@ from typing import Any, Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
+from moldau.broker.leader_hints import FETCH_FROM, LeaderHints
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiting import FetchWait
+from moldau.broker.replicas import serving
+from moldau.broker.replicas.preference import preferred_replica
 from moldau.broker.sessions import Fetching, Key, Wanted
 from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
@@ -22,6 +25,7 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 
 READ_COMMITTED: Final = 1
 TOPIC_IDS_FROM: Final = 13
+FOLLOWERS_FROM: Final = 11  # from here on consumers know that they may be sent to a follower, and may ask one
 PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead, so a short slice is there as a whole or not
 WAIT_MS_MAX: Final = 300_000
 PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many is heavy to carry
@@ -53,6 +57,8 @@ class _Reading:
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
+    if serving.replica_of(request) >= 0:
+        return await serving.handle(request, context)
     sessions = context.broker.fetch_sessions
     fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
     reading = await _read(request, fetching, context)
@@ -68,7 +74,7 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
     for answer in reading.answers.values():
         if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
             await context.broker.executor.run(answer.records.read)
-    return _response(fetching, reading)
+    return _response(fetching, reading, context)
 
 
 def _is_at_hand(records: FileSlice) -> bool:
@@ -97,27 +103,32 @@ def _read_one(
     try:
         partition = _find(wanted, context)
         partition.check_epoch(wanted.leader_epoch)
+        preferred = preferred_replica(request, wanted.offset, partition, context)
+        if preferred is not None:
+            reading.has_error = True  # so it is not held back
+            return _elsewhere(wanted, partition, preferred)
         answer = _read_partition(request, wanted, partition, reading, left_bytes)
     except KafkaError as error:
         reading.has_error = True
         context.broker.traffic.failed_fetches += 1
-        return _refused(wanted.index, error)
+        return _refused(wanted, error, context)
     reading.partitions.append(partition)
     return answer
 
 
 def _find(wanted: Wanted, context: RequestContext) -> Partition:
-    partitions = context.broker.partitions
-    if not wanted.topic:
+    name = wanted.topic
+    if not name:
         topic = context.broker.image.topics_by_id.get(TopicId(wanted.topic_id))
         if topic is None:
             raise UnknownTopicId("There is no topic with this id.")
-        if not context.may(Operation.READ, topic.name):
-            raise TopicAuthorizationFailed
-        return partitions.get(topic.name, wanted.index)
-    if not context.may(Operation.READ, wanted.topic):
+        name = topic.name
+    if not context.may(Operation.READ, name):
         raise TopicAuthorizationFailed
-    return partitions.get(wanted.topic, wanted.index)
+    partitions = context.broker.partitions
+    if context.api_version < FOLLOWERS_FROM:
+        return partitions.get(name, wanted.index)
+    return partitions.get_replica(name, wanted.index)
 
 
 def _read_partition(
@@ -129,7 +140,7 @@ def _read_partition(
     last_stable_offset = partition.last_stable_offset
     is_committed_only = request.isolation_level == READ_COMMITTED
     until_offset = last_stable_offset if is_committed_only else high_watermark
-    if not log.start_offset <= offset <= high_watermark:
+    if not log.start_offset <= offset <= log.end_offset:
         raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {high_watermark}.")
     records: FileSlice | None = None
     if offset < until_offset and (left_bytes > 0 or not reading.bytes):
@@ -160,18 +171,35 @@ def _aborted(partition: Partition, offset: int, until_offset: int) -> list[Any]:
     ]
 
 
-def _refused(index: int, error: KafkaError) -> Any:
+def _elsewhere(wanted: Wanted, partition: Partition, replica: int) -> Any:
     return PartitionAnswer(
-        partition_index=index,
+        partition_index=wanted.index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.start_offset,
+        preferred_read_replica=replica,
+        records=b"",
+    )
+
+
+def _refused(wanted: Wanted, error: KafkaError, context: RequestContext) -> Any:
+    answer = PartitionAnswer(
+        partition_index=wanted.index,
         error_code=int(error.code),
         high_watermark=NO_OFFSET,
         last_stable_offset=NO_OFFSET,
         log_start_offset=NO_OFFSET,
         records=b"",
     )
+    if context.api_version >= FETCH_FROM:
+        if context.leader_hints is None:
+            context.leader_hints = LeaderHints(context, FetchResponse)
+        name = wanted.topic or context.broker.image.topic_name(wanted.topic_id) or ""
+        context.leader_hints.mark(answer, name, wanted.index, error)
+    return answer
 
 
-def _response(fetching: Fetching, reading: _Reading) -> FetchResponse:
+def _response(fetching: Fetching, reading: _Reading, context: RequestContext) -> FetchResponse:
     topics: dict[str | bytes, list[Any]] = {}
     responses = []
     for key, answer in reading.answers.items():
@@ -183,7 +211,8 @@ def _response(fetching: Fetching, reading: _Reading) -> FetchResponse:
             partitions = topics[key[0]] = []
             responses.append(TopicAnswer(topic=wanted.topic, topic_id=wanted.topic_id, partitions=partitions))
         partitions.append(answer)
-    return FetchResponse(session_id=fetching.session_id, responses=responses)
+    endpoints = () if context.leader_hints is None else list(context.leader_hints.endpoints.values())
+    return FetchResponse(session_id=fetching.session_id, responses=responses, node_endpoints=endpoints)
 
 
 def refuse(request: FetchRequest, error: KafkaError, version: int) -> FetchResponse:  # noqa: ARG001

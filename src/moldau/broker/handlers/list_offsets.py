@@ -6,7 +6,14 @@ from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.turns import Turn
-from moldau.model.errors import KafkaError, MessageTooLarge, TopicAuthorizationFailed, UnsupportedVersion
+from moldau.model.errors import (
+    KafkaError,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    OffsetNotAvailable,
+    TopicAuthorizationFailed,
+    UnsupportedVersion,
+)
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from moldau.model.units import MiB
 from moldau.records.header import read_header
@@ -22,6 +29,7 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED: Final = 1
+NOT_AVAILABLE_FROM: Final = 5  # versions that know OFFSET_NOT_AVAILABLE
 INFLATED_BYTES_MAX: Final = 32 * MiB  # a batch that decompresses to more is not looked into
 
 Asked = ListOffsetsRequest.ListOffsetsPartition
@@ -37,14 +45,14 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            answers.append(await _answer(topic.name, asked, request.isolation_level, context, turn))
+            answers.append(await _answer(topic.name, asked, request, context, turn))
             if turn.is_over():
                 await turn.next()
         topics.append(TopicAnswer(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(topic: str, asked: Asked, isolation_level: int, context: RequestContext, turn: Turn) -> Answer:
+async def _answer(topic: str, asked: Asked, request: ListOffsetsRequest, context: RequestContext, turn: Turn) -> Answer:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
@@ -52,7 +60,8 @@ async def _answer(topic: str, asked: Asked, isolation_level: int, context: Reque
             raise UnsupportedVersion(f"Timestamp {asked.timestamp} means nothing in this version.")
         partition = context.broker.partitions.get(topic, asked.partition_index)
         partition.check_epoch(asked.current_leader_epoch)
-        timestamp, offset = await _look_up(partition, asked.timestamp, isolation_level, turn)
+        end_offset = _end_offset(partition, asked.timestamp, request, context)
+        timestamp, offset = await _look_up(partition, asked.timestamp, end_offset, turn)
     except KafkaError as error:
         return Answer(partition_index=asked.partition_index, error_code=int(error.code))
     return Answer(
@@ -71,9 +80,19 @@ def _epoch_at(offset: int, partition: Partition) -> int:
     return partition.leader_epoch if offset >= log.end_offset else log.epochs.epoch_at(offset)
 
 
-async def _look_up(partition: Partition, timestamp: int, isolation_level: int, turn: Turn) -> Found:
+def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsRequest, context: RequestContext) -> int:
+    """Where the partition ends for whoever asks: followers see all of it."""
+    if request.replica_id >= 0:
+        return partition.log.end_offset
+    leading = partition.leading
+    if leading is not None and timestamp in (LATEST, MAX_TIMESTAMP) and not leading.machine.has_reached_epoch_start:
+        # A new leader does not know yet how far its predecessor had committed: clients must not see it go back.
+        raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
+    return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+
+
+async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: Turn) -> Found:
     log = partition.log
-    end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
     if timestamp == LATEST:
         return NO_TIMESTAMP, end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import CloseConnection, RequestContext
+from moldau.broker.leader_hints import PRODUCE_FROM, LeaderHints
 from moldau.broker.partitions.acceptance import Accepted, accept
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.topics import INTERNAL
@@ -24,7 +25,8 @@ from moldau.wire.messages import ProduceRequest, ProduceResponse
 
 TOPIC_IDS_FROM: Final = 13
 NO_ANSWER: Final = 0
-ACKS: Final = (-1, 0, 1)
+ALL: Final = -1
+ACKS: Final = (ALL, 0, 1)
 
 TopicAnswer = ProduceResponse.TopicProduceResponse
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
@@ -57,8 +59,10 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         _close_on_failure(responses)
         return None
     if waiting:
-        await _wait(waiting, request.timeout_ms)
-    return ProduceResponse(responses=responses)
+        await _wait(waiting, request.timeout_ms, context)
+    if context.leader_hints is None:
+        return ProduceResponse(responses=responses)
+    return ProduceResponse(responses=responses, node_endpoints=list(context.leader_hints.endpoints.values()))
 
 
 def _append_topic(
@@ -133,6 +137,8 @@ def _write(
     partition: Partition, accepted: Accepted, now_ms: int, request: ProduceRequest, waiting: list[Waiting]
 ) -> Any:
     log = partition.log
+    if partition.leading is not None and request.acks == ALL:
+        partition.leading.check_enough()
     partition.traffic.produces += 1
     appended = partition.append(*accepted, now_ms)
     answer = PartitionAnswer(
@@ -142,30 +148,39 @@ def _write(
         log_start_offset=log.start_offset,
     )
     if partition.high_watermark <= appended.last_offset and (
-        request.acks == -1 or log.settings.flush_messages == FLUSH_EVERY_MESSAGE
+        request.acks == ALL or log.settings.flush_messages == FLUSH_EVERY_MESSAGE
     ):
         waiting.append((partition, appended.last_offset + 1, answer))
     return answer
 
 
-async def _wait(waiting: list[Waiting], timeout_ms: int) -> None:
+async def _wait(waiting: list[Waiting], timeout_ms: int, context: RequestContext) -> None:
     """Until all of them are committed; what is not by then is answered with an error, though it stays in the log."""
-    waits = [asyncio.ensure_future(partition.wait_until_committed(offset)) for partition, offset, _ in waiting]
+    waits = [partition.commit_wait(offset) for partition, offset, _ in waiting]
+    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, _give_up, waits)
     try:
-        await asyncio.wait(waits, timeout=max(timeout_ms, 0) / 1000)
         for wait, (partition, offset, answer) in zip(waits, waiting, strict=True):
-            error: KafkaError | None = None
-            if not wait.done():
-                error = RequestTimedOut(
-                    f"Offset {offset - 1} of {partition.name} was not committed in {timeout_ms} ms."
-                )
-            elif isinstance(failure := wait.exception(), KafkaError):
-                error = failure
-            if error is not None:
+            try:
+                await wait
+                if partition.leading is not None:
+                    partition.leading.check_enough_after_append()
+            except RequestTimedOut:
+                words = f"Offset {offset - 1} of {partition.name} was not committed in {timeout_ms} ms."
+                _mark(answer, RequestTimedOut(words))
+            except KafkaError as error:
                 _mark(answer, error)
+                _hint(answer, *partition.name, error, context)
     finally:
+        timer.cancel()
         for wait in waits:
-            wait.cancel()
+            if not wait.cancel() and not wait.cancelled():
+                wait.exception()  # nobody needs to hear of it any more
+
+
+def _give_up(waits: list[asyncio.Future[None]]) -> None:
+    for wait in waits:
+        if not wait.done():
+            wait.set_exception(RequestTimedOut())
 
 
 def _mark(answer: Any, error: KafkaError) -> None:
@@ -179,7 +194,16 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
     traffic = context.broker.traffic
     traffic.failed_produces += 1
     traffic.bytes_rejected += size_bytes
-    return _refused(index, error)
+    answer = _refused(index, error)
+    _hint(answer, topic, index, error, context)
+    return answer
+
+
+def _hint(answer: Any, topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
+    if context.api_version >= PRODUCE_FROM:
+        if context.leader_hints is None:
+            context.leader_hints = LeaderHints(context, ProduceResponse)
+        context.leader_hints.mark(answer, topic, index, error)
 
 
 def refuse_batches(request: ProduceRequest, error: KafkaError, context: RequestContext) -> ProduceResponse:

@@ -1,26 +1,33 @@
 """One partition as the broker sees it: its log, how far it is committed, and who waits on it."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.waiting import CommitWaits, Watcher
 from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
-from moldau.model.ids import NO_EPOCH, TopicId, TopicPartition
+from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
 from moldau.records.header import BatchHeader
 from moldau.storage.log import Appended, Log
+
+if TYPE_CHECKING:
+    from moldau.broker.replicas.following import Following
+    from moldau.broker.replicas.leading import Leading
+    from moldau.broker.replicas.sessions import Followed
 
 FLUSH_EVERY_MESSAGE: Final = 1
 FLUSH_NEVER: Final = 2**63 - 1
 
 
 class Partition:
-    """A partition that this node leads.
+    """A partition whose log is here: led alone, led with followers, or followed.
 
     The high watermark says how far readers may see. With one replica that is the end of the log, except where the topic
-    asks for every message on disk (`flush.messages=1`): there it is the end of what has been synced.
+    asks for every message on disk (`flush.messages=1`): there it is the end of what has been synced. With several, a
+    machine says it: `leading` where this node leads, `following` where it does not.
     """
 
     __slots__ = (
@@ -29,9 +36,14 @@ class Partition:
         "_is_careful",
         "_on_disk_error",
         "_request_sync",
+        "followers",
+        "following",
         "high_watermark",
+        "is_cut",
+        "is_leader",
         "is_open",
         "leader_epoch",
+        "leading",
         "leads_alone",
         "log",
         "name",
@@ -51,14 +63,21 @@ class Partition:
         request_sync: Callable[["Partition"], None],
         on_disk_error: Callable[["Partition", OSError], None],
         gathering: Gathering | None = None,
+        high_watermark: int | None = None,
     ) -> None:
+        """`high_watermark` is what was known to be committed where there are other replicas; without, all of it is."""
         self.name = name
         self.topic_id = topic_id
         self.log = log
         self.leader_epoch = leader_epoch
         self.traffic = traffic
-        self.high_watermark = log.end_offset
+        self.high_watermark = log.end_offset if high_watermark is None else min(high_watermark, log.end_offset)
         self.is_open = True
+        self.is_leader = True
+        self.leading: Leading | None = None  # where others follow
+        self.following: Following | None = None
+        self.followers: dict[Followed, None] = {}  # in the fetch sessions of other brokers
+        self.is_cut = False  # and the cut is not on disk yet
         self.leads_alone = True  # no other replica has a say in what is committed
         self.pending_bytes = 0  # appended, but not yet to be seen
         self.watchers: dict[Watcher, None] = {}
@@ -91,17 +110,32 @@ class Partition:
         traffic.messages_in += header.records_count
         traffic.bytes_in += size
         flush_messages = log.settings.flush_messages
-        if flush_messages == FLUSH_EVERY_MESSAGE:
+        if self.leading is not None:
+            self.leading.appended(size, is_written=not gathers)
+        elif flush_messages == FLUSH_EVERY_MESSAGE:
             self.pending_bytes += size
-            self._request_sync(self)
-            return appended
-        if self.watchers or self._commit_waits.waits:
+        elif self.watchers or self._commit_waits.waits:
             self.committed_to(log.end_offset, size)
         else:
             self.high_watermark = log.end_offset
-        if flush_messages != FLUSH_NEVER and log.unflushed_messages >= flush_messages:
-            self._request_sync(self)
+        if flush_messages != FLUSH_NEVER:
+            self._flush_if_due(flush_messages)
         return appended
+
+    def append_followed(self, batches: memoryview, now_ms: int) -> None:
+        """Append what the leader has, as it is there."""
+        log = self.log
+        try:
+            log.append_followed(batches, now_ms)
+        except OSError as error:
+            self._on_disk_error(self, error)
+            raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
+        self.traffic.replication_bytes_in += len(batches)
+        self._flush_if_due(log.settings.flush_messages)
+
+    def _flush_if_due(self, flush_messages: int) -> None:
+        if flush_messages == FLUSH_EVERY_MESSAGE or self.log.unflushed_messages >= flush_messages:
+            self._request_sync(self)
 
     def write_gathered(self) -> None:
         """Write what this turn has appended. `take_gathered_failure` says whether that failed."""
@@ -118,6 +152,8 @@ class Partition:
             self._is_careful = True
             self.pending_bytes = 0
             self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        if self.leading is not None:
+            self.leading.turn_ended(has_failed=failure is not None)
         return failure
 
     def committed_to(self, offset: int, count: int) -> None:
@@ -128,10 +164,26 @@ class Partition:
             for wait in list(self.watchers):
                 wait.came(count)
 
-    async def wait_until_committed(self, offset: int) -> None:
-        """Until everything below `offset` may be seen."""
-        if self.high_watermark < offset:
-            await self._commit_waits.wait_for(offset)
+    def synced_to(self, offset: int, count: int) -> None:
+        """Everything below `offset` is on disk; `count` bytes waited for that."""
+        if self.leading is not None:
+            self.leading.synced()
+        elif self.following is not None:
+            self.following.synced()
+        elif offset > self.high_watermark:
+            self.pending_bytes = max(0, self.pending_bytes - count)
+            self.committed_to(offset, count)
+
+    def commit_wait(self, offset: int) -> asyncio.Future[None]:
+        """Done when everything below `offset` may be seen; fails when that will not be known here."""
+        if offset > self.high_watermark and self.is_leader:
+            return self._commit_waits.wait_for(offset)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if offset <= self.high_watermark:
+            done.set_result(None)
+        else:
+            done.set_exception(NotLeaderOrFollower(f"This broker leads {self.name} no longer."))
+        return done
 
     # -- reading
 
@@ -148,6 +200,43 @@ class Partition:
             raise StorageFailed(f"{self.name} could not be read: {error.strerror}.") from error
 
     # -- who leads
+
+    def lead_alone(self, leader_epoch: int) -> None:
+        """There is no other replica: what is in the log, or on disk where that is asked for, is committed."""
+        self._take_role(leader_epoch, is_leader=True)
+        self.leads_alone = True
+        log = self.log
+        is_synced = log.settings.flush_messages == FLUSH_EVERY_MESSAGE
+        offset = log.recovery_point if is_synced else log.end_offset
+        if offset > self.high_watermark:
+            self.committed_to(offset, 0)
+
+    def lead(self, leader_epoch: int, leading: "Leading") -> None:
+        """Lead others; who waits for an offset to be committed goes on waiting, if we led before."""
+        self._take_role(leader_epoch, is_leader=True)
+        self.leading = leading
+        if self.log.recovery_point < self.log.end_offset:
+            self._flush_if_due(self.log.settings.flush_messages)
+
+    def follow(self, leader_epoch: int, following: "Following") -> None:
+        """Another broker leads, or none does: what waits for the log to grow or to be committed waits in vain."""
+        self._take_role(leader_epoch, is_leader=False)
+        self.following = following
+        self._commit_waits.fail(NotLeaderOrFollower(f"This broker leads {self.name} no longer."))
+        self.wake()
+
+    def _take_role(self, leader_epoch: int, *, is_leader: bool) -> None:
+        self.leader_epoch = leader_epoch
+        self.is_leader = is_leader
+        self.leads_alone = False
+        self.leading = self.following = None
+        for follower in list(self.followers):
+            follower.changed()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether this node follows a leader, from which it hears what is committed."""
+        return self.following is not None and self.following.machine.leader != NO_NODE
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a client whose view of the leadership is older or newer than ours."""
@@ -166,6 +255,9 @@ class Partition:
 
     def close(self) -> None:
         """It is deleted or the node stops: nobody waits on it any longer."""
-        self.is_open = False
+        self.is_open = self.is_leader = self.leads_alone = False
+        self.leading = self.following = None
+        for follower in list(self.followers):
+            follower.changed()
         self._commit_waits.fail(NotLeaderOrFollower(f"{self.name} is no longer here."))
         self.wake()

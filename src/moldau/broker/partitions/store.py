@@ -8,7 +8,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.ports import Clock, Disk, Executor, Random
-from moldau.storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from moldau.storage.files import replace_file
 from moldau.storage.folder import DataFolder
 from moldau.storage.log import Log
@@ -45,13 +45,17 @@ class LogStore:
         self._producer_expiration_ms = producer_expiration_ms
         self._recovery_points = folder.read_checkpoint(RECOVERY_POINTS)
         self._start_offsets = folder.read_checkpoint(LOG_STARTS)
+        self._high_watermarks = folder.read_checkpoint(HIGH_WATERMARKS)
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
         self._open_segments = OpenSegments()
         self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
-    def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
-        """The partition's log: the one in the folder if it belongs to this topic, else a new one."""
+    def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> tuple[Log, int]:
+        """The partition's log: the one in the folder if it belongs to this topic, else a new one.
+
+        And up to where it was known to be committed.
+        """
         is_known = name in self._known
         found = self._known.get(name)
         if is_known and found not in (topic_id, None):
@@ -78,7 +82,8 @@ class LogStore:
         self._known.pop(name, None)
         self._recovery_points.pop(name, None)
         self._start_offsets.pop(name, None)
-        return log
+        high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
+        return log, max(high_watermark, log.start_offset)
 
     def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
@@ -107,7 +112,11 @@ class LogStore:
 
     def remembered(self, name: str, offline: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What a checkpoint said, when the node started, about logs that have not been opened since."""
-        memory = {RECOVERY_POINTS: self._recovery_points, LOG_STARTS: self._start_offsets}.get(name, {})
+        memory = {
+            RECOVERY_POINTS: self._recovery_points,
+            LOG_STARTS: self._start_offsets,
+            HIGH_WATERMARKS: self._high_watermarks,
+        }.get(name, {})
         return {each: memory[each] for each in offline if each in memory}
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:

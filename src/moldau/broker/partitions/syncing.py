@@ -44,6 +44,11 @@ class Syncing:
         if task is not None:
             await asyncio.wait([task])
 
+    async def sync_now(self, partition: Partition) -> None:
+        """Flush all that is to be flushed, and wait for it. Whether it went well, the log knows."""
+        self.request(partition)
+        await asyncio.wait([self._tasks[partition]])
+
     async def _run(self, partition: Partition) -> None:
         try:
             while partition in self._wanted and partition.is_open:
@@ -80,6 +85,4 @@ class Syncing:
         flush = log.begin_flush(self._clock.wall_ms(), target)
         pending_bytes = partition.pending_bytes
         await self._run_flush(partition, flush)
-        if flush.end_offset > partition.high_watermark:
-            partition.pending_bytes = max(0, partition.pending_bytes - pending_bytes)
-            partition.committed_to(flush.end_offset, pending_bytes)
+        partition.synced_to(flush.end_offset, pending_bytes)

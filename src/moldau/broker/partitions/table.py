@@ -12,7 +12,7 @@ from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
-from moldau.model.errors import NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
+from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -33,6 +33,22 @@ class TopicSettingsResolver(Protocol):
     def __call__(self, image: MetadataImage, topic: str) -> LogSettings: ...
 
 
+class Roles(Protocol):
+    """Makes partitions lead and follow."""
+
+    def see(self, image: MetadataImage) -> None:
+        """The image that the next calls are about."""
+        ...
+
+    def take_place(self, partition: Partition, where: PartitionImage) -> None: ...
+
+    def remove(self, partition: Partition) -> None: ...
+
+    def brokers_changed(self) -> None: ...
+
+    def settings_changed(self, partition: Partition) -> None: ...
+
+
 class Partitions:
     """The partitions whose log is here. Only `follow` adds and removes them."""
 
@@ -45,7 +61,9 @@ class Partitions:
         settings_of: TopicSettingsResolver,
         on_disk_error: Callable[[Partition, OSError], None],
         gathering: Gathering,
+        roles: Roles,
     ) -> None:
+        self._roles = roles
         self._node_id = node_id
         self._store = store
         self._clock = clock
@@ -63,18 +81,33 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._partitions)
 
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata, though it may not be in effect everywhere here yet."""
+        return self._image
+
     def get(self, topic: str, index: int) -> Partition:
-        """The partition, if it is here."""
+        """The partition, if it is led here."""
         partition = self._partitions.get((topic, index))
-        if partition is None:
-            if (topic, index) in self._broken:
-                raise StorageFailed(f"{topic}-{index} is offline: {self._broken[topic, index]}.")
-            if (topic, index) in self._unopened:
-                raise StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
-            if self._image.partition(topic, index) is not None:
-                raise NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
-            raise UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
+        if partition is None or not partition.is_leader:
+            raise self._refusal(topic, index)
         return partition
+
+    def get_replica(self, topic: str, index: int) -> Partition:
+        """The partition, if it is here and has a leader, be it elsewhere."""
+        partition = self._partitions.get((topic, index))
+        if partition is None or not (partition.is_leader or partition.is_followed):
+            raise self._refusal(topic, index)
+        return partition
+
+    def _refusal(self, topic: str, index: int) -> KafkaError:
+        if (topic, index) in self._broken:
+            return StorageFailed(f"{topic}-{index} is offline: {self._broken[topic, index]}.")
+        if (topic, index) in self._unopened:
+            return StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
+        if self._image.partition(topic, index) is not None:
+            return NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
+        return UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
 
     def find(self, topic: str, index: int) -> Partition | None:
         """The partition; None where it is not here, whatever the reason."""
@@ -91,30 +124,49 @@ class Partitions:
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Open, close and adjust what the change says; gives way to other work between logs."""
         self._image = image
+        self._roles.see(image)
         for topic in delta.removed.values():
-            await self._remove(topic)
+            await self._remove_topic(topic)
+        # Those that are open first: whoever waits on a leader that is none any longer should hear of it now.
+        self._change_roles(image, delta)
+        if delta.brokers:
+            self._roles.brokers_changed()
         pause = _Pause(self._clock)
         for topic_id, indexes in delta.changed.items():
             topic = image.topics_by_id[topic_id]
             settings = self._settings_of(image, topic.name)
             for index in sorted(indexes):
-                self._place(topic, index, topic.partitions[index], settings)
+                await self._place(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
         if delta.removed or delta.changed:
             await self._store.sync()
         if delta.configs:
             self._adjust(image, delta)
 
-    def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
-        if self._node_id not in where.replicas or (topic.name, index) in self._broken:
-            return
+    def _change_roles(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        for topic_id, indexes in delta.changed.items():
+            topic = image.topics_by_id[topic_id]
+            for index in sorted(indexes):
+                known = self._partitions.get((topic.name, index))
+                where = topic.partitions[index]
+                if known is not None and self._node_id in where.replicas:
+                    self._roles.take_place(known, where)
+
+    async def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
         known = self._partitions.get((topic.name, index))
-        if known is not None:
-            self._take_place(known, where)
-            return
+        if self._node_id not in where.replicas:
+            self._broken.pop((topic.name, index), None)
+            self._unopened.pop((topic.name, index), None)
+            if known is not None:
+                logger.info("%s is no longer kept here", known.name)
+                await self._remove(known)
+        elif known is None and (topic.name, index) not in self._broken:
+            self._open(topic, index, where, settings)
+
+    def _open(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
         name = TopicPartition(topic.name, index)
         try:
-            log = self._store.open(name, topic.topic_id, settings)
+            log, high_watermark = self._store.open(name, topic.topic_id, settings)
         except CorruptLog as error:
             self._broken[name] = str(error)
             logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
@@ -135,37 +187,37 @@ class Partitions:
             self._syncing.request,
             self._on_disk_error,
             self._gathering,
+            high_watermark if len(where.replicas) > 1 else None,
         )
-        self._take_place(partition, where)
-
-    def _take_place(self, partition: Partition, where: PartitionImage) -> None:
-        partition.leader_epoch = where.leader_epoch
-        partition.leads_alone = where.leader == self._node_id and len(where.replicas) == 1
+        self._roles.take_place(partition, where)
 
     async def open_rest(self) -> None:
         """Try again what the disk refused to open; stops at the first that it still refuses."""
         for topic_name, index in list(self._unopened):
             topic = self._image.topics[topic_name]
-            self._place(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
+            self._open(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
             if (topic_name, index) in self._unopened:
                 break
             logger.info("%s-%d is open now", topic_name, index)
             await self._store.sync()
 
-    async def _remove(self, topic: TopicImage) -> None:
+    async def _remove_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
             self._broken.pop((topic.name, index), None)
             self._unopened.pop((topic.name, index), None)
-            if partition is None or partition.topic_id != topic.topic_id:
-                continue
-            del self._partitions[topic.name, index]
-            partition.close()
-            await self._syncing.finish(partition)
-            self._store.delete(partition)
+            if partition is not None and partition.topic_id == topic.topic_id:
+                await self._remove(partition)
         gone = self._traffic.pop(topic.name, None)
         if gone is not None:
             self.traffic_of_removed.add(gone)
+
+    async def _remove(self, partition: Partition) -> None:
+        del self._partitions[partition.name]
+        self._roles.remove(partition)
+        partition.close()
+        await self._syncing.finish(partition)
+        self._store.delete(partition)
 
     def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Give logs their new settings. A change of a broker's defaults concerns every topic."""
@@ -177,6 +229,7 @@ class Partitions:
                 if topic not in resolved:
                     resolved[topic] = self._settings_of(image, topic)
                 partition.log.settings = resolved[topic]
+                self._roles.settings_changed(partition)
 
     async def checkpoint_starts(self) -> None:
         """Write down where each log begins."""

@@ -8,15 +8,7 @@ from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
 ROWS: Final = (
     # Replication
-    row("replica.fetch.backoff.ms", INT, SECOND_MS, "A follower's pause after a failed fetch.", at_least=0),
-    row("replica.fetch.max.bytes", INT, MiB, "What a follower asks of one partition.", at_least=0),
-    row("replica.fetch.min.bytes", INT, 1, "The least a follower's fetch waits for."),
-    row("replica.fetch.response.max.bytes", INT, 10 * MiB, "The most a follower's fetch returns.", at_least=0),
-    row("replica.fetch.wait.max.ms", INT, 500, "The longest a follower's fetch waits."),
-    row("replica.lag.time.max.ms", LONG, 30 * SECOND_MS, "A follower this far behind is not in sync."),
-    row("replica.selector.class", STRING, None, "The class that picks the replica a consumer reads from."),
     row("replica.socket.receive.buffer.bytes", INT, 64 * KiB, "A follower's receive buffer."),
-    row("replica.socket.timeout.ms", INT, 30 * SECOND_MS, "A follower's patience with its leader's socket."),
     row("num.replica.fetchers", INT, 1, "Fetchers per leader that is followed.", at_least=1, scope=CLUSTER),
     row("auto.leader.rebalance.enable", BOOLEAN, True, "Move leadership back to preferred replicas."),
     row("leader.imbalance.check.interval.seconds", LONG, 300, "How often that is looked into.", at_least=1),
@@ -29,22 +21,6 @@ ROWS: Final = (
         is_internal=True,
     ),
     # Throttles, which Kafka takes only while it runs
-    row(
-        "leader.replication.throttled.rate",
-        LONG,
-        LONG_MAX,
-        "Bytes per second that throttled replicas are sent.",
-        at_least=0,
-        scope=CLUSTER,
-    ),
-    row(
-        "follower.replication.throttled.rate",
-        LONG,
-        LONG_MAX,
-        "Bytes per second that throttled replicas fetch.",
-        at_least=0,
-        scope=CLUSTER,
-    ),
     row(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,

@@ -1,0 +1,341 @@
+"""Fetches from one leader, for all partitions that are followed from it, in one session.
+
+    ask --> the leader answers as soon as something is new --> append --> ask again, which tells how far we are
+              '-- or until another partition is to be followed: then a second fetch says so, and ends the wait
+
+What the answer holds is appended while it still lies in the receive buffer: it is never copied.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.broker.peers import Peers
+from moldau.broker.replicas.cuts import Cuts
+from moldau.broker.replicas.following import Following
+from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.broker.replicas.throttles import Throttles
+from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
+from moldau.machines.replication import Cut, EpochEnd
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import Address
+from moldau.model.ports import Clock
+from moldau.model.units import MiB
+from moldau.wire.messages import FetchRequest, ListOffsetsRequest
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX: Final = 2 * MiB  # it is checked and written in one turn of the loop
+BACKOFF_FIRST_MS: Final = 10.0  # after a change of leaders, we may know of it before the new one does
+LIST_MS: Final = 5000.0
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What fetchers need of their node."""
+
+    node_id: int
+    peers: Peers
+    clock: Clock
+    cuts: Cuts
+    throttles: Throttles
+    settings: Callable[[], ReplicaSettings]
+    address_of: Callable[[int], Address | None]
+    broker_epoch: Callable[[], int]
+    failed: Callable[[str, BaseException], None]
+
+
+class ReplicaFetcher:
+    """See the module. `add` and `remove` partitions as they come and go; `close` ends it."""
+
+    def __init__(self, leader: int, purpose: str, means: Means) -> None:
+        self.leader = leader
+        self._purpose = purpose
+        self._means = means
+        self._followed: dict[tuple[bytes, int], Following] = {}
+        self._to_tell: dict[Following, None] = {}
+        self._to_forget: dict[tuple[bytes, int], None] = {}
+        self._unsynced: dict[Following, None] = {}
+        self._session_id = NO_SESSION
+        self._session_epoch = INITIAL_EPOCH
+        self._number = 0  # of the last fetch
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_nudged = False
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    # Which partitions
+
+    def add(self, following: Following) -> None:
+        """An older one of the same partition must have been removed before."""
+        self._followed[following.key] = following
+        following.go_on = lambda: self._tell(following)
+        following.when_synced = lambda: self._synced(following)
+        self._to_forget.pop(following.key, None)
+        self._tell(following)
+
+    def remove(self, following: Following) -> None:
+        if self._followed.get(following.key) is following:
+            del self._followed[following.key]
+            self._leave_session(following)
+        self._to_tell.pop(following, None)
+        self._synced(following)
+
+    def _leave_session(self, following: Following) -> None:
+        if following.is_in_session:
+            following.is_in_session = False
+            self._to_forget[following.key] = None
+
+    def _tell(self, following: Following) -> None:
+        """Name it in the next fetch, and do not wait for the one under way."""
+        if following.may_be_asked_for and not self._is_closed:
+            self._to_tell[following] = None
+            self.nudge()
+
+    def nudge(self) -> None:
+        """Something is to be told. Once in a turn, however many partitions change."""
+        if not self._is_nudged and not self._is_closed:
+            self._is_nudged = True
+            asyncio.get_running_loop().call_soon(self._nudged)
+
+    def _nudged(self) -> None:
+        self._is_nudged = False
+        self._go_on()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        tasks = [*self._in_flight, *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Asking
+
+    def _go_on(self) -> None:
+        """Ask, unless there is a reason to wait. A second fetch only to end the wait of the first."""
+        if self._is_closed or self._pause is not None or self._unsynced or not self._followed:
+            return
+        is_free = not self._in_flight
+        may_interrupt = len(self._in_flight) == 1 and bool(self._to_tell) and self._session_id != NO_SESSION
+        if (is_free or may_interrupt) and self._means.broker_epoch() >= 0:
+            settings = self._means.settings()
+            request = self._request(settings)
+            self._spawn(self._ask(request, self._number, settings), self._in_flight)
+
+    async def _ask(self, request: FetchRequest, number: int, settings: ReplicaSettings) -> None:
+        means = self._means
+        try:
+            address = means.address_of(self.leader)
+            if address is None:
+                raise ConnectionError(f"broker {self.leader} has no address")
+            await means.peers.ask(
+                address,
+                request,
+                timeout_ms=settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms,
+                purpose=self._purpose,
+                hear=lambda response: self._hear(response, number),
+            )
+            self._failures = 0
+        except (KafkaError, OSError) as error:
+            self._begin_anew(error)
+
+    def _request(self, settings: ReplicaSettings) -> FetchRequest:
+        if self._session_id == NO_SESSION:
+            self._to_forget.clear()
+            self._session_epoch = INITIAL_EPOCH
+            self._to_tell = {each: None for each in self._followed.values() if each.may_be_asked_for}
+        self._number += 1
+        named: dict[bytes, list[Any]] = {}
+        for following in self._to_tell:
+            if not self._is_throttled(following):
+                following.is_in_session = True
+                asked = following.ask(self._number, settings.replica_fetch_max_bytes)
+                named.setdefault(following.partition.topic_id, []).append(asked)
+        self._to_tell.clear()
+        forgotten: dict[bytes, list[int]] = {}
+        for topic_id, index in self._to_forget:
+            forgotten.setdefault(topic_id, []).append(index)
+        self._to_forget.clear()
+        request = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(
+                replica_id=self._means.node_id, replica_epoch=self._means.broker_epoch()
+            ),
+            max_wait_ms=settings.replica_fetch_wait_max_ms,
+            min_bytes=settings.replica_fetch_min_bytes,
+            max_bytes=min(settings.replica_fetch_response_max_bytes, ANSWER_BYTES_MAX),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=[FetchRequest.FetchTopic(topic_id=each, partitions=asked) for each, asked in named.items()],
+            forgotten_topics_data=[
+                FetchRequest.ForgottenTopic(topic_id=each, partitions=indexes) for each, indexes in forgotten.items()
+            ],
+        )
+        self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
+        return request
+
+    def _is_throttled(self, following: Following) -> bool:
+        partition = following.partition
+        delay_ms = self._means.throttles.follower_delay_ms(
+            partition.log.settings, partition.name.partition, self._means.node_id, is_in_sync=following.is_in_sync
+        )
+        if delay_ms <= 0:
+            return False
+        self._leave_session(following)
+        self._tell_later(following, delay_ms)
+        return True
+
+    def _tell_later(self, following: Following, delay_ms: float) -> None:
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._tell, following)
+
+    # Hearing
+
+    def _hear(self, response: Any, number: int) -> None:
+        """The answer, on the spot: what is in it is only lent."""
+        if response.error_code:
+            raise KafkaError(f"it refused the fetch with {ErrorCode(response.error_code).name}")
+        self._session_id = response.session_id
+        now_ms = self._means.clock.wall_ms()
+        for topic in response.responses:
+            for answer in topic.partitions:
+                following = self._followed.get((topic.topic_id, answer.partition_index))
+                if following is not None and following.is_current and following.is_expected(number):
+                    self._hear_one(following, answer, now_ms)
+
+    def _hear_one(self, following: Following, answer: Any, now_ms: int) -> None:
+        try:
+            if answer.error_code:
+                self._refused(following, answer.error_code)
+            elif answer.diverging_epoch is not None:
+                diverging = answer.diverging_epoch
+                self._cut_off(following, following.machine.diverged(EpochEnd(diverging.epoch, diverging.end_offset)))
+            else:
+                self._take(following, answer, now_ms)
+        except (KafkaError, OSError) as error:  # a batch that is damaged, a disk that is full: ask again
+            logger.warning("%s cannot be followed for now: %s", following.partition.name, error)
+            self._back_off(following)
+
+    def _take(self, following: Following, answer: Any, now_ms: int) -> None:
+        count = following.take(answer, now_ms)
+        following.failures = 0
+        if not count:
+            return
+        partition = following.partition
+        self._means.throttles.fetched(
+            partition.log.settings,
+            partition.name.partition,
+            self._means.node_id,
+            count,
+            is_in_sync=following.is_in_sync,
+        )
+        self._to_tell[following] = None
+        if following.waits_for_sync:
+            self._unsynced[following] = None
+
+    def _synced(self, following: Following) -> None:
+        """All of the log is on disk; when that is so of each, the leader may hear how far we are."""
+        if following in self._unsynced:
+            del self._unsynced[following]
+            self._go_on()
+
+    def _refused(self, following: Following, code: int) -> None:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            following.is_held = True
+            self._spawn(self._find_range(following), self._tasks)
+            return
+        logger.debug("%s: broker %d answers %s", following.partition.name, self.leader, ErrorCode(code).name)
+        self._back_off(following)
+
+    def _back_off(self, following: Following) -> None:
+        self._to_tell.pop(following, None)
+        self._tell_later(following, self._backoff_ms(following.failures))
+        following.failures += 1
+
+    def _backoff_ms(self, failures: int) -> float:
+        longest_ms = self._means.settings().replica_fetch_backoff_ms
+        return float(min(BACKOFF_FIRST_MS * 2 ** min(failures, 16), longest_ms))
+
+    def _begin_anew(self, error: KafkaError | OSError) -> None:
+        """The fetch failed as a whole: what the leader knows of us, nobody knows. One pause for all that failed."""
+        logger.debug("Broker %d cannot be fetched from: %s", self.leader, error)
+        self._session_id = NO_SESSION
+        if self._pause is None and not self._is_closed:
+            delay_ms = self._backoff_ms(self._failures)
+            self._failures += 1
+            self._pause = asyncio.get_running_loop().call_later(delay_ms / 1000, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._go_on()
+
+    # Cutting
+
+    def _cut_off(self, following: Following, cut: Cut) -> None:
+        logger.info("%s is cut as broker %d says: %s", following.partition.name, self.leader, cut)
+        following.is_held = False
+        following.cut(cut)
+        self._means.cuts.add(following.partition)
+
+    async def _find_range(self, following: Following) -> None:
+        """The leader has nothing at our offset. What does it have?"""
+        try:
+            start_offset = await self._list_offset(following, EARLIEST)
+            end_offset = await self._list_offset(following, LATEST)
+        except (KafkaError, OSError) as error:
+            logger.warning("%s: broker %d does not say its range: %s", following.partition.name, self.leader, error)
+            following.is_held = False
+            self._back_off(following)
+            return
+        if not following.is_current:
+            return
+        cut = following.machine.went_out_of_range(start_offset, end_offset)
+        if cut is not None:
+            self._cut_off(following, cut)
+        else:
+            following.is_held = False
+            self._back_off(following)
+
+    async def _list_offset(self, following: Following, timestamp: int) -> int:
+        means, name = self._means, following.partition.name
+        asked = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=name.partition,
+            current_leader_epoch=following.machine.leader_epoch,
+            timestamp=timestamp,
+        )
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=name.topic, partitions=[asked])]
+        address = means.address_of(self.leader)
+        if address is None:
+            raise ConnectionError(f"broker {self.leader} has no address")
+        request = ListOffsetsRequest(replica_id=means.node_id, topics=topics)
+        response = await means.peers.ask(address, request, timeout_ms=LIST_MS, purpose=f"{self._purpose} range")
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            raise KafkaError(f"it refused with {ErrorCode(answer.error_code).name}")
+        return int(answer.offset)
+
+    # Tasks
+
+    def _spawn(self, work: Any, among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        among.add(task)
+        task.add_done_callback(lambda done: self._done(done, among))
+
+    def _done(self, task: asyncio.Task[None], among: set[asyncio.Task[None]]) -> None:
+        among.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._means.failed(f"fetching from broker {self.leader} failed", error)
+        else:
+            self._go_on()

@@ -1,0 +1,111 @@
+"""A partition that this node follows: what came from its leader goes into the log, and what must go is cut."""
+
+from collections.abc import Callable
+from typing import Any
+
+from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.replicas.uncommitted import Uncommitted
+from moldau.machines.replication import Cut, FollowerMachine, RestartAt
+from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.wire.messages import FetchRequest
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
+class Following:
+    """One leader epoch of one partition, followed."""
+
+    __slots__ = (
+        "_asked",
+        "_uncommitted",
+        "asked_in",
+        "failures",
+        "go_on",
+        "is_held",
+        "is_in_session",
+        "is_in_sync",
+        "machine",
+        "partition",
+        "when_synced",
+    )
+
+    def __init__(self, partition: Partition, machine: FollowerMachine, *, is_in_sync: bool) -> None:
+        self.partition = partition
+        self.machine = machine
+        self.is_in_sync = is_in_sync
+        self.is_held = False  # while the leader is asked something else
+        self.is_in_session = False
+        self.asked_in = 0  # the number of the fetch that named it last, and what that said
+        self._asked = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
+        self.failures = 0
+        self.go_on: Callable[[], None] = _nobody  # told that there may be a reason less to wait
+        self.when_synced: Callable[[], None] = _nobody  # told that all of the log is on disk
+        self._uncommitted = Uncommitted()
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.partition.topic_id, self.partition.name.partition
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still followed, in this epoch."""
+        return self.partition.following is self
+
+    @property
+    def may_be_asked_for(self) -> bool:
+        return self.is_current and not self.is_held and not self.partition.is_cut
+
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether the leader may not be told yet how far the log is: the topic wants it on disk."""
+        log = self.partition.log
+        return log.settings.flush_messages == FLUSH_EVERY_MESSAGE and log.recovery_point < log.end_offset
+
+    def ask(self, number: int, max_bytes: int) -> Any:
+        """What a fetch says of it."""
+        machine = self.machine
+        self.asked_in = number
+        self._asked = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
+        return FetchRequest.FetchPartition(
+            partition=self.partition.name.partition,
+            current_leader_epoch=machine.leader_epoch,
+            fetch_offset=machine.fetch_offset,
+            last_fetched_epoch=machine.last_fetched_epoch,
+            log_start_offset=self.partition.log.start_offset,
+            partition_max_bytes=max_bytes,
+        )
+
+    def is_expected(self, number: int) -> bool:
+        """Whether an answer to fetch `number` still fits the log."""
+        return self.asked_in <= number and self.machine.expects(*self._asked)
+
+    def take(self, answer: Any, now_ms: int) -> int:
+        """Append what came, and note what the leader says beside it; how many bytes the log grew by."""
+        partition, machine = self.partition, self.machine
+        count = len(answer.records or b"")
+        if count:
+            partition.append_followed(answer.records, now_ms)
+            self._uncommitted.grew(partition.log.end_offset, count)
+        machine.fetched(answer.high_watermark, answer.log_start_offset)
+        if machine.high_watermark > partition.high_watermark:
+            partition.committed_to(machine.high_watermark, self._uncommitted.take(machine.high_watermark))
+        if machine.log_start_offset > partition.log.start_offset:
+            partition.log.advance_start(machine.log_start_offset)
+        return count
+
+    def cut(self, cut: Cut) -> None:
+        """Drop from the log what its leader does not have. It is to be synced before the leader is asked again."""
+        log = self.partition.log
+        if isinstance(cut, RestartAt):
+            log.truncate_and_start_at(cut.start_offset)
+        else:
+            log.truncate_to(cut.end_offset)
+        self._uncommitted.cut(log.end_offset)
+        self.partition.high_watermark = self.machine.high_watermark
+
+    def synced(self) -> None:
+        """More of the log is on disk."""
+        if not self.waits_for_sync:
+            self.when_synced()

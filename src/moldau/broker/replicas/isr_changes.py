@@ -1,0 +1,142 @@
+"""ISRs that leaders here propose: sent to the controller, one request at a time for all, until it has decided."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from moldau.broker.replicas.leading import Leading
+from moldau.machines.replication import ProposeIsr
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import TopicId
+from moldau.wire.messages import AlterPartitionRequest
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_REQUEST_MAX: Final = 1000
+RETRY_FIRST_MS: Final = 20.0
+RETRY_LONGEST_MS: Final = 1000.0
+
+AskController = Callable[[Any], Awaitable[Any]]
+Change = tuple[Leading, ProposeIsr]
+
+
+class IsrChanges:
+    """Whatever the controller answers, or if it does not, the machine that proposed hears of it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        ask: AskController,
+        broker_epoch: Callable[[], int],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._node_id = node_id
+        self._failed = failed
+        self._ask = ask
+        self._broker_epoch = broker_epoch
+        self._waiting: dict[tuple[TopicId, int], Change] = {}  # at most one of each partition, the newest
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        self.shrinks = 0
+        self.expands = 0
+        self.failed_updates = 0
+
+    def propose(self, leading: Leading, proposal: ProposeIsr) -> None:
+        partition = leading.partition
+        self._waiting[partition.topic_id, partition.name.partition] = leading, proposal
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """What is proposed in one turn of the loop, and while a request is under way, goes with one request."""
+        try:
+            while self._waiting:
+                await self._pause()
+                sent = self._take()
+                if sent:
+                    await self._send(sent)
+        except Exception as error:
+            self._failed("changes of ISRs cannot be proposed", error)
+        finally:
+            self._task = None
+
+    async def _pause(self) -> None:
+        if self._failures:
+            await asyncio.sleep(min(RETRY_FIRST_MS * 2 ** min(self._failures - 1, 10), RETRY_LONGEST_MS) / 1000)
+        else:
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[Change]:
+        taken: list[Change] = []
+        for key in list(self._waiting)[:PARTITIONS_PER_REQUEST_MAX]:
+            leading, proposal = self._waiting.pop(key)
+            if leading.partition.leading is leading and leading.machine.proposal is proposal:
+                taken.append((leading, proposal))
+        return taken
+
+    async def _send(self, sent: list[Change]) -> None:
+        try:
+            response = await self._ask(self._request(sent))
+            code = ErrorCode(response.error_code)
+        except (KafkaError, OSError) as error:
+            logger.debug("The controller has not decided about %d ISR changes: %s", len(sent), error)
+            response, code = None, ErrorCode.REQUEST_TIMED_OUT
+        if response is None or code is not ErrorCode.NONE:
+            self._failures += 1
+            self.failed_updates += len(sent)
+            for leading, proposal in sent:
+                leading.isr_refused(proposal, code)
+            return
+        self._failures = 0
+        self._hear(sent, response)
+
+    def _request(self, sent: list[Change]) -> AlterPartitionRequest:
+        topics: dict[TopicId, list[Any]] = {}
+        for leading, proposal in sent:
+            asked = AlterPartitionRequest.PartitionData(
+                partition_index=leading.partition.name.partition,
+                leader_epoch=proposal.leader_epoch,
+                new_isr_with_epochs=[
+                    AlterPartitionRequest.BrokerState(
+                        broker_id=broker, broker_epoch=self._broker_epoch() if broker == self._node_id else epoch
+                    )
+                    for broker, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
+                ],
+                partition_epoch=proposal.partition_epoch,
+            )
+            topics.setdefault(leading.partition.topic_id, []).append(asked)
+        return AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            topics=[
+                AlterPartitionRequest.TopicData(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ],
+        )
+
+    def _hear(self, sent: list[Change], response: Any) -> None:
+        answers = {
+            (topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions
+        }
+        for leading, proposal in sent:
+            answer = answers.get((leading.partition.topic_id, leading.partition.name.partition))
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode(answer.error_code)
+            if answer is None or code is not ErrorCode.NONE:
+                self.failed_updates += 1
+                logger.info("%s: the ISR %s was refused: %s", leading.partition.name, proposal.isr, code.name)
+                leading.isr_refused(proposal, code)
+            else:
+                self._changed(leading, proposal, answer)
+
+    def _changed(self, leading: Leading, proposal: ProposeIsr, answer: Any) -> None:
+        before = len(leading.machine.isr)
+        self.shrinks += len(answer.isr) < before
+        self.expands += len(answer.isr) > before
+        logger.info("%s: the ISR is %s now", leading.partition.name, list(answer.isr))
+        leading.isr_answered(proposal, answer.partition_epoch, tuple(answer.isr))

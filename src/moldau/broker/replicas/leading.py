@@ -1,0 +1,153 @@
+"""A partition that this node leads and others follow: what its machine says is put into effect here."""
+
+from collections.abc import Callable
+
+from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.replicas.sessions import Followed
+from moldau.broker.replicas.uncommitted import Uncommitted
+from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.replication import LeaderMachine, ProposeIsr
+from moldau.model.errors import ErrorCode, NotEnoughReplicas, NotEnoughReplicasAfterAppend, UnknownLeaderEpoch
+from moldau.model.ports import Clock
+
+Propose = Callable[["Leading", ProposeIsr], None]
+
+
+class Leading:
+    """One leader epoch of one partition. The high watermark is the machine's, never that of the log's end."""
+
+    __slots__ = ("_clock", "_gathered_bytes", "_propose", "_uncommitted", "machine", "partition")
+
+    def __init__(self, partition: Partition, machine: LeaderMachine, clock: Clock, propose: Propose) -> None:
+        self.partition = partition
+        self.machine = machine
+        self._clock = clock
+        self._propose = propose
+        self._uncommitted = Uncommitted()
+        self._gathered_bytes = 0
+
+    def begin(self) -> None:
+        """The machine may know more to be committed, where nobody has to be waited for."""
+        self._settle()
+
+    # -- the log
+
+    def appended(self, count: int, *, is_written: bool) -> None:
+        """A batch of `count` bytes. Followers hear of it when it is written: at once, or when the turn ends."""
+        self._uncommitted.grew(self.partition.log.end_offset, count)
+        self._gathered_bytes += count
+        if is_written:
+            self.written()
+
+    def written(self) -> None:
+        """What was appended can be fetched now."""
+        partition, machine = self.partition, self.machine
+        count, self._gathered_bytes = self._gathered_bytes, 0
+        followers = list(partition.followers)
+        for each in followers:
+            if each.is_counted and each.offset == machine.end_offset:
+                self._was_caught_up(each)
+        machine.appended(partition.log.end_offset, self.held_offset(), self._clock.monotonic_ms())
+        self._settle()
+        for each in followers:
+            each.grew(count)
+
+    def _was_caught_up(self, follower: Followed) -> None:
+        """Until now it was: its last fetch said so, though it may not have named this partition again."""
+        session = follower.session
+        progress = self.machine.followers.get(session.replica)
+        if progress is not None and progress.broker_epoch == session.broker_epoch:
+            self._count(follower)
+
+    def held_offset(self) -> int:
+        """Up to where this node's own copy counts: to the end, or to what is on disk where the topic asks for that."""
+        return held_offset(self.partition)
+
+    def synced(self) -> None:
+        """More of the log is on disk."""
+        self.machine.appended(self.partition.log.end_offset, self.held_offset(), self._clock.monotonic_ms())
+        self._settle()
+
+    def turn_ended(self, *, has_failed: bool) -> None:
+        """What was gathered in this turn is written, or could not be."""
+        if not has_failed:
+            self.written()
+            return
+        end_offset = self.partition.log.end_offset
+        self._gathered_bytes = 0
+        self._uncommitted.cut(end_offset)
+        self.machine.taken_back(end_offset)
+
+    # -- followers
+
+    def fetched(self, follower: Followed) -> None:
+        """It asked for what is at its offset, and its log is a prefix of ours."""
+        if follower.session.replica not in self.machine.followers:
+            # In our leader epoch, so its metadata is newer than ours: it will be one of the replicas in a moment.
+            raise UnknownLeaderEpoch(f"Broker {follower.session.replica} is not known here as a replica.")
+        self._count(follower)
+        follower.is_counted = True
+        self._settle()
+
+    def _count(self, follower: Followed) -> None:
+        session = follower.session
+        proposal = self.machine.follower_fetched(
+            session.replica, session.broker_epoch, follower.offset, session.fetched_ms, follower.log_start_offset
+        )
+        if proposal is not None:
+            self._propose(self, proposal)
+
+    def check_enough(self) -> None:
+        """Refuse a write that is to be on `min.insync.replicas` replicas, when fewer are in sync."""
+        if self.machine.is_under_min_isr:
+            raise NotEnoughReplicas(
+                f"{self.partition.name} has {len(self.machine.isr)} replica(s) in sync, and "
+                f"min.insync.replicas is {self.partition.log.settings.min_insync_replicas}."
+            )
+
+    def check_enough_after_append(self) -> None:
+        """The same for a write that is committed, by those who were in sync until a moment ago."""
+        if self.machine.is_under_min_isr:
+            raise NotEnoughReplicasAfterAppend(
+                f"{self.partition.name} took it, but has only {len(self.machine.isr)} replica(s) in sync now."
+            )
+
+    # -- the controller, time and settings
+
+    def ticked(self) -> None:
+        self._done(self.machine.ticked(self._clock.monotonic_ms()))
+
+    def image_changed(self, where: PartitionImage) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._done(self.machine.image_changed(where.partition_epoch, where.replicas, where.isr, now_ms))
+
+    def isr_answered(self, proposal: ProposeIsr, partition_epoch: int, isr: tuple[int, ...]) -> None:
+        self._done(self.machine.isr_answered(proposal, partition_epoch, isr, self._clock.monotonic_ms()))
+
+    def isr_refused(self, proposal: ProposeIsr, code: ErrorCode) -> None:
+        self._done(self.machine.isr_refused(proposal, code, self._clock.monotonic_ms()))
+
+    def settings_changed(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self.machine.min_isr_changed(self.partition.log.settings.min_insync_replicas, now_ms)
+        self.machine.appended(self.partition.log.end_offset, self.held_offset(), now_ms)
+        self._settle()
+
+    def _done(self, proposal: ProposeIsr | None) -> None:
+        if proposal is not None:
+            self._propose(self, proposal)
+        self._settle()
+
+    def _settle(self) -> None:
+        """The high watermark of the machine becomes that of the partition."""
+        high_watermark = self.machine.high_watermark
+        partition = self.partition
+        if high_watermark > partition.high_watermark:
+            partition.committed_to(high_watermark, self._uncommitted.take(high_watermark))
+            for each in list(partition.followers):
+                each.committed()
+
+
+def held_offset(partition: Partition) -> int:
+    log = partition.log
+    return log.recovery_point if log.settings.flush_messages == FLUSH_EVERY_MESSAGE else log.end_offset

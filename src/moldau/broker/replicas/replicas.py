@@ -1,0 +1,217 @@
+"""The replicas of this node: each partition leads, follows or waits, as the metadata says."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.syncing import Syncing
+from moldau.broker.peers import Peers
+from moldau.broker.replicas.cuts import Cuts
+from moldau.broker.replicas.fetcher import Means
+from moldau.broker.replicas.fetchers import Fetchers
+from moldau.broker.replicas.following import Following
+from moldau.broker.replicas.isr_changes import AskController, IsrChanges
+from moldau.broker.replicas.leading import Leading, held_offset
+from moldau.broker.replicas.sessions import ReplicaSessions
+from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.broker.replicas.throttles import Throttles
+from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
+from moldau.model.ids import NO_EPOCH, NO_NODE, Address
+from moldau.model.ports import Clock, Random
+
+logger = logging.getLogger(__name__)
+
+TICKS_PER_LAG: Final = 10  # how often, in the time that a follower may lag, is looked who does
+TICK_MS_MAX: Final = 2000.0
+TICK_MS_MIN: Final = 10.0
+SLICE_PARTITIONS: Final = 64
+
+
+class Replicas:
+    """Gives partitions their roles; `Partitions` calls it as it follows the metadata."""
+
+    def __init__(
+        self,
+        node_id: int,
+        incarnation_id: bytes,
+        inter_broker_listener: str,
+        peers: Peers,
+        clock: Clock,
+        random: Random,
+        syncing: Syncing,
+        settings: Callable[[], ReplicaSettings],
+        ask_controller: AskController,
+        checkpoint: Callable[[], Awaitable[None]],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        """`checkpoint` writes down the recovery points."""
+        self._node_id = node_id
+        self._listener = inter_broker_listener
+        self._clock = clock
+        self._settings = settings
+        self._image = MetadataImage()
+        self._incarnation_id = incarnation_id
+        self.sessions = ReplicaSessions(random)
+        self.throttles = Throttles(clock, settings)
+        self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
+        self._cuts = Cuts(syncing, checkpoint, failed)
+        self.fetchers = Fetchers(
+            Means(
+                node_id=node_id,
+                peers=peers,
+                clock=clock,
+                cuts=self._cuts,
+                throttles=self.throttles,
+                settings=settings,
+                address_of=self._address_of,
+                broker_epoch=lambda: self.broker_epoch,
+                failed=failed,
+            )
+        )
+        self._led: dict[Partition, None] = {}  # with followers
+        self._ticking: asyncio.Task[None] | None = None
+
+    # Brokers
+
+    @property
+    def _self(self) -> BrokerImage | None:
+        """This broker as the image has it, unless that is an earlier life of it."""
+        own = self._image.brokers.get(self._node_id)
+        return own if own is not None and own.incarnation_id == self._incarnation_id else None
+
+    @property
+    def broker_epoch(self) -> int:
+        """-1 until the registration of this life is known here."""
+        own = self._self
+        return NO_EPOCH if own is None else own.epoch
+
+    def _address_of(self, broker_id: int) -> Address | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None else broker.address(self._listener)
+
+    def _eligible_epoch(self, broker_id: int) -> int:
+        broker = self._image.brokers.get(broker_id)
+        return broker.epoch if broker is not None and broker.is_active else NOT_ELIGIBLE
+
+    # Roles
+
+    def see(self, image: MetadataImage) -> None:
+        """What places are taken by next."""
+        self._image = image
+
+    def take_place(self, partition: Partition, where: PartitionImage) -> None:
+        """Lead or follow, as the image says."""
+        if where.leader == self._node_id and len(where.replicas) == 1:
+            self._stop(partition)
+            partition.lead_alone(where.leader_epoch)
+        elif where.leader == self._node_id and self._may_lead(partition, where):
+            self._lead(partition, where)
+        else:
+            self._follow(partition, where)
+
+    def _may_lead(self, partition: Partition, where: PartitionImage) -> bool:
+        """Not on the word of an image from before this life: whoever led then may have known more than we do."""
+        return self._self is not None and partition.log.epochs.latest <= where.leader_epoch
+
+    def _lead(self, partition: Partition, where: PartitionImage) -> None:
+        leading = partition.leading
+        if leading is not None and leading.machine.leader_epoch == where.leader_epoch:
+            leading.image_changed(where)
+            return
+        self._stop(partition)
+        log = partition.log
+        # From now on, or a follower that has more than we could not be told so.
+        log.epochs.assign(where.leader_epoch, log.end_offset)
+        machine = LeaderMachine(
+            self._node_id,
+            leader_epoch=where.leader_epoch,
+            partition_epoch=where.partition_epoch,
+            replicas=where.replicas,
+            isr=where.isr,
+            end_offset=log.end_offset,
+            high_watermark=partition.high_watermark,
+            min_isr=log.settings.min_insync_replicas,
+            lag_max_ms=self._settings().replica_lag_time_max_ms,
+            broker_epoch_of=self._eligible_epoch,
+            now_ms=self._clock.monotonic_ms(),
+            held_offset=held_offset(partition),
+        )
+        leading = Leading(partition, machine, self._clock, self.isr_changes.propose)
+        partition.lead(where.leader_epoch, leading)
+        self._led[partition] = None
+        leading.begin()
+
+    def _follow(self, partition: Partition, where: PartitionImage) -> None:
+        leader = NO_NODE if where.leader == self._node_id else where.leader
+        is_in_sync = self._node_id in where.isr
+        following = partition.following
+        if following is not None and (following.machine.leader, following.machine.leader_epoch) == (
+            leader,
+            where.leader_epoch,
+        ):
+            following.is_in_sync = is_in_sync
+            return
+        self._stop(partition)
+        log = partition.log
+        log.truncate_to(log.end_offset)  # an epoch in which we led and wrote nothing is nobody's
+        machine = FollowerMachine(
+            log, leader=leader, leader_epoch=where.leader_epoch, high_watermark=partition.high_watermark
+        )
+        following = Following(partition, machine, is_in_sync=is_in_sync)
+        partition.follow(where.leader_epoch, following)
+        if leader != NO_NODE:
+            self.fetchers.add(following)
+
+    def remove(self, partition: Partition) -> None:
+        """It is no longer here."""
+        self._stop(partition)
+
+    def _stop(self, partition: Partition) -> None:
+        self._led.pop(partition, None)
+        if partition.following is not None:
+            self.fetchers.remove(partition.following)
+
+    def brokers_changed(self) -> None:
+        """Some came, went, or moved: who follows may join now, or is not to be waited for."""
+        for partition in list(self._led):
+            if partition.leading is not None:
+                partition.leading.ticked()
+        self.fetchers.nudge()
+
+    def settings_changed(self, partition: Partition) -> None:
+        if partition.leading is not None:
+            partition.leading.settings_changed()
+
+    # Life
+
+    @property
+    def led(self) -> list[Leading]:
+        """The partitions that others follow here."""
+        return [each.leading for each in self._led if each.leading is not None]
+
+    def start(self) -> None:
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            lag_ms = self._settings().replica_lag_time_max_ms
+            await asyncio.sleep(max(min(lag_ms / TICKS_PER_LAG, TICK_MS_MAX), TICK_MS_MIN) / 1000)
+            for index, partition in enumerate(list(self._led)):
+                if partition.leading is not None:
+                    partition.leading.ticked()
+                if index % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
+                    await asyncio.sleep(0)
+            self.fetchers.sweep()
+
+    async def close(self) -> None:
+        """Follow no longer, ask for nothing more; partitions keep their roles until they are closed."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        await self.fetchers.close()
+        await self._cuts.close()
+        await self.isr_changes.close()
+        self.sessions.close()

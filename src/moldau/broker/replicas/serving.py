@@ -1,0 +1,235 @@
+"""A follower's fetch, answered by the leader: up to the end of the log, and what it says of the follower is counted."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.replicas.sessions import Followed, ReplicaSession
+from moldau.broker.sessions import NO_SESSION
+from moldau.broker.turns import ALONE, Turn
+from moldau.machines.replication import find_divergence
+from moldau.model.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnsupportedVersion,
+)
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
+from moldau.model.ports import FileSlice
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.context import RequestContext
+
+REPLICA_STATE_FROM: Final = 15  # versions before say nothing of the broker epoch, without which nobody joins an ISR
+WAIT_MS_MAX: Final = 30_000
+
+PartitionAnswer = FetchResponse.PartitionData
+TopicAnswer = FetchResponse.FetchableTopicResponse
+Answers = dict[Followed, Any]
+
+
+def replica_of(request: FetchRequest) -> int:
+    """The broker that fetches as a follower, -1 for a consumer."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+class _Reading:
+    """What one look at the partitions with news has found."""
+
+    __slots__ = ("answers", "bytes", "is_urgent", "left_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.answers: Answers = {}
+        self.bytes = 0
+        self.left_bytes = max_bytes
+        self.is_urgent = False  # an error, a divergence: not to be held back
+
+
+async def handle(request: FetchRequest, context: "RequestContext") -> FetchResponse:
+    """At once when something is new, otherwise when it is, or when the follower's patience ends."""
+    session = _begin(request, context)
+    try:
+        reading = await _read(session, request.max_bytes, context)
+        if reading.bytes < request.min_bytes and not reading.is_urgent and request.max_wait_ms > 0:
+            reading = await _wait(session, request, reading, context)
+        await _warm(reading, context)
+        return _response(session, reading)
+    finally:
+        if session.session_id == NO_SESSION:
+            session.end()
+
+
+def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaSession:
+    broker = context.broker
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    if context.api_version < REPLICA_STATE_FROM:
+        raise UnsupportedVersion(f"Followers fetch with version {REPLICA_STATE_FROM} or later.")
+    replica = replica_of(request)
+    if replica == broker.node_id or replica not in broker.partitions.image.brokers:
+        raise NotLeaderOrFollower(f"Broker {replica} is not registered, so it follows nothing.")
+    session = broker.replicas.sessions.begin(request, replica)
+    session.broker_epoch = NO_EPOCH if request.replica_state is None else request.replica_state.replica_epoch
+    session.fetched_ms = context.started_ms
+    session.forget(request.forgotten_topics_data)
+    session.ask(request.topics, lambda topic_id, index: _find(topic_id, index, context))
+    return session
+
+
+def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition | None:
+    partitions = context.broker.partitions
+    topic = partitions.image.topics_by_id.get(TopicId(topic_id))
+    return None if topic is None else partitions.find(topic.name, index)
+
+
+async def _wait(
+    session: ReplicaSession, request: FetchRequest, reading: _Reading, context: "RequestContext"
+) -> _Reading:
+    for followed in reading.answers:  # too little to be told now: they are looked at again
+        followed.told_high_watermark = NO_OFFSET
+        session.ready[followed] = None
+    context.weight = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
+    epoch = session.epoch
+    wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
+    await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
+    if session.epoch != epoch:  # the follower has asked again: the answer to that says it all
+        return _Reading(0)
+    return await _read(session, request.max_bytes, context)
+
+
+async def _read(session: ReplicaSession, max_bytes: int, context: "RequestContext") -> _Reading:
+    """Look at every partition with news, until the answer is full; those that are left go first the next time."""
+    reading = _Reading(max_bytes)
+    turn = Turn(context)
+    epoch = session.epoch
+    for followed in list(session.ready):
+        if followed not in session.ready:  # forgotten while others had their turn
+            continue
+        if reading.left_bytes <= 0 and reading.bytes:
+            break
+        answer = _read_one(followed, reading, context)
+        if answer is not None:
+            reading.answers[followed] = answer
+        if turn.is_over():
+            await turn.next()
+            if session.epoch != epoch:
+                break
+    return reading
+
+
+def _read_one(followed: Followed, reading: _Reading, context: "RequestContext") -> Any:
+    """The answer about one partition; None if there is no news."""
+    session = followed.session
+    del session.ready[followed]
+    partition = followed.partition
+    try:
+        _check(followed, partition, context)
+        assert partition is not None
+        return _read_partition(followed, partition, reading, context)
+    except KafkaError as error:
+        reading.is_urgent = True
+        context.broker.traffic.failed_fetches += 1
+        followed.told_high_watermark = NO_OFFSET
+        return PartitionAnswer(
+            partition_index=followed.key[1],
+            error_code=int(error.code),
+            high_watermark=NO_OFFSET,
+            log_start_offset=partition.log.start_offset if isinstance(error, OffsetOutOfRange) and partition else -1,
+            records=b"",
+        )
+
+
+def _check(followed: Followed, partition: Partition | None, context: "RequestContext") -> None:
+    if partition is None:
+        image = context.broker.partitions.image
+        if TopicId(followed.key[0]) not in image.topics_by_id:
+            raise UnknownTopicId("There is no topic with this id.")
+        raise NotLeaderOrFollower("This broker has no copy of the partition.")
+    if partition.topic_id != followed.key[0] or not partition.is_leader:
+        raise NotLeaderOrFollower(f"This broker does not lead {partition.name}.")
+    if followed.leader_epoch == NO_EPOCH:
+        raise FencedLeaderEpoch("A follower must say in which leader epoch it follows.")
+    partition.check_epoch(followed.leader_epoch)
+    if partition.leading is None:
+        raise NotLeaderOrFollower(f"{partition.name} has one replica.")
+
+
+def _read_partition(followed: Followed, partition: Partition, reading: _Reading, context: "RequestContext") -> Any:
+    log, leading, offset = partition.log, partition.leading, followed.offset
+    assert leading is not None
+    if not followed.is_counted:
+        diverging = find_divergence(log, followed.last_fetched_epoch, offset)
+        if diverging is not None:
+            reading.is_urgent = True
+            return _diverging(followed, partition, *diverging)
+        if not log.start_offset <= offset <= log.end_offset:
+            raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {log.end_offset}.")
+        leading.fetched(followed)
+    records: FileSlice | None = None
+    if offset < log.end_offset:
+        delay_ms = context.broker.replicas.throttles.leader_delay_ms(followed, leading)
+        if delay_ms > 0:
+            followed.session.later(followed, delay_ms)
+        else:
+            records = _slice(followed, partition, reading)
+            context.broker.replicas.throttles.sent(followed, leading, 0 if records is None else records.length)
+    return _answer(followed, partition, records)
+
+
+def _slice(followed: Followed, partition: Partition, reading: _Reading) -> FileSlice | None:
+    max_bytes = max(0, min(followed.max_bytes, reading.left_bytes))
+    end_offset = partition.log.end_offset
+    records = partition.read(followed.offset, max_bytes, end_offset, at_least_one=not reading.bytes)
+    if records is None:
+        followed.session.ready[followed] = None  # there was no room for it
+        return None
+    reading.bytes += records.length
+    reading.left_bytes -= records.length
+    partition.traffic.replication_bytes_out += records.length
+    return records
+
+
+def _answer(followed: Followed, partition: Partition, records: FileSlice | None) -> Any:
+    high_watermark, start_offset = partition.high_watermark, partition.log.start_offset
+    if records is None and (followed.told_high_watermark, followed.told_start_offset) == (high_watermark, start_offset):
+        return None
+    followed.told_high_watermark = high_watermark
+    followed.told_start_offset = start_offset
+    return PartitionAnswer(
+        partition_index=followed.key[1],
+        high_watermark=high_watermark,
+        log_start_offset=start_offset,
+        records=b"" if records is None else records,
+    )
+
+
+def _diverging(followed: Followed, partition: Partition, epoch: int, end_offset: int) -> Any:
+    followed.told_high_watermark = NO_OFFSET
+    return PartitionAnswer(
+        partition_index=followed.key[1],
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.start_offset,
+        diverging_epoch=FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        records=b"",
+    )
+
+
+async def _warm(reading: _Reading, context: "RequestContext") -> None:
+    """What is not in the page cache is read beside the loop first; a send must not wait for the disk."""
+    for answer in reading.answers.values():
+        records = answer.records
+        if isinstance(records, FileSlice) and not records.file.is_cached(records.length, records.position):
+            await context.broker.executor.run(records.read)
+
+
+def _response(session: ReplicaSession, reading: _Reading) -> FetchResponse:
+    topics: dict[bytes, list[Any]] = {}
+    for followed, answer in reading.answers.items():
+        topics.setdefault(followed.key[0], []).append(answer)
+    return FetchResponse(
+        session_id=session.session_id,
+        responses=[TopicAnswer(topic_id=topic_id, partitions=answers) for topic_id, answers in topics.items()],
+    )

@@ -1,0 +1,88 @@
+"""Replication that is held to a rate: of those replicas that a topic names, while they are not in sync."""
+
+from typing import TYPE_CHECKING, Final
+
+from moldau.model.ports import Clock
+from moldau.storage.settings import LogSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.broker.replicas.leading import Leading
+    from moldau.broker.replicas.sessions import Followed
+    from moldau.broker.replicas.settings import ReplicaSettings
+
+UNLIMITED: Final = 2**63 - 1
+WINDOW_MS: Final = 1000.0  # what may be sent ahead, and the longest wait that is answered
+EVERY_REPLICA: Final = "*"
+
+
+def is_throttled(named: tuple[str, ...], partition: int, replica: int) -> bool:
+    """Whether a topic's list of partition:replica pairs has this one."""
+    return bool(named) and (EVERY_REPLICA in named or f"{partition}:{replica}" in named)
+
+
+class Bucket:
+    """Bytes that may flow at a rate: what went too fast is waited for by what comes next."""
+
+    __slots__ = ("_clock", "_free_at_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._free_at_ms = 0.0
+
+    def delay_ms(self, rate: int) -> float:
+        """How long to wait before more may flow."""
+        if rate >= UNLIMITED:
+            return 0.0
+        return min(max(0.0, self._free_at_ms - self._clock.monotonic_ms()), WINDOW_MS)
+
+    def took(self, count: int, rate: int) -> None:
+        if rate >= UNLIMITED:
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._free_at_ms = max(self._free_at_ms, now_ms) + count * 1000 / max(rate, 1)
+
+
+class Throttles:
+    """Both sides of a node: what it sends as a leader, what it fetches as a follower."""
+
+    def __init__(self, clock: Clock, settings: "Callable[[], ReplicaSettings]") -> None:
+        self._settings = settings
+        self._sent = Bucket(clock)
+        self._fetched = Bucket(clock)
+
+    # As a leader
+
+    def leader_delay_ms(self, followed: "Followed", leading: "Leading") -> float:
+        """How long a follower has to wait for more of this partition; 0 for nearly every one."""
+        if not self._holds_back(followed, leading):
+            return 0.0
+        return self._sent.delay_ms(self._settings().leader_throttled_rate)
+
+    def sent(self, followed: "Followed", leading: "Leading", count: int) -> None:
+        if count and self._holds_back(followed, leading):
+            self._sent.took(count, self._settings().leader_throttled_rate)
+
+    def _holds_back(self, followed: "Followed", leading: "Leading") -> bool:
+        named = leading.partition.log.settings.leader_replication_throttled_replicas
+        if not named:
+            return False
+        replica = followed.session.replica
+        return replica not in leading.machine.isr and is_throttled(named, followed.key[1], replica)
+
+    # As a follower
+
+    def follower_delay_ms(self, settings: LogSettings, partition: int, me: int, *, is_in_sync: bool) -> float:
+        """How long not to ask for this partition."""
+        if not self._is_held(settings, partition, me, is_in_sync=is_in_sync):
+            return 0.0
+        return self._fetched.delay_ms(self._settings().follower_throttled_rate)
+
+    def fetched(self, settings: LogSettings, partition: int, me: int, count: int, *, is_in_sync: bool) -> None:
+        if self._is_held(settings, partition, me, is_in_sync=is_in_sync):
+            self._fetched.took(count, self._settings().follower_throttled_rate)
+
+    def _is_held(self, settings: LogSettings, partition: int, me: int, *, is_in_sync: bool) -> bool:
+        named = settings.follower_replication_throttled_replicas
+        return not is_in_sync and is_throttled(named, partition, me)
