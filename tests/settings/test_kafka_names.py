@@ -30,7 +30,7 @@ OTHER_DEFAULTS = {
 }
 # Kafka opens and closes listeners while it runs; here they are fixed at the start.
 FIXED_AT_START = {"listener.security.protocol.map", "listeners"}
-# Settings of classes that ship with Kafka, which it reads without declaring them, and names from after 4.2.
+# Settings of classes that ship with Kafka, which it reads without declaring them.
 BEYOND_THE_LIST = {
     "allow.everyone.if.no.acl.found",
     "metrics.jmx.exclude",

@@ -63,6 +63,8 @@ ROWS: Final = (
     ),
     row("controller.quorum.request.timeout.ms", INT, 2 * SECOND_MS, "A voter's patience with an answer.", at_least=0),
     row("controller.quorum.retry.backoff.ms", INT, 20, "The pause before a voter asks again.", at_least=0),
+    row("controller.quorum.fetch.max.bytes", INT, MiB, "The most a voter fetches at once.", at_least=1),
+    row("controller.quorum.fetch.snapshot.max.bytes", INT, MiB, "The most of a snapshot at once.", at_least=1),
     # The metadata log
     row("metadata.log.dir", STRING, None, "Another folder for the metadata log."),
     row("metadata.max.retention.bytes", LONG, 100 * MiB, "How much old metadata is kept; here: one snapshot."),

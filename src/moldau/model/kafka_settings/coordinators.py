@@ -12,7 +12,35 @@ from moldau.model.kafka_settings.row import (
     row,
 )
 from moldau.model.settings import INT_MAX, Setting
-from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, MiB
+from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+
+
+def _assignment_intervals(prefix: str) -> tuple[Setting, ...]:
+    """How often the coordinator makes a group a new assignment: three settings of each kind of group."""
+    return (
+        row(
+            f"{prefix}.assignment.interval.ms",
+            INT,
+            SECOND_MS,
+            "The pause between assignments.",
+            at_least=0,
+            scope=CLUSTER,
+        ),
+        row(f"{prefix}.min.assignment.interval.ms", INT, 0, "The shortest such pause a group may set.", at_least=0),
+        row(
+            f"{prefix}.max.assignment.interval.ms",
+            INT,
+            15 * SECOND_MS,
+            "The longest such pause a group may set.",
+            at_least=0,
+        ),
+    )
+
+
+def _kept_buffer(name: str) -> Setting:
+    return row(
+        name, INT, MiB + 12, "The largest write buffer that is kept for reuse.", at_least=512 * KiB, scope=CLUSTER
+    )
 
 
 def _timeouts(prefix: str, word: str) -> tuple[Setting, ...]:
@@ -48,6 +76,10 @@ GROUPS: Final = (
         "The kinds of group that are served.",
         one_of=("consumer", "classic", "share", "streams"),
     ),
+    row("group.coordinator.background.threads", INT, 2, "Threads for group work that can wait.", at_least=1),
+    _kept_buffer("group.coordinator.cached.buffer.max.bytes"),
+    *_assignment_intervals("group.consumer"),
+    *_assignment_intervals("group.streams"),
     *_timeouts("group.streams", "streams member"),
     row("group.streams.initial.rebalance.delay.ms", INT, 3 * SECOND_MS, "A new streams group's wait.", at_least=0),
     row("group.streams.max.size", INT, INT_MAX, "The most members of a streams group.", at_least=1),
@@ -98,7 +130,27 @@ TRANSACTIONS: Final = (
 )
 
 SHARE_GROUPS: Final = (
+    *_assignment_intervals("group.share"),
     *_timeouts("group.share", "share member"),
+    row("group.share.min.delivery.count.limit", INT, 2, "The fewest tries a group may set.", at_least=2, at_most=5),
+    row("group.share.max.delivery.count.limit", INT, 10, "The most tries a group may set.", at_least=5, at_most=25),
+    row(
+        "group.share.min.partition.max.record.locks",
+        INT,
+        100,
+        "The fewest held records a group may set.",
+        at_least=100,
+        at_most=2000,
+    ),
+    row(
+        "group.share.max.partition.max.record.locks",
+        INT,
+        4000,
+        "The most held records a group may set.",
+        at_least=2000,
+        at_most=10_000,
+    ),
+    _kept_buffer("share.coordinator.cached.buffer.max.bytes"),
     row("group.share.enable", BOOLEAN, False, "Turn share groups on.", is_internal=True),
     row("group.share.assignors", LIST, ("simple",), "Who assigns partitions to share members."),
     row("group.share.delivery.count.limit", INT, 5, "Tries before a record is given up.", at_least=2, at_most=10),

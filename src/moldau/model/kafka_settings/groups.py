@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from moldau.model.kafka_settings.row import INT, STRING, row
+from moldau.model.kafka_settings.row import BOOLEAN, INT, STRING, row
 from moldau.model.units import SECOND_MS
 
 # ISO 8601, as Java reads it: P1DT2H3M4.5S with at least one part.
@@ -20,8 +20,14 @@ def _offset_reset(value: str) -> str | None:
 
 
 ROWS: Final = (
+    row("consumer.assignment.interval.ms", INT, SECOND_MS, "The pause between assignments of a group.", at_least=0),
     row("consumer.heartbeat.interval.ms", INT, 5 * SECOND_MS, "How often a member tells it is alive.", at_least=1),
     row("consumer.session.timeout.ms", INT, 45 * SECOND_MS, "A silent member leaves after this.", at_least=1),
+    row("share.assignment.interval.ms", INT, SECOND_MS, "The pause between its assignments.", at_least=0),
+    row("share.delivery.count.limit", INT, 5, "Tries before a record is given up.", at_least=2),
+    row("share.partition.max.record.locks", INT, 2000, "The most records of a partition that are held.", at_least=100),
+    row("share.renew.acknowledge.enable", BOOLEAN, True, "Whether members may hold records for longer."),
+    row("streams.assignment.interval.ms", INT, SECOND_MS, "The pause between its assignments.", at_least=0),
     row("share.auto.offset.reset", STRING, "latest", "Where a new share group begins.", check=_offset_reset),
     row("share.heartbeat.interval.ms", INT, 5 * SECOND_MS, "How often a share member tells it is alive.", at_least=1),
     row(

@@ -2,9 +2,21 @@
 
 from typing import Final
 
-from moldau.model.kafka_settings.row import BOOLEAN, CLASS, CLUSTER, DOUBLE, INT, LONG, STRING, non_empty, row
+from moldau.model.kafka_settings.row import (
+    BOOLEAN,
+    CLASS,
+    CLUSTER,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    PER_BROKER,
+    STRING,
+    non_empty,
+    row,
+)
 from moldau.model.settings import LONG_MAX
-from moldau.model.units import SECOND_MS, GiB, KiB
+from moldau.model.units import MINUTE_MS, SECOND_MS, GiB, KiB
 
 _DOUBLE_MAX: Final = 1.7976931348623157e308
 
@@ -93,6 +105,18 @@ ROWS: Final = (
         at_least=1,
         scope=CLUSTER,
     ),
+    row(
+        "remote.log.index.file.cache.ttl.ms",
+        LONG,
+        15 * MINUTE_MS,
+        "How long an unused index of remote segments is kept.",
+        at_least=-1,
+        is_internal=True,
+    ),
+    row(
+        "follower.fetch.last.tiered.offset.enable", BOOLEAN, False, "Replicate what is not remote alone.", scope=CLUSTER
+    ),
+    row("cordoned.log.dirs", LIST, (), "Folders that get no new partitions.", scope=PER_BROKER),
     row(
         "remote.log.index.file.cache.total.size.bytes",
         LONG,
