@@ -6,7 +6,7 @@ from typing import Any
 
 from broker_scene import FRAME_BYTES_MAX, Talker
 
-from moldau.machines.metadata.delta import delta_between
+from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.image import BrokerImage, MetadataImage
 from moldau.model.errors import NotController
 from moldau.model.ids import Address, DirectoryId, NodeId
@@ -38,8 +38,10 @@ class Observing:
         self._subscribers.append(subscriber)
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._scene.nodes[1].broker.metadata.subscribe(lambda image, _: loop.call_later(0.001, self._see, image))
+        self._scene.nodes[1].broker.metadata.subscribe(self._committed)
+
+    def _committed(self, image: MetadataImage, delta: MetadataDelta) -> None:  # noqa: ARG002
+        asyncio.get_running_loop().call_later(0.001, self._see, image)
 
     def _see(self, image: MetadataImage) -> None:
         delta = delta_between(self.image, image)

@@ -23,7 +23,6 @@ from moldau.broker.partitions.upkeep import Upkeep
 from moldau.broker.peers import Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.publishing import Publishing
-from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.router import Router, ServedOn
 from moldau.broker.sessions import FetchSessions
 from moldau.broker.setting_values import (
@@ -39,7 +38,7 @@ from moldau.broker.topics import METADATA_TOPIC
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
-from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType, VersionRange
+from moldau.machines.metadata.image import BrokerImage, MetadataImage, Resource, ResourceType, VersionRange
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import NO_NODE, Address
@@ -103,28 +102,8 @@ class Broker:
         self.inspection = Inspection(ports.executor)
         self.syncing = Syncing(ports.executor, ports.clock, on_failure)
         self.gathering = Gathering()
-        self.replicas = Replicas(
-            self.node_id,
-            incarnation_id,
-            inter_broker_listener,
-            peers,
-            ports.clock,
-            ports.random,
-            self.syncing,
-            lambda: self.settings,
-            self.controller.ask,
-            lambda: self.partitions.checkpoint_recovery_points(),
-            on_failure,
-        )
         self.partitions = Partitions(
-            self.node_id,
-            store,
-            ports.clock,
-            self.syncing,
-            self.log_settings,
-            self._disk_failed,
-            self.gathering,
-            self.replicas,
+            self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed, self.gathering
         )
         self.upkeep = Upkeep(
             self.partitions,
@@ -184,12 +163,12 @@ class Broker:
     def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]:
         return describe_topic(overrides, self.texts)
 
-    def reachable_brokers(self, listener: str) -> Iterator[tuple[int, Address, str | None]]:
+    def reachable_brokers(self, listener: str, *, fenced_too: bool = False) -> Iterator[tuple[BrokerImage, Address]]:
         """The brokers of the cluster, as those who came in through this listener reach them."""
-        for broker_id, broker in self.image.brokers.items():
+        for broker in self.image.brokers.values():
             address = broker.address(listener)
-            if address is not None and broker.is_active:
-                yield broker_id, address, broker.rack
+            if address is not None and (fenced_too or not broker.is_fenced):
+                yield broker, address
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         epoch = self.image.brokers[self.node_id].epoch
@@ -227,7 +206,6 @@ class Broker:
         await self.caught_up()
         self._store.sweep(self.image, (METADATA_TOPIC,))
         self.upkeep.start()
-        self.replicas.start()
         self.groups.start()
         self.stalls.start()
 
@@ -238,7 +216,6 @@ class Broker:
         await self.upkeep.stop()
         await self.publishing.close()
         await self.groups.close()
-        await self.replicas.close()
         await self.partitions.close()
         await self._store.close()
 

@@ -33,8 +33,10 @@ async def handle(request: DescribeClusterRequest, context: RequestContext) -> De
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         brokers=[
-            DescribeClusterResponse.DescribeClusterBroker(broker_id=each, host=where.host, port=where.port, rack=rack)
-            for each, where, rack in broker.reachable_brokers(context.listener)
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=each.broker_id, host=where.host, port=where.port, rack=each.rack, is_fenced=each.is_fenced
+            )
+            for each, where in broker.reachable_brokers(context.listener, fenced_too=request.include_fenced_brokers)
         ],
     )
     if request.include_cluster_authorized_operations:

@@ -2,10 +2,11 @@
 
 from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
+from moldau.broker.reach import Reach
 from moldau.broker.topics import is_internal
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.names import is_topic_name
-from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, LeaderNotAvailable
+from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
 TopicAnswer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -22,6 +23,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
     left = max(1, min(request.response_partition_limit, context.broker.settings.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(topics=[])
     answers: list[TopicAnswer] = []
+    reach = Reach(context.broker, context.listener)
     for name in _names(request, context):
         if name < first_topic:
             continue
@@ -29,7 +31,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
         if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
             break
-        answer, reached = _topic(name, start, left, context)
+        answer, reached = _topic(name, start, left, context, reach)
         answers.append(answer)
         left -= len(answer.partitions)
         if reached is not None:
@@ -45,7 +47,9 @@ def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> 
     return sorted(name for name in context.broker.image.topics if context.may(Operation.DESCRIBE, name))
 
 
-def _topic(name: str, start: int, count_max: int, context: RequestContext) -> tuple[TopicAnswer, int | None]:
+def _topic(
+    name: str, start: int, count_max: int, context: RequestContext, reach: Reach
+) -> tuple[TopicAnswer, int | None]:
     """The topic's partitions from `start` on, and where it stopped if there are more."""
     if not context.may(Operation.DESCRIBE, name):
         return TopicAnswer(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name=name), None
@@ -59,23 +63,25 @@ def _topic(name: str, start: int, count_max: int, context: RequestContext) -> tu
         name=name,
         topic_id=topic.topic_id,
         is_internal=is_internal(name),
-        partitions=[_partition(topic, index) for index in range(start, stop)],
+        partitions=[_partition(topic, index, reach) for index in range(start, stop)],
         topic_authorized_operations=operations,
     )
     return answer, stop if stop < len(topic.partitions) else None
 
 
-def _partition(topic: TopicImage, index: int) -> PartitionAnswer:
+def _partition(topic: TopicImage, index: int, reach: Reach) -> PartitionAnswer:
     partition = topic.partitions[index]
+    leader, code = reach.leader_of(partition)
     return PartitionAnswer(
-        error_code=int(ErrorCode.NONE if partition.has_leader else LeaderNotAvailable.code),
+        error_code=int(code),
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         eligible_leader_replicas=partition.eligible_leader_replicas,
         last_known_elr=partition.last_known_elr,
+        offline_replicas=reach.offline_of(partition),
     )
 
 

@@ -12,6 +12,7 @@ from moldau.broker.access import (
     ResourceKind,
 )
 from moldau.broker.context import RequestContext
+from moldau.broker.reach import Reach
 from moldau.broker.topics import auto_create, is_internal
 from moldau.broker.turns import Turn
 from moldau.machines.metadata.image import PartitionImage, TopicImage
@@ -20,7 +21,6 @@ from moldau.model.errors import (
     ErrorCode,
     InvalidRequest,
     KafkaError,
-    LeaderNotAvailable,
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -29,6 +29,7 @@ from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire.messages import MetadataRequest, MetadataResponse
 
 NULL_MEANS_ALL_FROM: Final = 1
+LISTENERS_FROM: Final = 6  # older clients do not know that a leader may have no address on their listener
 IDS_FROM: Final = 10
 NULL_NAMES_FROM: Final = 12
 
@@ -44,8 +45,10 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     broker = context.broker
     response = MetadataResponse(
         brokers=[
-            MetadataResponse.MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port, rack=rack)
-            for node_id, address, rack in broker.reachable_brokers(context.listener)
+            MetadataResponse.MetadataResponseBroker(
+                node_id=each.broker_id, host=address.host, port=address.port, rack=each.rack
+            )
+            for each, address in broker.reachable_brokers(context.listener)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
@@ -61,12 +64,14 @@ async def _topics(request: MetadataRequest, context: RequestContext) -> list[Top
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
         seen = [topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name)]
-        return await _in_turns(seen, lambda topic: _describe(topic, request, context), context)
+        reach = Reach(context.broker, context.listener)
+        return await _in_turns(seen, lambda topic: _describe(topic, request, context, reach), context)
     _check(request.topics, context.api_version)
     created = await _create_missing(request, context)
+    reach = Reach(context.broker, context.listener)
     # Each topic once, however often it is named: its partitions may be many.
     asked = {(topic.name, topic.topic_id): topic for topic in request.topics}
-    return await _in_turns(asked.values(), lambda topic: _answer(topic, request, context, created), context)
+    return await _in_turns(asked.values(), lambda topic: _answer(topic, request, context, created, reach), context)
 
 
 async def _in_turns(
@@ -110,10 +115,10 @@ async def _create_missing(request: MetadataRequest, context: RequestContext) -> 
 
 
 def _answer(
-    asked: Asked, request: MetadataRequest, context: RequestContext, created: dict[str, KafkaError]
+    asked: Asked, request: MetadataRequest, context: RequestContext, created: dict[str, KafkaError], reach: Reach
 ) -> TopicAnswer:
     try:
-        return _describe(_find(asked, context, created), request, context)
+        return _describe(_find(asked, context, created), request, context, reach)
     except KafkaError as error:
         by_id = asked.topic_id != NO_TOPIC_ID
         name = None if by_id and context.api_version >= NULL_NAMES_FROM else asked.name or ""
@@ -137,12 +142,12 @@ def _find(asked: Asked, context: RequestContext, created: dict[str, KafkaError])
     return topic
 
 
-def _describe(topic: TopicImage, request: MetadataRequest, context: RequestContext) -> TopicAnswer:
+def _describe(topic: TopicImage, request: MetadataRequest, context: RequestContext, reach: Reach) -> TopicAnswer:
     answer = TopicAnswer(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=[_partition(index, each) for index, each in enumerate(topic.partitions)],
+        partitions=[_partition(index, each, reach, context) for index, each in enumerate(topic.partitions)],
     )
     if request.include_topic_authorized_operations:
         resource = Resource(ResourceKind.TOPIC, topic.name)
@@ -150,15 +155,18 @@ def _describe(topic: TopicImage, request: MetadataRequest, context: RequestConte
     return answer
 
 
-def _partition(index: int, partition: PartitionImage) -> PartitionAnswer:
-    code = ErrorCode.NONE if partition.has_leader else LeaderNotAvailable.code
+def _partition(index: int, partition: PartitionImage, reach: Reach, context: RequestContext) -> PartitionAnswer:
+    leader, code = reach.leader_of(partition)
+    if code is ErrorCode.LISTENER_NOT_FOUND and context.api_version < LISTENERS_FROM:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
     return PartitionAnswer(
         error_code=int(code),
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
+        offline_replicas=reach.offline_of(partition),
     )
 
 
