@@ -23,6 +23,7 @@ from moldau.broker.partitions.upkeep import Upkeep
 from moldau.broker.peers import Peers
 from moldau.broker.producer_ids import ProducerIds
 from moldau.broker.publishing import Publishing
+from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.router import Router, ServedOn
 from moldau.broker.sessions import FetchSessions
 from moldau.broker.setting_values import (
@@ -102,8 +103,28 @@ class Broker:
         self.inspection = Inspection(ports.executor)
         self.syncing = Syncing(ports.executor, ports.clock, on_failure)
         self.gathering = Gathering()
+        self.replicas = Replicas(
+            self.node_id,
+            incarnation_id,
+            inter_broker_listener,
+            peers,
+            ports.clock,
+            ports.random,
+            self.syncing,
+            lambda: self.settings,
+            self.controller.ask,
+            lambda: self.partitions.checkpoint_recovery_points(),
+            on_failure,
+        )
         self.partitions = Partitions(
-            self.node_id, store, ports.clock, self.syncing, self.log_settings, self._disk_failed, self.gathering
+            self.node_id,
+            store,
+            ports.clock,
+            self.syncing,
+            self.log_settings,
+            self._disk_failed,
+            self.gathering,
+            self.replicas,
         )
         self.upkeep = Upkeep(
             self.partitions,
@@ -206,6 +227,7 @@ class Broker:
         await self.caught_up()
         self._store.sweep(self.image, (METADATA_TOPIC,))
         self.upkeep.start()
+        self.replicas.start()
         self.groups.start()
         self.stalls.start()
 
@@ -216,6 +238,7 @@ class Broker:
         await self.upkeep.stop()
         await self.publishing.close()
         await self.groups.close()
+        await self.replicas.close()
         await self.partitions.close()
         await self._store.close()
 
