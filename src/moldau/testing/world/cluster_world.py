@@ -27,7 +27,7 @@ from moldau.testing.world.watch import Watch
 from moldau.testing.world.whispers import WHISPERS, Heard, Listener, Whisperer
 
 READY_S_MAX: Final = 60.0
-CHAOS_S: Final = 45.0
+CHAOS_S: Final = 60.0
 CHAOS_S_MAX: Final = 300.0
 HEALED_S_MAX: Final = 120.0
 LOOK_S: Final = 0.5

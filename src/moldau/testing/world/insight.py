@@ -29,14 +29,25 @@ class Replica:
 
 
 def image_of(node: Node) -> MetadataImage | None:
+    """The newest committed one that the node knows; None before it has begun to read its log."""
     metadata = getattr(node, "_metadata", None)
     return metadata.image if metadata is not None else None
 
 
 def quorum_of(node: Node) -> Quorum | None:
     """None before it takes part."""
-    raise NotImplementedError
+    metadata = node._metadata
+    return Quorum(metadata.epoch, metadata.is_active, metadata.high_watermark)
 
 
 def replicas_of(node: Node) -> Iterator[Replica]:
-    raise NotImplementedError
+    for partition in node.broker.partitions.all():
+        if partition.is_open:
+            yield Replica(
+                str(partition.name),
+                partition.leader_epoch,
+                partition.is_leader,
+                partition.high_watermark,
+                partition.log.end_offset,
+                partition.leading.machine.isr if partition.leading is not None else (),
+            )

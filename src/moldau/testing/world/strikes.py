@@ -166,7 +166,7 @@ class ClusterChaos:
                 self._strike_network(strike, node)
 
     def _crash_several(self, strike: Strike) -> None:
-        count = len(self._nodes) if strike is Strike.CRASH_ALL else self._chance.randint(2, len(self._nodes))
+        count = len(self._nodes) if strike is Strike.CRASH_ALL else self._chance.randint(1, len(self._nodes))
         self._simulation.count(strike.value, str(count))
         for node in self._chance.sample(self._nodes, count):
             node.crash()

@@ -1,0 +1,351 @@
+"""The probes of a simulated cluster raise an alarm over each broken promise, and none over what is right."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
+from moldau.model.ids import TopicId
+from moldau.records.builder import build_batch
+from moldau.records.header import write_offsets
+from moldau.testing.simulation import Simulation
+from moldau.testing.workload import Violation
+from moldau.testing.world.committed import CommittedLog
+from moldau.testing.world.image_probe import ImageProbe
+from moldau.testing.world.insight import Quorum, Replica
+from moldau.testing.world.members import GroupLedger
+from moldau.testing.world.on_disk import LogOnDisk
+from moldau.testing.world.quorum_probe import METADATA, QuorumProbe
+from moldau.testing.world.replica_probe import ReplicaProbe
+from moldau.testing.world.roster import BOTH, FOLDER, Roster, Seat
+from moldau.testing.world.whispers import Heard
+
+TOPIC = "t"
+PARTITION = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)
+
+
+def batch(base_offset: int, *, epoch: int = 0, value: bytes = b"x", records: int = 1) -> bytes:
+    made = bytearray(build_batch([(1, None, value, ())] * records))
+    write_offsets(made, 0, base_offset, epoch)
+    return bytes(made)
+
+
+class Disks:
+    """Three hosts whose logs are written by hand."""
+
+    def __init__(self) -> None:
+        self.simulation = Simulation(0)
+        self.hosts = {name: self.simulation.host(name) for name in ("node-1", "node-2", "node-3")}
+        self.ends: dict[tuple[str, str, str], int] = {}
+
+    def write(self, host: str, *batches: bytes, folder: str = f"{TOPIC}-0", segment: int = 0) -> None:
+        """Append to a segment."""
+        disk = self.hosts[host].disk.mount()
+        disk.make_folder(f"{FOLDER}/{folder}")
+        file = disk.open(f"{FOLDER}/{folder}/{segment:020}.log", create=True)
+        for each in batches:
+            file.pwrite(each, file.size())
+
+    def cut(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
+        self.hosts[host].disk.mount().open(f"{FOLDER}/{folder}/{0:020}.log").truncate(size)
+
+    def log(self, host: str, folder: str = f"{TOPIC}-0") -> LogOnDisk:
+        return LogOnDisk(self.hosts[host].disk, f"{FOLDER}/{folder}")
+
+
+# Logs on disk
+
+
+def test_a_log_is_read_on_from_where_it_was_read_before() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    assert (log.refresh(), log.end_offset) == (False, 0)
+    disks.write("node-1", batch(0), batch(1, records=3))
+    assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 4, 2)
+    disks.write("node-1", batch(4), segment=4)
+    assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 5, 3)
+
+
+def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    disks.write("node-1", batch(0), batch(1))
+    log.refresh()
+    disks.cut("node-1", len(batch(0)))
+    assert (log.refresh(), log.end_offset) == (True, 1)
+    disks.write("node-1", batch(1, value=b"y", epoch=1))
+    assert log.refresh() is False
+    disks.cut("node-1", len(batch(0)))
+    disks.write("node-1", batch(1, value=b"z", epoch=2))
+    assert (log.refresh(), log.batches[-1].leader_epoch) == (True, 2)
+
+
+def test_a_torn_batch_does_not_count_until_it_is_whole() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    whole = batch(1)
+    disks.write("node-1", batch(0), whole[:-3])
+    assert (log.refresh(), log.end_offset) == (False, 1)
+    disks.write("node-1", whole[-3:])
+    assert (log.refresh(), log.end_offset) == (False, 2)
+
+
+def test_removed_segments_are_forgotten() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    disks.write("node-1", batch(0))
+    disks.write("node-1", batch(1), segment=1)
+    log.refresh()
+    disks.hosts["node-1"].disk.mount().unlink(f"{FOLDER}/{TOPIC}-0/{0:020}.log")
+    disks.write("node-1", batch(2), segment=1)
+    log.refresh()
+    assert (log.start_offset, log.end_offset) == (1, 3)
+
+
+def test_a_committed_batch_that_another_copy_lacks_or_has_otherwise_is_found() -> None:
+    disks = Disks()
+    committed = CommittedLog("t-0")
+    for host in disks.hosts:
+        disks.write(host, batch(0))
+    disks.write("node-1", batch(1))
+    disks.write("node-2", batch(1, value=b"y"))
+    logs = {host: disks.log(host) for host in disks.hosts}
+    for log in logs.values():
+        log.refresh()
+    committed.advance("node-1", logs["node-1"], 1)
+    for host, log in logs.items():
+        committed.require(host, log)
+    committed.advance("node-1", logs["node-1"], 2)
+    with pytest.raises(Violation, match="was committed"):
+        committed.require("node-2", logs["node-2"])
+    with pytest.raises(Violation, match="ends at 1, 2 are committed"):
+        committed.require("node-3", logs["node-3"])
+
+
+def test_a_copy_that_begins_with_a_snapshot_is_compared_from_there() -> None:
+    disks = Disks()
+    committed = CommittedLog("t-0")
+    disks.write("node-1", batch(0), batch(1), batch(2))
+    disks.write("node-2", batch(2), segment=2)
+    disks.write("node-3", batch(2, value=b"y"), segment=2)
+    logs = {host: disks.log(host) for host in disks.hosts}
+    for log in logs.values():
+        log.refresh()
+    committed.advance("node-1", logs["node-1"], 3)
+    committed.require("node-2", logs["node-2"])
+    with pytest.raises(Violation):
+        committed.require("node-3", logs["node-3"])
+
+
+# Raft
+
+
+def quorum_probe(disks: Disks) -> QuorumProbe:
+    return QuorumProbe(Counter(), disks.hosts)
+
+
+def test_two_leaders_of_one_epoch_are_found() -> None:
+    probe = quorum_probe(Disks())
+    probe.look("node-1", Quorum(5, True, 0), has_written=False)
+    probe.look("node-2", Quorum(6, True, 0), has_written=False)
+    with pytest.raises(Violation, match="lead the quorum in epoch 5"):
+        probe.look("node-3", Quorum(5, True, 0), has_written=False)
+
+
+def test_a_quorum_whose_epoch_or_high_watermark_goes_back_is_found() -> None:
+    probe = quorum_probe(Disks())
+    probe.look("node-1", Quorum(5, False, 7), has_written=False)
+    with pytest.raises(Violation, match="epoch 5 became 4"):
+        probe.look("node-1", Quorum(4, False, 7), has_written=False)
+    probe = quorum_probe(Disks())
+    probe.look("node-1", Quorum(5, False, 7), has_written=False)
+    with pytest.raises(Violation, match="high watermark 7 became 6"):
+        probe.look("node-1", Quorum(5, False, 6), has_written=False)
+
+
+def test_a_restart_may_lower_the_high_watermark_but_not_the_epoch() -> None:
+    probe = quorum_probe(Disks())
+    probe.look("node-1", Quorum(5, False, 7), has_written=False)
+    probe.begin("node-1")
+    probe.look("node-1", Quorum(5, False, 0), has_written=False)
+    probe.begin("node-1")
+    with pytest.raises(Violation, match="epoch 5 became 4"):
+        probe.look("node-1", Quorum(4, False, 0), has_written=False)
+
+
+def test_a_leader_that_lacks_what_was_committed_is_found() -> None:
+    disks = Disks()
+    probe = quorum_probe(disks)
+    disks.write("node-1", batch(0), batch(1), folder=METADATA)
+    probe.look("node-1", Quorum(1, True, 2), has_written=True)
+    disks.write("node-2", batch(0), folder=METADATA)
+    with pytest.raises(Violation, match="ends at 1, 2 are committed"):
+        probe.look("node-2", Quorum(2, True, 1), has_written=True)
+
+
+# Images
+
+
+def image(offset: int, partition: PartitionImage) -> MetadataImage:
+    topic = TopicImage(TOPIC, TopicId(bytes(16)), (partition,))
+    return MetadataImage(offset=offset, topics={TOPIC: topic})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"leader": 1, "isr": (2, 3)}, "is not in the ISR"),
+        ({"isr": (1, 4)}, "is not among the replicas"),
+        ({"isr": (1, 2), "eligible_leader_replicas": (2,)}, "eligible and in the ISR"),
+        ({"isr": (1, 2), "partition_epoch": 0}, "partition epoch 0 became 0"),
+        ({"leader_epoch": -1}, "leader epoch 0 became -1"),
+        ({"leader": 2}, "1 and 2 lead in epoch 0"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_an_image_that_may_not_be_is_found(changes: dict[str, object], words: str) -> None:
+    probe = ImageProbe(Counter())
+    probe.look(image(1, PARTITION))
+    with pytest.raises(Violation, match=words):
+        probe.look(image(2, replace(PARTITION, **{"partition_epoch": 1, **changes})))  # type: ignore[arg-type]
+
+
+def test_elections_and_changes_of_the_isr_are_counted_once() -> None:
+    tally: Counter[str] = Counter()
+    probe = ImageProbe(tally)
+    probe.look(image(1, PARTITION))
+    changed = image(2, replace(PARTITION, isr=(2, 3), leader=2, leader_epoch=1, partition_epoch=1))
+    assert [each.folder for each in probe.look(changed)] == ["t-0"]
+    assert probe.look(changed) == []
+    assert probe.look(image(1, PARTITION)) == [], "an older one, of a node that lags"
+    assert tally == {"partition elections": 1, "ISR changes": 1}
+
+
+# Replicas
+
+
+def replica_probe(disks: Disks, partition: PartitionImage = PARTITION) -> tuple[ReplicaProbe, ImageProbe]:
+    seats = tuple(Seat(number, BOTH) for number in (1, 2, 3))
+    roster = Roster(seats, {}, {}, partitions=1, min_isr=2, members=1)
+    images = ImageProbe(Counter())
+    images.look(image(1, partition))
+    return ReplicaProbe(Counter(), roster, disks.hosts, images), images
+
+
+def leader(high_watermark: int, end_offset: int, isr: tuple[int, ...] = (1, 2, 3)) -> Replica:
+    return Replica("t-0", 0, True, high_watermark, end_offset, isr)
+
+
+def test_a_high_watermark_that_a_member_of_the_isr_has_not_reached_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks)
+    for host in disks.hosts:
+        disks.write(host, batch(0))
+    probe.look("node-1", [leader(0, 1)], has_written=True)
+    probe.look("node-1", [leader(1, 1)], has_written=True)
+    disks.write("node-1", batch(1))
+    disks.write("node-2", batch(1))
+    with pytest.raises(Violation, match="node-3 ends at 1, 2 are committed"):
+        probe.look("node-1", [leader(2, 2)], has_written=True)
+
+
+def test_a_high_watermark_that_moves_below_min_isr_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks, replace(PARTITION, isr=(1,)))
+    disks.write("node-1", batch(0))
+    probe.look("node-1", [leader(0, 1, (1,))], has_written=True)
+    with pytest.raises(Violation, match=r"moved to 1, ISR \(1,\)"):
+        probe.look("node-1", [leader(1, 1, (1,))], has_written=False)
+
+
+def test_a_high_watermark_that_goes_back_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks)
+    probe.look("node-1", [leader(5, 5)], has_written=False)
+    with pytest.raises(Violation, match="went back: 5 became 4"):
+        probe.look("node-1", [leader(4, 5)], has_written=False)
+
+
+def test_a_member_of_the_isr_that_cuts_committed_records_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks)
+    for host in disks.hosts:
+        disks.write(host, batch(0), batch(1))
+    follower = Replica("t-0", 0, False, 1, 2)
+    probe.look("node-2", [follower], has_written=True)
+    probe.look("node-1", [leader(0, 2)], has_written=True)
+    probe.look("node-1", [leader(2, 2)], has_written=False)
+    disks.cut("node-2", len(batch(0)))
+    with pytest.raises(Violation, match="node-2 ends at 1"):
+        probe.look("node-2", [replace(follower, end_offset=1)], has_written=True)
+
+
+def test_a_replica_that_joins_the_isr_too_early_is_found() -> None:
+    disks = Disks()
+    probe, images = replica_probe(disks, replace(PARTITION, isr=(1, 2)))
+    disks.write("node-1", batch(0))
+    disks.write("node-2", batch(0))
+    probe.look("node-1", [leader(0, 1, (1, 2))], has_written=True)
+    probe.look("node-1", [leader(1, 1, (1, 2))], has_written=False)
+    with pytest.raises(Violation, match="node-3 ends at 0, 1 are committed"):
+        probe.take(images.look(image(2, replace(PARTITION, partition_epoch=1))))
+
+
+def test_a_host_that_lost_power_counts_for_nothing_until_it_has_registered_again() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks)
+    for host in disks.hosts:
+        disks.write(host, batch(0))
+    probe.look("node-1", [leader(0, 1)], has_written=True)
+    probe.look("node-1", [leader(1, 1)], has_written=False)
+    disks.hosts["node-2"].disk.power_loss()
+    disks.write("node-1", batch(1))
+    disks.write("node-3", batch(1))
+    probe.look("node-1", [leader(2, 2)], has_written=True)
+    assert probe.is_doubtful("node-2")
+    assert not probe.is_doubtful("node-3")
+
+
+def test_copies_that_differ_in_the_end_are_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks)
+    for host in disks.hosts:
+        disks.write(host, batch(0))
+    probe.compare("t-0", list(disks.hosts))
+    disks.write("node-3", batch(1))
+    with pytest.raises(Violation, match="node-3 at 2"):
+        probe.compare("t-0", list(disks.hosts))
+
+
+# Ledgers of clients
+
+
+def test_two_owners_of_a_partition_in_one_generation_are_found() -> None:
+    group = GroupLedger()
+    group.own("a", 1, [0, 1])
+    group.own("b", 2, [0])
+    with pytest.raises(Violation, match="generation 1: a and b"):
+        group.own("b", 1, [1])
+
+
+def test_a_committed_offset_that_goes_back_or_ahead_is_found() -> None:
+    group = GroupLedger()
+    group.read(0, 5)
+    group.commit(0, 5)
+    group.resume(0, 5, 5)
+    with pytest.raises(Violation, match="5 was committed, 4 came back"):
+        group.resume(0, 4, 5)
+    with pytest.raises(Violation, match="only 5 were read"):
+        group.resume(0, 6, 5)
+
+
+def test_a_record_that_changes_after_it_was_read_is_found() -> None:
+    heard = Heard()
+    heard.hear(0, 10)
+    heard.hear(1, 11)
+    heard.hear(0, 10)
+    with pytest.raises(Violation, match="10 was read at 0, and 12 later"):
+        heard.hear(0, 12)
+    with pytest.raises(Violation, match="after offset 1 a reader got 3"):
+        heard.hear(3, 13)
