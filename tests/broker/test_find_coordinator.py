@@ -3,6 +3,7 @@
 import pytest
 from broker_scene import Scene, on_broker
 
+from moldau.broker.turns import Turn
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import FindCoordinatorRequest
 
@@ -19,5 +20,26 @@ def test_a_client_is_told_that_there_is_nobody(version: int, key_type: int, code
         rows = answer.coordinators if version >= 4 else [answer]
         assert [row.error_code for row in rows] == [code] * len(rows)
         assert [row.node_id for row in rows] == [-1] * len(rows)
+
+    on_broker(script)
+
+
+def test_many_keys_are_answered_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"group-{number}" for number in range(10_000)]
+    turns = 0
+    give_way = Turn.next
+
+    async def counted(turn: Turn) -> None:
+        nonlocal turns
+        turns += 1
+        await give_way(turn)
+
+    monkeypatch.setattr(Turn, "next", counted)
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        answer = await talker.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=keys))
+        assert [each.key for each in answer.coordinators] == keys
+        assert turns >= 4
 
     on_broker(script)

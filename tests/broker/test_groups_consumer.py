@@ -203,8 +203,29 @@ def test_the_group_outlives_its_broker() -> None:
             consumer.talker = await scene.connect()
             assert await consumer.acknowledge() is ErrorCode.NONE
         assert [(each.epoch, each.partitions()) for each in everybody] == before
-        stale: dict[str, Any] = {"generation_id_or_member_epoch": everybody[0].epoch - 1, "member_id": "first"}
-        assert await commit(everybody[0].talker, {0: 1}, version=9, **stale) == [ErrorCode.STALE_MEMBER_EPOCH]
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_an_older_epoch_commits_what_the_member_has_had_since_and_nothing_else(version: int) -> None:
+    async def script(scene: Scene) -> None:
+        await _ready(scene)
+        first, second = await _consumers(scene, "first", "second")
+        await _settle([first])
+        old_epoch = first.epoch
+        await _settle([first, second])
+        (topic_id,) = first.owned
+        assert first.epoch > old_epoch
+
+        async def committed_in(epoch: int, index: int) -> ErrorCode:
+            member: dict[str, Any] = {"generation_id_or_member_epoch": epoch, "member_id": "first"}
+            (code,) = await commit(first.talker, {index: 1}, version=version, topic_id=topic_id, **member)
+            return code
+
+        assert await committed_in(old_epoch, first.partitions()[0]) is ErrorCode.NONE
+        assert await committed_in(old_epoch, second.partitions()[0]) is ErrorCode.STALE_MEMBER_EPOCH
+        assert await committed_in(old_epoch - 1, first.partitions()[0]) is ErrorCode.STALE_MEMBER_EPOCH
 
     on_broker(script)
 

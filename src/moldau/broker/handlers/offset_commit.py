@@ -38,13 +38,13 @@ async def handle(request: OffsetCommitRequest, context: RequestContext) -> Offse
 
 
 def _take_out_refused(topic: Topic, context: RequestContext) -> TopicAnswer | None:
-    """Leave in the request what can be committed, with its topic's name; the answer about the rest, if any."""
+    """Leave in the request what can be committed, with its topic's name and id; the answer about the rest, if any."""
     known, error = _find(topic, context)
     if error is not ErrorCode.NONE or known is None:
         answers = _refused(topic.partitions, error)
         topic.partitions = []
         return TopicAnswer(topic_id=topic.topic_id, name=topic.name, partitions=answers)
-    topic.name = known.name
+    topic.name, topic.topic_id = known.name, known.topic_id
     count = len(known.partitions)
     unknown = [each for each in topic.partitions if not 0 <= each.partition_index < count]
     if not unknown:
