@@ -33,6 +33,16 @@ BYTES_IN: Final = _counter(
 BYTES_OUT: Final = _counter(
     "kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches handed to fetches.", "topic"
 )
+REPLICATION_IN: Final = _counter(
+    "kafka_server_brokertopicmetrics_replicationbytesin_total",
+    "Bytes of record batches fetched from leaders.",
+    "topic",
+)
+REPLICATION_OUT: Final = _counter(
+    "kafka_server_brokertopicmetrics_replicationbytesout_total",
+    "Bytes of record batches handed to followers.",
+    "topic",
+)
 BYTES_REJECTED: Final = _counter(
     "kafka_server_brokertopicmetrics_bytesrejected_total", "Bytes of record batches that were refused."
 )
@@ -103,6 +113,18 @@ REASSIGNING: Final = _gauge(
 )
 OFFLINE_REPLICAS: Final = _gauge(
     "kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker whose log cannot be used."
+)
+ISR_SHRINKS: Final = _counter(
+    "kafka_server_replicamanager_isrshrinks_total", "Replicas that left the ISR of a partition led here."
+)
+ISR_EXPANDS: Final = _counter(
+    "kafka_server_replicamanager_isrexpands_total", "Replicas that joined the ISR of a partition led here."
+)
+ISR_FAILURES: Final = _counter(
+    "kafka_server_replicamanager_failedisrupdates_total", "Changes of an ISR that the controller did not accept."
+)
+FOLLOWER_LAG: Final = _gauge(
+    "moldau_follower_lag_max_records", "Records that the slowest follower of a partition led here lacks."
 )
 IMBALANCE: Final = _gauge(
     "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",

@@ -40,6 +40,7 @@ def cluster_lines(broker: "Broker") -> Iterator[str]:
         yield from plain(metric, [((), here[metric.name])])
     for metric in _OF_CONTROLLERS:
         yield from plain(metric, [((), everywhere[metric.name])] if is_controller else [])
+    yield from _replication(broker)
     yield from plain(catalogue.ACTIVE_CONTROLLERS, [((), int(broker.metadata.is_active))])
     yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
 
@@ -73,3 +74,24 @@ def _counted_everywhere(broker: "Broker") -> Counter[str]:
     for registered in image.brokers.values():
         found[(catalogue.FENCED_BROKERS if registered.is_fenced else catalogue.ACTIVE_BROKERS).name] += 1
     return found
+
+
+def _replication(broker: "Broker") -> Iterator[str]:
+    changes = broker.replicas.isr_changes
+    numbers = (
+        (catalogue.ISR_SHRINKS, changes.shrinks),
+        (catalogue.ISR_EXPANDS, changes.expands),
+        (catalogue.ISR_FAILURES, changes.failed_updates),
+        (catalogue.FOLLOWER_LAG, _follower_lag(broker)),
+    )
+    for metric, number in numbers:
+        yield from plain(metric, [((), number)])
+
+
+def _follower_lag(broker: "Broker") -> int:
+    lags = (
+        leading.machine.end_offset - max(follower.end_offset, 0)
+        for leading in broker.replicas.led
+        for follower in leading.machine.followers.values()
+    )
+    return max(lags, default=0)

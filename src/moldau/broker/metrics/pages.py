@@ -24,6 +24,8 @@ _BY_TOPIC: Final[tuple[tuple[Metric, str], ...]] = (
     (catalogue.MESSAGES_IN, "messages_in"),
     (catalogue.BYTES_IN, "bytes_in"),
     (catalogue.BYTES_OUT, "bytes_out"),
+    (catalogue.REPLICATION_IN, "replication_bytes_in"),
+    (catalogue.REPLICATION_OUT, "replication_bytes_out"),
     (catalogue.PRODUCES, "produces"),
     (catalogue.FETCHES, "fetches"),
 )

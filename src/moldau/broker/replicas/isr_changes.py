@@ -81,6 +81,7 @@ class IsrChanges:
         return taken
 
     async def _send(self, sent: list[Change]) -> None:
+        sizes = [len(leading.machine.isr) for leading, _ in sent]  # the new ones may be known here before the answer
         try:
             response = await self._ask(self._request(sent))
             code = ErrorCode(response.error_code)
@@ -94,7 +95,7 @@ class IsrChanges:
                 leading.isr_refused(proposal, code)
             return
         self._failures = 0
-        self._hear(sent, response)
+        self._hear(sent, sizes, response)
 
     def _request(self, sent: list[Change]) -> AlterPartitionRequest:
         topics: dict[TopicId, list[Any]] = {}
@@ -120,11 +121,11 @@ class IsrChanges:
             ],
         )
 
-    def _hear(self, sent: list[Change], response: Any) -> None:
+    def _hear(self, sent: list[Change], sizes: list[int], response: Any) -> None:
         answers = {
             (topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions
         }
-        for leading, proposal in sent:
+        for (leading, proposal), size in zip(sent, sizes, strict=True):
             answer = answers.get((leading.partition.topic_id, leading.partition.name.partition))
             code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode(answer.error_code)
             if answer is None or code is not ErrorCode.NONE:
@@ -132,11 +133,10 @@ class IsrChanges:
                 logger.info("%s: the ISR %s was refused: %s", leading.partition.name, proposal.isr, code.name)
                 leading.isr_refused(proposal, code)
             else:
+                self.shrinks += len(answer.isr) < size
+                self.expands += len(answer.isr) > size
                 self._changed(leading, proposal, answer)
 
     def _changed(self, leading: Leading, proposal: ProposeIsr, answer: Any) -> None:
-        before = len(leading.machine.isr)
-        self.shrinks += len(answer.isr) < before
-        self.expands += len(answer.isr) > before
         logger.info("%s: the ISR is %s now", leading.partition.name, list(answer.isr))
         leading.isr_answered(proposal, answer.partition_epoch, tuple(answer.isr))
