@@ -206,7 +206,7 @@ def test_no_node_outlives_a_supervisor_that_is_killed(started: Started) -> None:
 def test_more_brokers_than_three_vote_no_more(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path, brokers=5, port=9092)
     assert [node.is_controller for node in cluster.nodes] == [True, True, True, False, False]
-    assert [node.port for node in cluster.nodes] == [9092, 9093, 9094, 9095, 9096]
+    assert [node.address.port for node in cluster.nodes] == [9092, 9093, 9094, 9095, 9096]
     assert [each.port for each in cluster.memory.controllers] == [19092, 19093, 19094]
     assert cluster.bootstrap_servers.count(",") == 4
 
@@ -235,7 +235,7 @@ def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
 def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, port=9092)
     second = LocalCluster.open(tmp_path, port=9292)
-    assert second.nodes[0].port == 9292
+    assert second.nodes[0].address.port == 9292
     assert second.memory.controllers == first.memory.controllers
 
 

@@ -43,8 +43,8 @@ def up(
     from moldau.cli.local.layout import LocalCluster
 
     cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=pairs(settings, "-c"))
-    if cluster.nodes[-1].port > PORT_MAX:
-        raise wrong_usage(f"--port {cluster.nodes[0].port} leaves no room for {len(cluster.nodes)} brokers")
+    if cluster.nodes[-1].address.port > PORT_MAX:
+        raise wrong_usage(f"--port {cluster.nodes[0].address.port} leaves no room for {len(cluster.nodes)} brokers")
     _run(cluster, restart, quiet)
 
 

@@ -80,6 +80,10 @@ class Cluster:
         """One node as a `Broker`: its `data`, `log`, `pid`, `metrics`."""
         return self._brokers[node]
 
+    def host_of(self, node: int) -> str:  # noqa: ARG002
+        """Where a node is; for clusters whose nodes have networks of their own."""
+        return HOST
+
     # Their lives
 
     def start(self, *nodes: int) -> Self:
@@ -166,7 +170,7 @@ class Cluster:
         from moldau.node.ports.sockets import SocketNetwork
 
         settings = ClientSettings(request_timeout_ms=ANSWER_MS_MAX)
-        servers = ",".join(f"{HOST}:{self.layout.node(node).port}" for node in self._answering())
+        servers = ",".join(str(self.layout.node(node).address) for node in self._answering())
         return BlockingClient(SocketNetwork(), SystemClock(), system_random(), servers, settings=settings)
 
     def create_topic(
@@ -270,7 +274,7 @@ class Cluster:
             brokers=brokers,
             port=ports.start + brokers if ports else None,
             controller_port=ports.start if ports else None,
-            host=HOST,
+            host_of=self.host_of,
             settings=self._settings,
         )
         for node in self.layout.nodes:

@@ -7,14 +7,14 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 from moldau.broker.known_settings import broker_setting
 from moldau.cli.errors import Complaint, wrong_usage
-from moldau.model.ids import DirectoryId, NodeId
+from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.node.identity import random_id
 from moldau.node.ports.randomness import system_random
 from moldau.storage.folder import META_PROPERTIES, FolderIdentity, decode_id, encode_id
@@ -27,6 +27,13 @@ REPLICAS: Final = 3
 CONTROLLER_PORTS_ABOVE: Final = 10_000
 METRICS_PORT: Final = 9404
 PORT_MAX: Final = 65_535
+
+HostOf = Callable[[int], str]
+
+
+def localhost(_: int) -> str:
+    """Where all nodes are, unless tests give each a network of its own."""
+    return "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class LocalNode:
     node_id: int
     folder: Path
     settings_file: Path
-    port: int
+    address: Address
     controller: Controller | None
     settings: Mapping[str, str] = field(repr=False)
 
@@ -83,7 +90,6 @@ class LocalCluster:
     """Nodes 1 to n on this machine. Made by `LocalCluster.open`."""
 
     folder: Path
-    host: str
     memory: Memory
     nodes: tuple[LocalNode, ...]
 
@@ -94,20 +100,20 @@ class LocalCluster:
         *,
         brokers: int | None = None,
         port: int | None = None,
-        host: str = "localhost",
+        host_of: HostOf = localhost,
         controller_port: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Self:
         """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted."""
         memory = _remembered(folder, brokers, port, controller_port)
-        nodes = tuple(_node(folder, host, memory, node_id, settings or {}) for node_id in _ids(memory))
-        cluster = cls(folder, host, memory, nodes)
+        nodes = tuple(_node(folder, host_of, memory, node_id, settings or {}) for node_id in _ids(memory))
+        cluster = cls(folder, memory, nodes)
         cluster._write()
         return cluster
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(f"{self.host}:{node.port}" for node in self.nodes)
+        return ",".join(str(node.address) for node in self.nodes)
 
     def node(self, node_id: int) -> LocalNode:
         return self.nodes[node_id - 1]
@@ -148,27 +154,29 @@ def _ids(memory: Memory) -> Iterator[int]:
     yield from range(1, memory.brokers + 1)
 
 
-def _node(folder: Path, host: str, memory: Memory, node_id: int, more: Mapping[str, str]) -> LocalNode:
+def _node(folder: Path, host_of: HostOf, memory: Memory, node_id: int, more: Mapping[str, str]) -> LocalNode:
     controller = next((each for each in memory.controllers if each.node_id == node_id), None)
-    port = memory.port + node_id - 1
+    address = Address(host_of(node_id), memory.port + node_id - 1)
     place = folder / f"node-{node_id}"
     settings = {
         "node.id": str(node_id),
         "process.roles": "broker,controller" if controller else "broker",
-        **_listeners(host, port, controller),
-        "controller.quorum.voters": ",".join(f"{each.node_id}@{host}:{each.port}" for each in memory.controllers),
+        **_listeners(address, controller),
+        "controller.quorum.voters": ",".join(
+            f"{each.node_id}@{Address(host_of(each.node_id), each.port)}" for each in memory.controllers
+        ),
         "log.dirs": str(place.absolute()),
-        "moldau.metrics.listener": f"{host}:{METRICS_PORT + node_id - 1}",
+        "moldau.metrics.listener": str(Address(address.host, METRICS_PORT + node_id - 1)),
         **_replication(memory.brokers),
         **more,
     }
-    return LocalNode(node_id, place, folder / f"node-{node_id}.properties", port, controller, settings)
+    return LocalNode(node_id, place, folder / f"node-{node_id}.properties", address, controller, settings)
 
 
-def _listeners(host: str, port: int, controller: Controller | None) -> dict[str, str]:
-    listeners = [f"PLAINTEXT://{host}:{port}"]
+def _listeners(address: Address, controller: Controller | None) -> dict[str, str]:
+    listeners = [f"PLAINTEXT://{address}"]
     if controller is not None:
-        listeners.append(f"CONTROLLER://{host}:{controller.port}")
+        listeners.append(f"CONTROLLER://{Address(address.host, controller.port)}")
     return {
         "listeners": ",".join(listeners),
         "controller.listener.names": "CONTROLLER",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.cli.local.layout import LocalNode
 from moldau.testing.broker import Broker
-from moldau.testing.cluster import HOST, Cluster
+from moldau.testing.cluster import Cluster
 from moldau.testing.processes.namespaces import Wires
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ class NamespacedCluster(Cluster):
         self._wires = wires
         super().__init__(brokers, settings=settings)
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._moved(super().bootstrap_servers)
+    def host_of(self, node: int) -> str:
+        return self._wires.address(node)
 
     def client(self) -> "BlockingClient":
         from moldau.client.blocking import BlockingClient
@@ -38,14 +37,5 @@ class NamespacedCluster(Cluster):
 
     def _broker(self, node: LocalNode) -> Broker:
         broker = super()._broker(node)
-        broker.settings = {name: self._moved(str(text)) for name, text in broker.settings.items()}
         broker.command = (*self._wires.command(node.node_id), sys.executable, "-m", "moldau.cli.main")  # type: ignore[misc]
         return broker
-
-    def _moved(self, text: str) -> str:
-        """The same addresses, each with the host that its port belongs to."""
-        for node in self.layout.nodes:
-            ports = [node.port, *([node.controller.port] if node.controller else [])]
-            for port in ports:
-                text = text.replace(f"{HOST}:{port}", f"{self._wires.address(node.node_id)}:{port}")
-        return text
