@@ -10,7 +10,7 @@ from moldau.wire.framing import parse_response_header as parse_header
 
 CREATE_TOPICS = 19
 CLIENTS_ONLY = {0, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 21, 22, 23, 35, 42, 47, 68, 69, 75}
-CONTROLLERS_ONLY = {56, 58, 62, 63, 67}
+CONTROLLERS_ONLY = {56, 58, 62, 63, 67, 70}
 BOTH = {1, 18, 19, 20, 32, 33, 37, 44, 60}
 
 
@@ -103,5 +103,26 @@ def test_an_envelope_with_something_else_inside_is_refused() -> None:
         answer = await talker.ask(0, nameless)
         assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
         assert scene.node.broker.image.topics == {}
+
+    on_broker(script, settings=WITH_CONTROLLER)
+
+
+def test_controllers_are_described_on_their_own_listener_and_brokers_on_theirs() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.node.broker.publishing.until(lambda image: bool(image.controllers))
+        for version in (1, 2):
+            talker = await scene.connect(CONTROLLER)
+            answer = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
+            assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9093)]
+            assert (answer.controller_id, answer.endpoint_type, answer.error_code) == (1, 2, 0)
+            refused = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
+            assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            talker = await scene.connect()
+            answer = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9092)]
+            refused = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
+            assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            unknown = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=3))
+            assert unknown.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
     on_broker(script, settings=WITH_CONTROLLER)

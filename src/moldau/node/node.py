@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
 from moldau.broker.controllers.lifecycle import Lifecycle
+from moldau.broker.controllers.registering import Registering
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_batches import Voter
 from moldau.broker.metrics.pages import MetricsPages
@@ -22,7 +23,7 @@ from moldau.model.ports import Listener, Ports
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
 from moldau.storage.folder import DataFolder
-from moldau.wire.messages import BrokerRegistrationRequest
+from moldau.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Node:
         self._process_lines = process_lines
         self._metrics: Listener | None = None
         self._lifecycle: Lifecycle | None = None  # of the broker in it, if there is one
+        self._registering: Registering | None = None  # of the controller in it, if others can reach it
 
     async def start(self) -> None:
         """Take the folder, bring back metadata and logs, register, serve."""
@@ -146,7 +148,7 @@ class Node:
             await self._metadata.start()
             self._front.open_for_controllers()
             if self._configuration.is_controller:
-                self.broker.death_watch.start()
+                self._control()
             if self._configuration.is_broker:
                 await self._join()
         except BaseException:
@@ -155,6 +157,31 @@ class Node:
             raise
         self._metrics = await self._serve_metrics()
         self._front.open()
+
+    def _control(self) -> None:
+        """Look after brokers whenever this controller is the active one, and tell others where it is."""
+        self.broker.death_watch.start()
+        if self._configuration.listeners.for_controllers:
+            self._registering = Registering(self.broker, self._controller_registration())
+            self._registering.start()
+
+    def _controller_registration(self) -> ControllerRegistrationRequest:
+        request = ControllerRegistrationRequest
+        return request(
+            controller_id=self.broker.node_id,
+            incarnation_id=self.broker.incarnation_id,
+            listeners=[
+                request.Listener(
+                    name=each.name, host=where.host, port=where.port, security_protocol=each.protocol.value
+                )
+                for each in self._configuration.listeners.for_controllers
+                if (where := self.advertised(each.name))
+            ],
+            features=[
+                request.Feature(name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
+                for name, levels in SUPPORTED_FEATURES.items()
+            ],
+        )
 
     async def _join(self) -> None:
         """Tell the cluster where this broker is, bring every log up to date, then take up work."""
@@ -213,6 +240,8 @@ class Node:
         """Cleanly: others take over, connections end, everything is flushed, and the folder says so."""
         if self._lifecycle is not None:
             await self._lifecycle.shut_down()
+        if self._registering is not None:
+            await self._registering.close()
         await self._front.close_for_clients()
         await self.broker.close()
         await self._metadata.close()

@@ -13,6 +13,7 @@ from moldau.broker.handlers import (
     broker_registration,
     consumer_group_describe,
     consumer_group_heartbeat,
+    controller_registration,
     create_partitions,
     create_topics,
     delete_groups,
@@ -53,6 +54,7 @@ from moldau.wire.messages import (
     ApiVersionsResponse,
     BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
+    ControllerRegistrationResponse,
     DescribeClusterResponse,
     DescribeLogDirsResponse,
     EnvelopeResponse,
@@ -161,6 +163,9 @@ def served_apis() -> list[Api]:
             with_error_code(ConsumerGroupHeartbeatResponse),
         ),
         _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
+        _internal(
+            70, "ControllerRegistration", 0, 0, controller_registration, with_error_code(ControllerRegistrationResponse)
+        ),
         _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]
     for api in apis:

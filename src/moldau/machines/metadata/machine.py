@@ -7,6 +7,7 @@ from moldau.machines.decision import Answer, Decision, answered
 from moldau.machines.metadata import (
     brokers,
     configs,
+    controllers,
     features,
     heartbeats,
     in_sync,
@@ -19,7 +20,7 @@ from moldau.machines.metadata import (
 )
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.metadata.image import ControllerImage, MetadataImage
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import SessionEnded, Sessions
@@ -179,6 +180,9 @@ class MetadataMachine:
         self, election_type: int, wanted: Sequence[tuple[str, int]] | None
     ) -> Decision[Record, list[leaders.LeaderElected]]:
         return _bounded(leaders.decide_elect_leaders(self._view, election_type, wanted))
+
+    def decide_register_controller(self, controller: ControllerImage) -> Decision[Record, None]:
+        return controllers.decide_register_controller(self.image, controller)
 
     def decide_allocate_producer_ids(
         self, broker_id: int, broker_epoch: int

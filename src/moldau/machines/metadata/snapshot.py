@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from moldau.machines.metadata.brokers import record_of
 from moldau.machines.metadata.configs import config_record
-from moldau.machines.metadata.image import ControllerImage, MetadataImage, PartitionImage, TopicImage
+from moldau.machines.metadata.controllers import record_of_controller
+from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.records import Record
 from moldau.wire import messages
 
@@ -16,7 +17,7 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
     for broker in image.brokers.values():
         yield record_of(broker)
     for controller in image.controllers.values():
-        yield _controller_record(controller)
+        yield record_of_controller(controller)
     for topic in image.topics.values():
         yield messages.TopicRecord(name=topic.name, topic_id=topic.topic_id)
         for index, partition in enumerate(topic.partitions):
@@ -27,28 +28,6 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
     if image.next_producer_id:
         # Who asked for the last block no longer matters, so nobody is named.
         yield messages.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
-
-
-def _controller_record(controller: ControllerImage) -> messages.RegisterControllerRecord:
-    return messages.RegisterControllerRecord(
-        controller_id=controller.controller_id,
-        incarnation_id=controller.incarnation_id,
-        end_points=[
-            messages.RegisterControllerRecord.ControllerEndpoint(
-                name=each.name,
-                host=each.address.host,
-                port=each.address.port,
-                security_protocol=each.security_protocol,
-            )
-            for each in controller.listeners
-        ],
-        features=[
-            messages.RegisterControllerRecord.ControllerFeature(
-                name=name, min_supported_version=supported.lowest, max_supported_version=supported.highest
-            )
-            for name, supported in sorted(controller.features.items())
-        ],
-    )
 
 
 def _partition_record(topic: TopicImage, index: int, partition: PartitionImage) -> messages.PartitionRecord:
