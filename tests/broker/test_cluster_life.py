@@ -5,7 +5,10 @@ import asyncio
 import pytest
 from cluster_scene import Cluster, on_cluster
 
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, InvalidConfig
+from moldau.model.ports import Ports
+from moldau.node.configuration import load_configuration
+from moldau.node.node import Node
 from moldau.wire import messages as m
 
 
@@ -135,5 +138,55 @@ def test_a_second_broker_with_the_same_id_is_refused_in_words() -> None:
         request.cluster_id = "another"
         answer = await cluster.nodes[3].broker.controller.ask(request)
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_a_new_controller_looks_for_all_brokers_at_once() -> None:
+    async def script(cluster: Cluster) -> None:
+        await asyncio.sleep(3)
+        cluster.kill(1)
+        cluster.kill(2)
+        await cluster.start(1)
+        assert await cluster.until(lambda: cluster.broker(2).is_fenced, 1.0) < 0.5
+        await asyncio.sleep(5)
+        assert not cluster.broker(3).is_fenced
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H5")
+def test_only_a_broker_whose_machine_lost_power_may_have_lost_what_it_had() -> None:
+    async def script(cluster: Cluster) -> None:
+        def previous_epoch() -> int:
+            return cluster.nodes[2]._registration().previous_broker_epoch
+
+        assert previous_epoch() == -1
+        epoch = cluster.broker(2).epoch
+        cluster.kill(2)
+        await cluster.start(2)
+        assert previous_epoch() == epoch
+        epoch = cluster.broker(2).epoch
+        await cluster.stop(2)
+        await cluster.start(2)
+        assert previous_epoch() == epoch
+        cluster.cut_power(2)
+        await cluster.start(2)
+        assert previous_epoch() == -1
+
+    on_cluster(script)
+
+
+def test_a_folder_that_was_not_formatted_is_not_formatted_alone() -> None:
+    async def script(cluster: Cluster) -> None:
+        async def program(ports: Ports) -> None:
+            overrides = [*cluster._overrides(2), "log.dirs=/other", "listeners=PLAINTEXT://n2:9094"]
+            node = Node(load_configuration(overrides=overrides), ports, on_failure=cluster.simulation.fail)
+            with pytest.raises(InvalidConfig, match="is not formatted"):
+                await node.start()
+
+        await cluster.stop(2)
+        await cluster.host(2).start(program)
 
     on_cluster(script)
