@@ -114,7 +114,9 @@ def test_whoever_asks_while_a_shard_is_loaded_is_told_to_try_again() -> None:
         talker = await _ready(scene)
         member = Member(await scene.connect())
         await member.settle(4)
-        await commit(talker, {0: 3}, "other")
+        for offset in range(20):  # each is a batch, and takes a read of its own
+            await member.commit({0: offset})
+            await commit(talker, {0: offset}, "other")
         await scene.restart_after_crash()
         member.talker = talker = await scene.connect()
         assert (await find_coordinator(talker)).error_code == 0
@@ -131,7 +133,7 @@ def test_whoever_asks_while_a_shard_is_loaded_is_told_to_try_again() -> None:
         assert (listed.error_code, {group.group_id for group in listed.groups}) == (0, {"g", "other"})
         assert await member.heartbeat() is ErrorCode.NONE
 
-    on_broker(script)
+    on_broker(script, settings=["offsets.load.buffer.size=1"])
 
 
 def test_a_deleted_offsets_topic_takes_its_groups_along_and_is_made_anew() -> None:

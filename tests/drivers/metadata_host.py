@@ -4,8 +4,9 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 
+from moldau.broker.drivers.membership import Membership
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.drivers.metadata_batches import Voter
+from moldau.broker.peers import Peers
 from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata import (
     SUPPORTED_FEATURES,
@@ -16,18 +17,20 @@ from moldau.machines.metadata import (
     Resource,
     TopicCreated,
 )
-from moldau.model.ids import Address
+from moldau.machines.raft import Voter
+from moldau.model.ids import Address, NodeId
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
 from moldau.testing.life import Life
 from moldau.testing.loop import SimulatedLoop
+from moldau.testing.network import SimulatedNetwork
 
 Result = TypeVar("Result")
 
 DATA = "/data"
 FOLDER = f"{DATA}/__cluster_metadata-0"
-VOTER = Voter(1, b"d" * 16, (("CONTROLLER", Address("localhost", 9093)),))
+VOTER = Voter(NodeId(1), b"d" * 16, (("CONTROLLER", Address("localhost", 9093)),))
 
 
 class AnyConfig:
@@ -45,10 +48,11 @@ class AnyConfig:
 class MetadataHost:
     """The disk outlives the drivers that `run` starts on it one after the other."""
 
-    def __init__(self, settings: MetadataLogSettings | None = None, seed: int = 0) -> None:
+    def __init__(self, settings: MetadataLogSettings | None = None, seed: int = 0, voter: Voter = VOTER) -> None:
         self.disk = SimulatedDisk(seed)
         self.disk.prepare_folder(DATA)
         self.settings = settings or MetadataLogSettings()
+        self.voter = voter
         self.failures: list[BaseException] = []
         self._chance = random.Random(seed)
 
@@ -71,13 +75,15 @@ class MetadataHost:
         return loop.run(main())
 
     def _driver(self, loop: SimulatedLoop) -> MetadataDriver:
-        disk = self.disk.mount()
+        disk, clock = self.disk.mount(), SimulatedClock(loop.now_ms)
         return MetadataDriver(
             DATA,
-            VOTER,
+            Membership(self.voter, "cluster"),
             disk=disk,
             executor=SimulatedExecutor(loop, self._chance, disk),
-            clock=SimulatedClock(loop.now_ms),
+            clock=clock,
+            random=self._chance,
+            peers=Peers(SimulatedNetwork(loop).host("node"), clock, "node"),
             rules=AnyConfig(),
             log_settings=self.settings,
             machine_settings=MetadataSettings,

@@ -1,21 +1,24 @@
 """Folders written by others, and by us in the past, are opened: Apache Kafka's files, and each step's own."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from metadata_host import FOLDER, MetadataHost, create, register
+from metadata_host import FOLDER, VOTER, MetadataHost, create, register
 
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_batches import read_records
 from moldau.machines.metadata import MetadataImage
 from moldau.machines.metadata.builder import ImageBuilder
+from moldau.storage.folder import decode_id
 
 GOLDEN = Path(__file__).parent / "golden"
+DIRECTORIES = {"apache-kafka-4.0": decode_id("iiu_3rKOSkahj0nFx37Epg"), "moldau-0.1": VOTER.directory_id}
 
 
 def host_with(name: str, *, without: str = "") -> MetadataHost:
     """A host whose disk holds a golden folder; files whose names end in `without` are left out."""
-    host = MetadataHost()
+    host = MetadataHost(voter=replace(VOTER, directory_id=DIRECTORIES[name]))
     disk = host.disk.mount()
     disk.make_folder(FOLDER)
     for path in sorted((GOLDEN / name).iterdir()):

@@ -12,6 +12,7 @@ from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.topic_defaults import log_defaults
 from moldau.machines.groups.settings import GroupSettings
+from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
 from moldau.model.quorum import ROLES
@@ -393,6 +394,7 @@ class BrokerSettings(
     ReplicaSettings,
     QuorumSettings,
     LifecycleSettings,
+    QuorumTimes,
     MetadataLogSettings,
     ObservationSettings,
 ):

@@ -452,16 +452,24 @@ class DuplicateBrokerRegistration(KafkaError):
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
+class SnapshotNotFound(KafkaError):
+    code = ErrorCode.SNAPSHOT_NOT_FOUND
+
+
+class PositionOutOfRange(KafkaError):
+    code = ErrorCode.POSITION_OUT_OF_RANGE
+
+
+class InconsistentClusterId(KafkaError):
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
 class InvalidUpdateVersion(KafkaError):
     code = ErrorCode.INVALID_UPDATE_VERSION
 
 
 class IneligibleReplica(KafkaError):
     code = ErrorCode.INELIGIBLE_REPLICA
-
-
-class InconsistentClusterId(KafkaError):
-    code = ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 class NoReassignmentInProgress(KafkaError):

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
 from moldau.broker.controllers.lifecycle import Lifecycle
+<<<<<<< HEAD
 from moldau.broker.controllers.registering import Registering
+=======
+from moldau.broker.drivers.membership import Membership, fixed_voters
+>>>>>>> 8ac7886 (wip)
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.drivers.metadata_batches import Voter
 from moldau.broker.metrics.pages import MetricsPages
 from moldau.broker.network.front import Front
 from moldau.broker.partitions.store import LogStore
@@ -16,7 +19,7 @@ from moldau.broker.peers import Peers
 from moldau.broker.setting_changes import SettingRules
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.model.errors import InvalidConfig
+from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.listeners import parse_address
 from moldau.model.ports import Listener, Ports
@@ -110,18 +113,23 @@ class Node:
         return NO_EPOCH if self._has_lost_power else self._folder.last_broker_epoch()
 
     def _make_metadata(self) -> MetadataDriver:
-        if not self._configuration.quorum.is_lone:
-            raise InvalidConfig(
-                "process.roles and controller.quorum.voters ask for a cluster of several nodes, too soon."
-            )
-        settings, ports = self._configuration.settings, self._ports
-        voter = Voter(self._identity.node_id, self._identity.directory_id)
+        settings, quorum, ports = self._configuration.settings, self._configuration.quorum, self._ports
+        membership = Membership(
+            Voter(self._identity.node_id, self._identity.directory_id),
+            self._identity.cluster_id,
+            static_voters=fixed_voters(quorum.voters),
+            bootstrap_servers=quorum.addresses,
+            is_lone=quorum.is_lone,
+            settings=settings,
+        )
         return MetadataDriver(
             self._folder.path,
-            voter,
+            membership,
             disk=ports.disk,
             executor=ports.executor,
             clock=ports.clock,
+            random=ports.random,
+            peers=self._peers,
             rules=SettingRules(self._configuration.texts),
             log_settings=settings,
             machine_settings=self._machine_settings,
@@ -145,7 +153,7 @@ class Node:
         try:
             self._bound = await self._front.bind(self._configuration.listeners.bound)
             self._metadata.subscribe(self.broker.publishing.committed)
-            await self._metadata.start()
+            await self._metadata.start(self._controller_endpoints())
             self._front.open_for_controllers()
             if self._configuration.is_controller:
                 self._control()
@@ -214,6 +222,10 @@ class Node:
             log_dirs=[self._identity.directory_id],
             previous_broker_epoch=self._previous_epoch,
         )
+
+    def _controller_endpoints(self) -> Endpoints:
+        """Where other nodes reach the controller that this one is."""
+        return tuple((each.name, self.advertised(each.name)) for each in self._configuration.listeners.for_controllers)
 
     def advertised(self, listener: str) -> Address:
         """Where clients of this listener are told to connect."""

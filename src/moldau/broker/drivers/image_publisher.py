@@ -1,4 +1,8 @@
-"""Shows committed images to those who follow the metadata, and what changed since the last one they saw."""
+"""Shows committed images to those who follow the metadata, and what changed since the last one they saw.
+
+While this node leads they come from the machine, while it follows from its log (`image_follower`): one goes on where
+the other ended, so that whoever follows sees one line of images, whoever leads.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +22,7 @@ class _Applied(NamedTuple):
 
 
 class ImagePublisher:
-    """Observes the machine: images queue up as records are applied, and are shown as these are committed."""
+    """Holds the newest committed image. As the machine's observer it queues those that wait for their commit."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -43,17 +47,21 @@ class ImagePublisher:
             newest = self._applied.popleft()
             delta = delta.then(newest.delta)
         if newest is not None:
-            self._publish(newest, delta)
+            self.publish(newest.image, delta, newest.end_offset)
 
     def discarded(self) -> None:
-        """The next machine begins from nothing: what it calls a change is none to those who saw the last image."""
+        """The machine is gone. The next one begins from the image that was shown last."""
         self._applied.clear()
+
+    def begin_anew(self) -> None:
+        """The next image comes from nothing: what it calls a change is none to those who saw the last one."""
         self._is_continuous = False
 
-    def _publish(self, newest: _Applied, delta: MetadataDelta) -> None:
+    def publish(self, image: MetadataImage, delta: MetadataDelta, end_offset: int) -> None:
+        """Show a committed image that holds everything below `end_offset`, `delta` after the last one."""
         if not self._is_continuous:
-            delta = delta_between(self.image, newest.image)
+            delta = delta_between(self.image, image)
             self._is_continuous = True
-        self.image, self.end_offset = newest.image, newest.end_offset
+        self.image, self.end_offset = image, end_offset
         for subscriber in self._subscribers:
-            subscriber(self.image, delta)
+            subscriber(image, delta)

@@ -1,15 +1,24 @@
-"""The metadata of the cluster on this node: the machine on its log, committed images for the rest of the broker."""
+"""The metadata of the cluster on this node: its log, kept by the quorum, and committed images for the whole broker.
+
+The node that leads the quorum runs the metadata machine on the log: it is the active controller. All others follow.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
+from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
-from moldau.broker.drivers.metadata_batches import Voter
+from moldau.broker.drivers.membership import Membership, election_state, first_voters
 from moldau.broker.drivers.metadata_log import MetadataLog
+from moldau.broker.drivers.quorum import Quorum
+from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.drivers.snapshot_store import SnapshotStore
+from moldau.broker.peers import Peers
 from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigRules
@@ -18,9 +27,10 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
+from moldau.machines.raft import Endpoints, Leadership, RaftMachine
 from moldau.model.errors import KafkaError, NotController
-from moldau.model.ids import Address
-from moldau.model.ports import Clock, Disk, Executor
+from moldau.model.ids import NO_EPOCH, NO_NODE, Address
+from moldau.model.ports import Clock, Disk, Executor, Random
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +38,18 @@ Answer = TypeVar("Answer")
 
 
 class MetadataDriver:
-    """Runs the metadata machine with this node as its only voter. `subscribe`, `start`, use, `close`."""
+    """This node's share in the cluster's metadata. `subscribe`, `start`, use, `close`."""
 
     def __init__(
         self,
         data_folder: str,
-        voter: Voter,
+        membership: Membership,
         *,
         disk: Disk,
         executor: Executor,
         clock: Clock,
+        random: Random,
+        peers: Peers,
         rules: ConfigRules,
         log_settings: MetadataLogSettings,
         machine_settings: Callable[[], MetadataSettings],
@@ -46,40 +58,103 @@ class MetadataDriver:
     ) -> None:
         """`machine_settings` is asked whenever a machine is made; `failed` hears of what must end this node."""
         self._log = MetadataLog(
-            data_folder, voter, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
+            data_folder, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
         )
-        self._node_id = voter.voter_id
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
+        self._membership = membership
+        self._disk = disk
+        self._executor = executor
+        self._clock = clock
+        self._random = random
+        self._peers = peers
+        self._rules = rules
         self._settings = log_settings
+        self._machine_settings = machine_settings
         self._failed = failed
+        self._failure: BaseException | None = None
         self._publisher = ImagePublisher()
         self._publisher.subscribe(self._plan_snapshot)
         self._driver: ReplicatedDriver[MetadataMachine, Record] = ReplicatedDriver(
             self._log,
-            lambda: MetadataMachine(machine_settings(), rules),
+            self._new_machine,
             clock,
             refusals=Refusals(lost=NotController, loading=NotController, busy=NotController),
-            failed=failed,
+            failed=self._fail,
             observer=self._publisher,
         )
+        self._follower = ImageFollower(self._log, self._publisher, clock, self._fail)
+        self._log.watch(lambda _: self._follower.wake())
+        self._quorum: Quorum | None = None
+        self._leading: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._known: tuple[bool, int] = (False, NO_NODE)  # what those who want to know were told last
+        self._waiters: list[asyncio.Future[None]] = []
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._snapshotting: asyncio.Task[None] | None = None
 
     # Life
 
-    async def start(self) -> None:
-        """Bring the log back, win the election, replay; returns when the committed image has been shown."""
+    async def start(self, endpoints: Endpoints | None = None) -> None:
+        """Bring the log back and join the quorum, reached at `endpoints` if this node is a controller.
+
+        A node that is the only voter leads when this returns, and its committed image has been shown.
+        """
+        if endpoints is not None:
+            self._membership = replace(self._membership, me=replace(self._membership.me, endpoints=endpoints))
         self._log.open()
-        self._log.elect()
-        await self._driver.lead()
-        await self._driver.read(lambda machine: machine.image)
+        written = await self._log.voter_sets()
+        state = election_state(self._disk, self._log, self._membership, written)
+        voter_sets, static_voters = first_voters(self._log, self._membership, written)
+        await self._log.synced(self._log.end_offset)
+        machine = RaftMachine(
+            self._membership.me,
+            self._log,
+            self._membership.settings,
+            self._random.random,
+            static_voters=static_voters,
+        )
+        self._quorum = Quorum(
+            machine,
+            self._log,
+            self._make_peers,
+            self,
+            disk=self._disk,
+            executor=self._executor,
+            clock=self._clock,
+            static_voters=static_voters,
+            failed=self._fail,
+        )
+        self._quorum.start(state, voter_sets)
+        if machine.is_voter and len(machine.voters) == 1:
+            await self._until(lambda: self.is_active)
+            await self._driver.read(lambda machine: machine.image)
+        elif not machine.is_leader:
+            self._follower.start()
         await self._log.drop_superfluous()  # a crash may have come between a snapshot and this
 
+    def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
+        return QuorumPeers(
+            self._membership.me,
+            self._membership.cluster_id,
+            self._peers,
+            self._membership.bootstrap_servers,
+            self._membership.settings.request_timeout_ms,
+            self._log.snapshots,
+            post,
+            self._fail,
+        )
+
     async def close(self) -> None:
-        """Everything that was decided is on disk when this returns."""
-        with suppress(KafkaError):  # after a failure nothing can be committed any more
-            await self._driver.read(lambda machine: None)  # noqa: ARG005
+        """Everything that was decided is on disk when this returns, and another controller knows that it may lead."""
+        with suppress(KafkaError, TimeoutError):  # without a quorum nothing can be committed any more
+            async with asyncio.timeout(self._membership.settings.request_timeout_ms / 1000):
+                await self._driver.read(lambda machine: None)  # noqa: ARG005
+        self._is_closing = True
         await self._driver.close()
+        self._follower.stop()
+        if self._quorum is not None:
+            await self._quorum.resign()
+            await self._quorum.close()
         if self._snapshot_timer is not None:
             self._snapshot_timer.cancel()
         if self._snapshotting is not None:
@@ -87,8 +162,74 @@ class MetadataDriver:
         await self._log.close()
 
     def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
         self._driver.resign()  # whoever waits for a commit would wait for ever
+        self._follower.stop()
+        if self._quorum is not None:
+            self._quorum.stop()
+        self._tell_waiters()
         self._failed(error)
+
+    # What the quorum says
+
+    def lead(self, epoch: int) -> None:
+        log.info("this node leads the metadata quorum in epoch %d", epoch)
+        self._follower.stop()
+        self._leading = asyncio.get_running_loop().create_task(self._load_and_lead())
+
+    async def _load_and_lead(self) -> None:
+        try:
+            await self._driver.lead()
+        except Exception as error:
+            self._fail(error)
+        self._tell_waiters()
+
+    def _new_machine(self) -> MetadataMachine:
+        """One that goes on from the image that was shown last, if the log reaches back to it."""
+        settings, shown = self._machine_settings(), self._publisher.end_offset
+        if shown > 0 and shown >= self._log.start_offset:
+            self._log.replays_from = shown
+            return MetadataMachine(settings, self._rules, self._publisher.image)
+        if shown > 0:
+            self._publisher.begin_anew()
+        self._log.replays_from = 0
+        return MetadataMachine(settings, self._rules)
+
+    def flush(self) -> None:
+        self._driver.flush()
+
+    def lose(self) -> None:
+        self._driver.resign()
+        self._tell_waiters()
+
+    def follow(self, leadership: Leadership) -> None:
+        if leadership.is_known:
+            log.info("node %d leads the metadata quorum in epoch %d", leadership.leader_id, leadership.epoch)
+        if not self._is_closing:
+            self._follower.start()
+        self._tell_waiters()
+
+    def take_snapshot_over(self) -> None:
+        self._follower.wake()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def _tell_waiters(self) -> None:
+        known = self.is_active, self.leader_id
+        if known != self._known:
+            self._known = known
+            for listener in list(self.on_leader_changed):
+                listener()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # Use
 
@@ -98,24 +239,40 @@ class MetadataDriver:
         return self._publisher.image
 
     @property
+    def quorum(self) -> Quorum:
+        """For those who are asked by other members."""
+        if self._quorum is None:
+            raise NotController("The metadata log is not open yet.")
+        return self._quorum
+
+    @property
+    def snapshots(self) -> SnapshotStore:
+        return self._log.snapshots
+
+    @property
     def epoch(self) -> int:
-        """Of this controller."""
-        return self._log.epoch
+        """Of the quorum."""
+        return self._quorum.machine.epoch if self._quorum is not None else NO_EPOCH
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller."""
-        return True
+        """Whether this node is the active controller: it leads, and knows all that was decided before."""
+        return self._driver.is_leading
 
     @property
     def leader_id(self) -> int:
         """The active controller, -1 if it is unknown."""
-        return self._node_id
+        return self._quorum.machine.leadership.leader_id if self._quorum is not None else NO_NODE
 
     @property
     def controller_address(self) -> Address | None:
         """Where the active controller is asked, None if it is unknown."""
-        return None
+        endpoints = self._quorum.machine.leadership.endpoints if self._quorum is not None else ()
+        return endpoints[0][1] if endpoints else None
+
+    async def wait_for_leader(self) -> None:
+        """Until somebody leads the quorum."""
+        await self._until(lambda: self.leader_id != NO_NODE)
 
     @property
     def next_offset(self) -> int:
@@ -126,12 +283,17 @@ class MetadataDriver:
     def high_watermark(self) -> int:
         return self._log.high_watermark
 
+    @property
+    def end_offset(self) -> int:
+        """Of the log on this node, committed or not."""
+        return self._log.end_offset
+
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber(image, delta)` for every committed image from now on, before whoever wrote is answered."""
         self._publisher.subscribe(subscriber)
 
     async def write(self, decide: Callable[[MetadataMachine], Decision[Record, Answer]]) -> Answer:
-        """Decide, and answer once that is on disk and the image has been shown."""
+        """Decide, and answer once that is committed and the image has been shown; `NotController` elsewhere."""
         return await self._driver.write(decide)
 
     async def read(self, query: Callable[[MetadataMachine], Answer]) -> Answer:
@@ -141,7 +303,7 @@ class MetadataDriver:
     # Snapshots
 
     def _plan_snapshot(self, image: MetadataImage, delta: MetadataDelta) -> None:  # noqa: ARG002
-        if self._snapshotting is not None:
+        if self._snapshotting is not None or self._is_closing:
             return
         if self._log.bytes_since_snapshot >= self._settings.metadata_log_max_record_bytes_between_snapshots:
             self._begin_snapshot()
@@ -158,8 +320,10 @@ class MetadataDriver:
 
     async def take_snapshot(self) -> None:
         """Write the committed image to a snapshot. A disk that is full keeps the log longer, and that is all."""
+        end_offset = self._publisher.end_offset
         try:
-            await self._log.take_snapshot(self._publisher.image, self._publisher.end_offset)
+            voters = self.quorum.machine.voters_at(end_offset)
+            await self._log.take_snapshot(self._publisher.image, end_offset, voters)
         except OSError as error:
             log.error("a snapshot of the metadata could not be written: %s", error)
         except Exception as error:  # a sync that failed, or a bug

@@ -1,37 +1,26 @@
-"""`__cluster_metadata-0` with a single voter: what is on this disk is committed.
+"""`__cluster_metadata-0` on this node's disk, whether it leads the quorum or follows.
 
 Appends are written at once and synced together: while one sync runs, the batches that come meanwhile wait for the
-next, which starts as soon as the last one ends. The high watermark follows the syncs.
+next, which starts as soon as the last one ends. What is synced counts in the quorum; what is committed the quorum says.
 """
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Final
 
-from moldau.broker.drivers.metadata_batches import (
-    Control,
-    Voter,
-    build_records,
-    kraft_version,
-    leader_change,
-    read_records,
-    voter_set,
-)
-from moldau.broker.drivers.metadata_snapshots import (
-    BrokenSnapshot,
-    SnapshotId,
-    find_snapshots,
-    load_snapshot,
-    write_snapshot,
-)
-from moldau.broker.drivers.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from moldau.broker.drivers.metadata_batches import build_records, read_records
+from moldau.broker.drivers.metadata_snapshots import SnapshotId
+from moldau.broker.drivers.quorum_records import Control, voter_sets_in
+from moldau.broker.drivers.snapshot_store import LoadedSnapshot, SnapshotStore
 from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import EpochBegan, Record
-from moldau.model.errors import NotController, StorageFailed
-from moldau.model.ids import TopicId
-from moldau.model.ports import Clock, Disk, Executor
+from moldau.machines.raft import OffsetAndEpoch, VotersAt, VoterSet
+from moldau.model.errors import CorruptMessage, NotController, StorageFailed
+from moldau.model.ids import NO_EPOCH, TopicId
+from moldau.model.ports import Buffer, Clock, Disk, Executor
 from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
@@ -47,16 +36,16 @@ FOLDER: Final = "__cluster_metadata-0"
 TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 READ_BYTES: Final = MiB
 RETRY_S: Final = 0.1  # a checkpoint beside the log found no room; there may be some later
-SNAPSHOTS_KEPT: Final = 2  # the older one is there for the day the newer one cannot be read
+
+Told = Callable[[int], None]
 
 
 class MetadataLog:
-    """The machine's log on this node's disk. `open`, `elect`, then it can be appended to."""
+    """The log of the metadata machine. `open`, then it can be read and followed; it is appended to in an epoch."""
 
     def __init__(
         self,
         data_folder: str,
-        voter: Voter,
         disk: Disk,
         executor: Executor,
         clock: Clock,
@@ -67,10 +56,12 @@ class MetadataLog:
     ) -> None:
         """`failed` hears of a sync that failed: nobody knows then what is on disk, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
-        self.epoch = -1
+        self.leading_epoch = NO_EPOCH  # in which this node may append
         self.high_watermark = 0
+        self.synced_offset = 0
         self.bytes_since_snapshot = 0
-        self.voter = voter
+        self.replays_from = 0  # what is below is in the image that the next machine begins with
+        self.snapshots = SnapshotStore(disk, executor, self.folder)
         self._last_timestamp_ms = 0
         self._data_folder = data_folder
         self._disk = disk
@@ -80,23 +71,26 @@ class MetadataLog:
         self._failed = failed
         self._has_lost_power = has_lost_power
         self._log: Log | None = None
-        self._snapshots: list[SnapshotId] = []
-        self._committed: Callable[[int], None] | None = None
+        self._watchers: list[Told] = []
+        self._on_appended: Told | None = None
+        self._on_synced: Told | None = None
         self._syncing: asyncio.Task[None] | None = None
+        self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._truncations = 0
+        self._loaded: LoadedSnapshot | None = None  # kept from one start to the replay that follows it
 
     # Beginning and end
 
     def open(self) -> None:
-        """Bring the log back from disk."""
+        """Bring the log back from disk. What is above the newest snapshot may not be synced yet."""
         is_new = not self._disk.exists(self.folder)
         self._disk.make_folder(self.folder)
-        self._snapshots = find_snapshots(self._disk, self.folder)
+        self.snapshots.open()
         if is_new:
             metadata = f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}"
             replace_file(self._disk, f"{self.folder}/{PARTITION_METADATA}", metadata.encode())
             self._disk.sync_folder(self._data_folder)
-        newest = self._snapshots[-1].offset if self._snapshots else 0
-        oldest_kept = self._snapshots[-SNAPSHOTS_KEPT].offset if len(self._snapshots) >= SNAPSHOTS_KEPT else 0
+        newest = self.snapshots.newest.offset if self.snapshots.newest else 0
         self._log = Log.open(
             self._disk,
             self.folder,
@@ -108,25 +102,17 @@ class MetadataLog:
             ),
             now_ms=self._clock.wall_ms(),
             recovery_point=newest,
-            log_start_offset=oldest_kept,
+            log_start_offset=self.snapshots.kept_from_offset,
             has_lost_power=self._has_lost_power,
         )
         if self._log.end_offset < newest:
             log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)
             self._log.truncate_and_start_at(newest)
+        self.synced_offset = newest
 
-    def elect(self) -> None:
-        """Win the election, which takes one vote: a new epoch, remembered before anything is written in it."""
-        state = read_quorum_state(self._disk, self.folder)
-        last_snapshot_epoch = self._snapshots[-1].epoch if self._snapshots else 0
-        self.epoch = max(state.leader_epoch, self._open_log.epochs.latest, last_snapshot_epoch, 0) + 1
-        me = self.voter
-        write_quorum_state(self._disk, self.folder, QuorumState(self.epoch, me.voter_id, me.voter_id, me.directory_id))
-        controls: list[Control] = [leader_change(me.voter_id, [me])]
-        if self.end_offset == 0:
-            controls += [kraft_version(), voter_set([me])]
-        self._write(build_control_batch(controls, timestamp_ms=self._clock.wall_ms()))
-        self._begin_sync()
+    def tell(self, *, appended: Told, synced: Told) -> None:
+        """Call these with the new end: of what this node appended as leader, and of what is on disk for certain."""
+        self._on_appended, self._on_synced = appended, synced
 
     async def close(self) -> None:
         """Sync everything and let go of the files."""
@@ -135,15 +121,67 @@ class MetadataLog:
         if self._log is not None:
             self._log.close(self._clock.wall_ms())
             self._log = None
+        for _, waiter in self._sync_waiters:
+            waiter.cancel()
 
-    # What the driver asks for
+    # What the quorum asks
+
+    @property
+    def start_offset(self) -> int:
+        return self._open_log.start_offset
 
     @property
     def end_offset(self) -> int:
         return self._open_log.end_offset
 
-    def watch(self, committed: Callable[[int], None]) -> None:
-        self._committed = committed
+    @property
+    def last_epoch(self) -> int:
+        return max(self._open_log.epochs.latest, self._epoch_before(self.end_offset))
+
+    @property
+    def latest_snapshot(self) -> OffsetAndEpoch | None:
+        newest = self.snapshots.newest
+        return OffsetAndEpoch(*newest) if newest is not None and newest.offset > 0 else None
+
+    @property
+    def earliest_snapshot(self) -> OffsetAndEpoch | None:
+        first = max(self.start_offset, 1)
+        return next((OffsetAndEpoch(*each) for each in self.snapshots.ids if each.offset >= first), None)
+
+    def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
+        if epoch >= self.last_epoch:
+            return OffsetAndEpoch(self.end_offset, self.last_epoch)
+        epochs = self._open_log.epochs
+        following = bisect_right(epochs.epochs, epoch)
+        if following in (0, len(epochs.epochs)):  # none of the records is of such an epoch
+            return OffsetAndEpoch(self.start_offset, self._epoch_before(self.start_offset))
+        return OffsetAndEpoch(epochs.start_offsets[following], epochs.epochs[following - 1])
+
+    def _epoch_before(self, offset: int) -> int:
+        """Of the record before `offset`, which may be in a snapshot only."""
+        epoch = self._open_log.epochs.epoch_at(offset - 1)
+        if epoch != NO_EPOCH:
+            return epoch
+        return max((each.epoch for each in self.snapshots.ids if each.offset <= offset), default=0)
+
+    async def voter_sets(self) -> list[VotersAt]:
+        """All that the newest snapshot and the log after it say of who may vote, in order."""
+        self._loaded = loaded = await self.load_snapshot()
+        sets = []
+        offset = 0
+        if loaded is not None:
+            offset = loaded.snapshot.offset
+            voters = loaded.voters()
+            sets += [VotersAt(offset - 1, voters)] if voters is not None else []
+        async for batches in self._batches_from(offset, None):
+            sets += voter_sets_in(batches)
+        return sets
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from `offset` on, committed or not, for another node that keeps the log."""
+        return self._open_log.read_bytes(offset, max_bytes)
+
+    # Appending
 
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
         try:
@@ -151,34 +189,116 @@ class MetadataLog:
                 self._write(build_records(records, timestamp_ms=self._clock.wall_ms()))
         finally:
             self._begin_sync()
+            self._tell_appended()
+
+    def append_controls(self, controls: Sequence[Control]) -> int:
+        """Write control records as one batch, for the quorum; where the first of them stands."""
+        base_offset = self.end_offset
+        self._write(build_control_batch(controls, timestamp_ms=self._clock.wall_ms()))
+        self._begin_sync()
+        return base_offset
+
+    def append_followed(self, batches: Buffer, epoch: int) -> list[VotersAt]:
+        """Write what the leader of `epoch` sent; the voter sets in it. Nothing is taken that cannot be right."""
+        expected = self.end_offset
+        size_bytes = 0
+        for header, batch in iterate_batches(batches):
+            if header.base_offset != expected or not 0 <= header.partition_leader_epoch <= epoch:
+                raise CorruptMessage(
+                    f"a batch at {header.base_offset} of epoch {header.partition_leader_epoch} where the leader of "
+                    f"{epoch} should send {expected}"
+                )
+            expected = header.next_offset
+            size_bytes += len(batch)
+            self._last_timestamp_ms = header.max_timestamp
+        self._open_log.append_followed(memoryview(batches)[:size_bytes], self._clock.wall_ms())
+        self.bytes_since_snapshot += size_bytes
+        self._begin_sync()
+        return voter_sets_in(memoryview(batches)[:size_bytes])
+
+    def _write(self, batch: bytearray) -> None:
+        if self.leading_epoch == NO_EPOCH:
+            raise NotController("This node does not lead the metadata quorum.")
+        header = read_header(batch)
+        self._open_log.append(memoryview(batch), header, self.leading_epoch, self._clock.wall_ms())
+        self.bytes_since_snapshot += len(batch)
+        self._last_timestamp_ms = header.max_timestamp
+
+    def _tell_appended(self) -> None:
+        if self._on_appended is not None and self._log is not None:
+            self._on_appended(self.end_offset)
+
+    # Cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop what another leader has otherwise. What is committed never is."""
+        if offset < self.high_watermark:
+            raise AssertionError(f"a cut at {offset}, below the high watermark {self.high_watermark}")
+        self._truncations += 1
+        self._open_log.truncate_to(offset)
+        self.synced_offset = min(self.synced_offset, self.end_offset)
+        self._begin_sync()
+
+    async def begin_at(self, snapshot: SnapshotId) -> None:
+        """Drop the whole log: it begins anew behind a snapshot. Synced when this returns."""
+        self._truncations += 1
+        self._open_log.truncate_and_start_at(snapshot.offset)
+        self.synced_offset = snapshot.offset
+        self.bytes_since_snapshot = 0
+        flush = self._open_log.begin_flush(self._clock.wall_ms())
+        await self._executor.run(flush.run)
+        self._open_log.finish_flush(flush)
+
+    # Commits
+
+    def watch(self, committed: Told) -> None:
+        self._watchers.append(committed)
+
+    def commit(self, high_watermark: int) -> None:
+        """The quorum says that everything below is committed."""
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            for committed in self._watchers:
+                committed(high_watermark)
+
+    # Reading
 
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        """The newest snapshot that can be read, then what the log holds after it."""
-        offset = self._open_log.start_offset
-        for snapshot in reversed(self._snapshots):
-            try:
-                records = await load_snapshot(self._disk, self._executor, self.folder, snapshot)
-            except (BrokenSnapshot, OSError) as error:
-                log.error("a snapshot of the metadata cannot be read: %s", error)
-                continue
-            yield [(snapshot.offset - 1, EpochBegan(snapshot.epoch))]
-            yield records
-            offset = snapshot.offset
-            break
-        else:
-            if offset > 0:
-                raise StorageFailed(f"{self.folder} begins at {offset}, and no snapshot leads there")
-        async for chunk in self._read_from(offset):
-            yield chunk
+        """From `replays_from` on; where the log does not reach back to it, a snapshot leads there."""
+        offset = self.replays_from
+        if offset == 0 or offset < self.start_offset:
+            loaded = await self.load_snapshot()
+            if loaded is not None:
+                yield [(loaded.snapshot.offset - 1, EpochBegan(loaded.snapshot.epoch))]
+                yield loaded.records()
+                offset = loaded.snapshot.offset
+            self.bytes_since_snapshot = 0
+        async for batches in self._batches_from(offset, None):
+            self.bytes_since_snapshot += len(batches)
+            yield read_records(batches)
 
-    async def _read_from(self, offset: int) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        self.bytes_since_snapshot = 0
-        while (found := self._open_log.read(offset, READ_BYTES)) is not None:
+    async def load_snapshot(self) -> LoadedSnapshot | None:
+        """The newest that can be read; None if there is none and the log has it all."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded.snapshot == self.snapshots.newest:
+            return loaded
+        loaded = await self.snapshots.load_newest(self.start_offset)
+        if loaded is None and self.start_offset > 0:
+            raise StorageFailed(f"{self.folder} begins at {self.start_offset}, and no snapshot leads there")
+        return loaded
+
+    async def read_committed(self, offset: int) -> bytes:
+        """Whole committed batches from `offset` on; empty if there are none."""
+        async for batches in self._batches_from(offset, self.high_watermark):
+            return batches
+        return b""
+
+    async def _batches_from(self, offset: int, until_offset: int | None) -> AsyncGenerator[bytes, None]:
+        while (found := self._open_log.read(offset, READ_BYTES, until_offset=until_offset)) is not None:
             batches = await self._executor.run(found.read)
             if len(batches) < len(found):
                 raise StorageFailed(f"{self.folder} ends {len(found) - len(batches)} bytes before it should")
-            self.bytes_since_snapshot += len(batches)
-            yield read_records(batches)
+            yield batches
             for header, _ in iterate_batches(batches):
                 offset = header.next_offset
 
@@ -188,11 +308,15 @@ class MetadataLog:
             raise NotController("The metadata log is not open.")
         return self._log
 
-    def _write(self, batch: bytearray) -> None:
-        header = read_header(batch)
-        self._open_log.append(memoryview(batch), header, self.epoch, self._clock.wall_ms())
-        self.bytes_since_snapshot += len(batch)
-        self._last_timestamp_ms = header.max_timestamp
+    # Syncing
+
+    async def synced(self, offset: int) -> None:
+        """Until everything below `offset` is on disk."""
+        if self.synced_offset < offset:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._sync_waiters.append((offset, waiter))
+            self._begin_sync()
+            await waiter
 
     def _begin_sync(self) -> None:
         if self._syncing is None and self._log is not None:
@@ -201,14 +325,15 @@ class MetadataLog:
     async def _sync(self, open_log: Log) -> None:
         """Sync until nothing is left to sync."""
         try:
-            while self.high_watermark < open_log.end_offset:
+            while self.synced_offset < open_log.end_offset:
                 await self._sync_once(open_log)
-        except Exception as error:  # a sync that failed, or a bug in somebody who was told of a commit
+        except Exception as error:  # a sync that failed, or a bug in somebody who was told of it
             self._failed(error)
         finally:
             self._syncing = None
 
     async def _sync_once(self, open_log: Log) -> None:
+        truncations = self._truncations
         flush = open_log.begin_flush(self._clock.wall_ms())
         try:
             await self._executor.run(flush.run)
@@ -220,33 +345,37 @@ class MetadataLog:
             await asyncio.sleep(RETRY_S)
             return
         open_log.finish_flush(flush)
-        self.high_watermark = flush.end_offset
-        if self._committed is not None:
-            self._committed(self.high_watermark)
+        if truncations == self._truncations:  # what was cut meanwhile may have been written anew
+            self.synced_offset = flush.end_offset
+            self._tell_synced()
+
+    def _tell_synced(self) -> None:
+        for offset, waiter in self._sync_waiters:
+            if offset <= self.synced_offset and not waiter.done():
+                waiter.set_result(None)
+        self._sync_waiters = [each for each in self._sync_waiters if not each[1].done()]
+        if self._on_synced is not None:
+            self._on_synced(self.synced_offset)
 
     # Snapshots
 
-    async def take_snapshot(self, image: MetadataImage, end_offset: int) -> None:
+    async def take_snapshot(self, image: MetadataImage, end_offset: int, voters: VoterSet | None) -> None:
         """Write the committed image that holds everything below `end_offset`; then drop what it makes superfluous."""
-        open_log = self._open_log
-        snapshot = SnapshotId(end_offset, max(open_log.epochs.epoch_at(end_offset - 1), 0))
-        if self._snapshots and snapshot.offset <= self._snapshots[-1].offset:
+        newest = self.snapshots.newest
+        if newest is not None and end_offset <= newest.offset:
             return
+        snapshot = SnapshotId(end_offset, self._epoch_before(end_offset))
         self.bytes_since_snapshot = 0
-        open_log.roll(self._clock.wall_ms())  # whole segments can go, so one ends here
-        await write_snapshot(
-            self._disk, self._executor, self.folder, snapshot, image, [self.voter], self._last_timestamp_ms
-        )
-        self._snapshots.append(snapshot)
+        self._open_log.roll(self._clock.wall_ms())  # whole segments can go, so one ends here
+        await self.snapshots.write(snapshot, image, voters, self._last_timestamp_ms)
         await self.drop_superfluous()
 
     async def drop_superfluous(self) -> None:
         """Old snapshots, and segments that lie below those that are kept. May be interrupted and begun again."""
-        while len(self._snapshots) > SNAPSHOTS_KEPT:
-            await self._executor.run(self._disk.unlink, f"{self.folder}/{self._snapshots[0].name}")
-            del self._snapshots[0]
-        if len(self._snapshots) == SNAPSHOTS_KEPT:
-            self._open_log.advance_start(self._snapshots[0].offset)
+        await self.snapshots.drop_superfluous()
+        kept_from = self.snapshots.kept_from_offset
+        if kept_from <= self.end_offset:
+            self._open_log.advance_start(kept_from)
         paths = self._open_log.apply_retention(self._clock.wall_ms(), committed_offset=self.high_watermark)
         for path in paths:
             await self._executor.run(self._disk.unlink, path)

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from moldau.broker.drivers.metadata_batches import (
-    Voter,
-    build_records,
-    check_batch,
+from moldau.broker.drivers.metadata_batches import build_records, check_batch, read_records
+from moldau.broker.drivers.quorum_records import (
+    Control,
     kraft_version,
-    read_records,
     snapshot_footer,
     snapshot_header,
     voter_set,
@@ -26,6 +24,7 @@ from moldau.broker.drivers.metadata_batches import (
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.snapshot import records_of
+from moldau.machines.raft import VoterSet
 from moldau.model.errors import KafkaError
 from moldau.model.ports import Disk, Executor
 from moldau.records.control import ControlType, build_control_batch, iterate_control_records
@@ -74,7 +73,7 @@ async def write_snapshot(
     folder: str,
     snapshot: SnapshotId,
     image: MetadataImage,
-    voters: Sequence[Voter],
+    voters: VoterSet | None,
     timestamp_ms: int,
 ) -> None:
     """Write the image, a little in each turn of the loop. It may go on changing meanwhile: this one does not."""
@@ -83,7 +82,8 @@ async def write_snapshot(
     try:
         file.truncate(0)
         position = 0
-        for batch in _batches(snapshot, image, voters, timestamp_ms):
+        opening = _opening(voters, timestamp_ms)
+        for batch in _batches(snapshot, image, opening, timestamp_ms):
             write_all(file, batch, position)
             position += len(batch)
             await asyncio.sleep(0)
@@ -94,10 +94,23 @@ async def write_snapshot(
     await executor.run(sync_folder, disk, folder)
 
 
+def _opening(voters: VoterSet | None, timestamp_ms: int) -> list[Control]:
+    """Where the settings fix the voters, a snapshot does not speak of them."""
+    if voters is None:
+        return [snapshot_header(timestamp_ms)]
+    return [snapshot_header(timestamp_ms), kraft_version(), voter_set(voters)]
+
+
+def bootstrap_snapshot(voters: VoterSet, timestamp_ms: int) -> tuple[SnapshotId, bytes]:
+    """What a folder is formatted with: a snapshot of nothing, which names the first voters."""
+    snapshot = SnapshotId(0, 0)
+    opening = _opening(voters, timestamp_ms)
+    return snapshot, b"".join(_batches(snapshot, MetadataImage(), opening, timestamp_ms))
+
+
 def _batches(
-    snapshot: SnapshotId, image: MetadataImage, voters: Sequence[Voter], timestamp_ms: int
+    snapshot: SnapshotId, image: MetadataImage, opening: Sequence[Control], timestamp_ms: int
 ) -> Iterator[bytearray]:
-    opening = [snapshot_header(timestamp_ms), kraft_version(), voter_set(voters)]
     offset, epoch = 0, snapshot.epoch
     yield build_control_batch(opening, timestamp_ms=timestamp_ms, leader_epoch=epoch)
     offset += len(opening)
@@ -108,17 +121,18 @@ def _batches(
     yield build_control_batch([snapshot_footer()], timestamp_ms=timestamp_ms, base_offset=offset, leader_epoch=epoch)
 
 
-async def load_snapshot(
-    disk: Disk, executor: Executor, folder: str, snapshot: SnapshotId
-) -> Iterator[tuple[int, Record]]:
-    """The records of a whole snapshot, decoded as they are taken. `BrokenSnapshot` if it is not one."""
-    data = await executor.run(disk.read, f"{folder}/{snapshot.name}")
+def snapshot_records(snapshot: SnapshotId, data: bytes) -> Iterator[tuple[int, Record]]:
+    """The records of a whole snapshot, decoded as they are taken."""
+    # To the machine a snapshot is one step: all of it stands at the last offset it covers.
+    return ((snapshot.offset - 1, record) for _, record in read_records(data))
+
+
+def check_snapshot(snapshot: SnapshotId, data: bytes) -> None:
+    """`BrokenSnapshot` if it is not a whole one."""
     try:
         _check(data)
     except KafkaError as error:
         raise BrokenSnapshot(f"{snapshot.name}: {error}") from None
-    # To the machine a snapshot is one step: all of it stands at the last offset it covers.
-    return ((snapshot.offset - 1, record) for _, record in read_records(data))
 
 
 def _check(data: bytes) -> None:

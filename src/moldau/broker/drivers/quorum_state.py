@@ -1,7 +1,10 @@
-"""The `quorum-state` file: which epoch this node has seen, whom it voted for in it, and who led it. Kafka's JSON."""
+"""The `quorum-state` file: which epoch this node has seen, whom it voted for in it, and who led it. Kafka's JSON.
+
+Version 0 belongs to quorums whose voters are fixed in the settings, version 1 to those that keep them in the log.
+"""
 
 import json
-import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +13,14 @@ from moldau.model.ports import Disk
 from moldau.storage.files import replace_file
 from moldau.storage.folder import decode_id, encode_id
 
-log = logging.getLogger(__name__)
-
 FILE_NAME: Final = "quorum-state"
+_FIXED_VOTERS_VERSION: Final = 0
 _VERSION: Final = 1
 _NO_DIRECTORY: Final = bytes(16)
+
+
+class BrokenQuorumState(Exception):
+    """The file does not parse: nobody knows whom this node voted for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +32,27 @@ class QuorumState:
     voted_id: int = NO_NODE
     voted_directory_id: bytes = _NO_DIRECTORY
 
-    def encode(self) -> bytes:
-        fields = {
-            "leaderId": self.leader_id,
-            "leaderEpoch": self.leader_epoch,
-            "votedId": self.voted_id,
-            "votedDirectoryId": encode_id(self.voted_directory_id),
-            "data_version": _VERSION,
-        }
+    def encode(self, fixed_voters: Sequence[int] | None = None) -> bytes:
+        """In version 0 where the settings fix the voters, whose ids it then holds."""
+        fields: dict[str, Any]
+        if fixed_voters is None:
+            fields = {
+                "leaderId": self.leader_id,
+                "leaderEpoch": self.leader_epoch,
+                "votedId": self.voted_id,
+                "votedDirectoryId": encode_id(self.voted_directory_id),
+                "data_version": _VERSION,
+            }
+        else:
+            fields = {
+                "clusterId": "",
+                "leaderId": self.leader_id,
+                "leaderEpoch": self.leader_epoch,
+                "votedId": self.voted_id,
+                "appliedOffset": 0,
+                "currentVoters": [{"voterId": each} for each in fixed_voters],
+                "data_version": _FIXED_VOTERS_VERSION,
+            }
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -41,7 +60,7 @@ class QuorumState:
         """Of version 0 or 1; `ValueError` for anything else."""
         fields: dict[str, Any] = json.loads(data)
         try:
-            if fields["data_version"] not in (0, _VERSION):
+            if fields["data_version"] not in (_FIXED_VOTERS_VERSION, _VERSION):
                 raise ValueError(f"data_version {fields['data_version']}")
             directory_id = fields.get("votedDirectoryId")
             return cls(
@@ -54,19 +73,17 @@ class QuorumState:
             raise ValueError(f"not a quorum state: {error}") from None
 
 
-def read_quorum_state(disk: Disk, folder: str) -> QuorumState:
-    """What the file says; nothing, if there is none. One that does not parse is said to hold nothing, with a warning:
-    the epochs in the log tell the rest, as long as this node is its only voter."""
+def read_quorum_state(disk: Disk, folder: str) -> QuorumState | None:
+    """What the file says, or None if there is none. `BrokenQuorumState` if it does not parse."""
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
-        return QuorumState()
+        return None
     try:
         return QuorumState.decode(disk.read(path))
     except ValueError as error:
-        log.warning("%s is ignored: %s", path, error)
-        return QuorumState()
+        raise BrokenQuorumState(f"{path}: {error}") from None
 
 
-def write_quorum_state(disk: Disk, folder: str, state: QuorumState) -> None:
+def write_quorum_state(disk: Disk, folder: str, state: QuorumState, fixed_voters: Sequence[int] | None = None) -> None:
     """On disk when this returns."""
-    replace_file(disk, f"{folder}/{FILE_NAME}", state.encode())
+    replace_file(disk, f"{folder}/{FILE_NAME}", state.encode(fixed_voters))

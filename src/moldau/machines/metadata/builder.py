@@ -68,6 +68,11 @@ class ImageBuilder:
         """Whether any record came since the last `finish`."""
         return self._is_touched
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether records are held back until their transaction ends: an image of now would lack them."""
+        return self._transaction is not None
+
     def apply(self, record: Record, offset: int) -> None:
         handle = _APPLY.get(type(record))
         if handle is None:

@@ -50,19 +50,6 @@ ROWS: Final = (
     # The quorum
     row("controller.quorum.auto.join.enable", BOOLEAN, False, "Let a controller join the voters by itself."),
     row("controller.quorum.append.linger.ms", INT, 25, "How long the leader gathers writes.", at_least=0),
-    row("controller.quorum.election.timeout.ms", INT, SECOND_MS, "A voter's wait before it stands.", at_least=0),
-    row(
-        "controller.quorum.election.backoff.max.ms",
-        INT,
-        SECOND_MS,
-        "The longest wait after a lost election.",
-        at_least=0,
-    ),
-    row(
-        "controller.quorum.fetch.timeout.ms", INT, 2 * SECOND_MS, "Silence after which a leader is doubted.", at_least=0
-    ),
-    row("controller.quorum.request.timeout.ms", INT, 2 * SECOND_MS, "A voter's patience with an answer.", at_least=0),
-    row("controller.quorum.retry.backoff.ms", INT, 20, "The pause before a voter asks again.", at_least=0),
     row("controller.quorum.fetch.max.bytes", INT, MiB, "The most a voter fetches at once.", at_least=1),
     row("controller.quorum.fetch.snapshot.max.bytes", INT, MiB, "The most of a snapshot at once.", at_least=1),
     # The metadata log

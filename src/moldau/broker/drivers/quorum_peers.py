@@ -1,0 +1,193 @@
+"""The other members of the quorum: asked what the raft machine wants to know, and watched for a sudden end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
+from moldau.broker.drivers.quorum_messages import QuorumMessages, answer_event
+from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
+from moldau.broker.peers import Peers
+from moldau.machines.raft import (
+    Endpoints,
+    Event,
+    FetchAnswered,
+    FetchSnapshotAnswered,
+    PeerVanished,
+    RequestFailed,
+    Send,
+    SendEndQuorum,
+    SendFetch,
+    SendFetchSnapshot,
+    Voter,
+)
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import NO_NODE, Address, NodeId
+
+log = logging.getLogger(__name__)
+
+PROBES: Final = 2  # refused so often, a process is gone
+PROBE_PAUSE_S: Final = 0.01
+FETCHING: Final = "quorum fetch"  # has a connection of its own: a fetch waits at the leader, a vote must not
+VOTING: Final = "quorum"
+
+
+class Post(Protocol):
+    """Hands an event to the machine, with the records that came along."""
+
+    def __call__(self, event: Event, records: memoryview | bytes | None = None) -> None: ...
+
+
+class QuorumPeers:
+    """Carries out the sends of the raft machine."""
+
+    def __init__(
+        self,
+        me: Voter,
+        cluster_id: str,
+        peers: Peers,
+        bootstrap_servers: tuple[Address, ...],
+        request_timeout_ms: int,
+        snapshots: SnapshotStore,
+        post: Post,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._messages = QuorumMessages(me, cluster_id)
+        self._mine = [address for _, address in me.endpoints]
+        self._peers = peers
+        self._bootstrap_servers = [each for each in bootstrap_servers if each not in self._mine]
+        self._next_server = 0
+        self._timeout_ms = request_timeout_ms
+        self._snapshots = snapshots
+        self._post = post
+        self._failed = failed
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._farewells: dict[asyncio.Task[None], None] = {}
+        self._fetching: asyncio.Task[None] | None = None
+        self._suspects: dict[NodeId, None] = {}
+        self._foreigners: dict[Address, None] = {}
+        self.incoming: IncomingSnapshot | None = None
+
+    def send(self, send: Send) -> None:
+        task = self._begin(self._ask(send))
+        if isinstance(send, SendFetch):
+            if self._fetching is not None:
+                self._fetching.cancel()  # nobody wants its answer any more
+            self._fetching = task
+        elif isinstance(send, SendEndQuorum):
+            self._farewells[task] = None
+            task.add_done_callback(lambda done: self._farewells.pop(done, None))
+
+    async def said_farewell(self) -> None:
+        """Until every EndQuorumEpoch that was sent is answered, or given up."""
+        if self._farewells:
+            await asyncio.wait(list(self._farewells))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.drop_incoming()
+
+    def drop_incoming(self) -> None:
+        if self.incoming is not None:
+            self.incoming.drop()
+            self.incoming = None
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # Requests
+
+    async def _ask(self, send: Send) -> None:
+        address = self._address(send)
+        if address is None:
+            self._post(RequestFailed(send))
+            return
+        purpose = FETCHING if isinstance(send, SendFetch | SendFetchSnapshot) else VOTING
+        try:
+            response = await self._peers.ask(
+                address, self._messages.request(send), timeout_ms=self._timeout_ms, purpose=purpose
+            )
+        except (OSError, KafkaError) as error:
+            log.debug("%s at %s did not answer: %s", type(send).__name__, address, error)
+            self._suspect(send, address)
+            self._post(RequestFailed(send))
+            return
+        self._take(send, answer_event(send, response), response, address)
+
+    def _take(self, send: Send, event: Event, response: Any, address: Address) -> None:
+        if isinstance(event, FetchAnswered):
+            records = response.responses[0].partitions[0].records if event.has_records else None
+            self._note_foreigner(event.error, address)
+            self._post(event, records)
+        elif isinstance(event, FetchSnapshotAnswered) and event.error is ErrorCode.NONE:
+            assert isinstance(send, SendFetchSnapshot)
+            self._post(self._keep_piece(send, event, response))
+        else:
+            self._note_foreigner(getattr(event, "error", ErrorCode.NONE), address)
+            self._post(event)
+
+    def _note_foreigner(self, error: ErrorCode, address: Address) -> None:
+        if error is ErrorCode.INCONSISTENT_CLUSTER_ID and address not in self._foreigners:
+            self._foreigners[address] = None
+            log.error("%s belongs to another cluster than this node; one of them is misconfigured", address)
+
+    def _keep_piece(self, send: SendFetchSnapshot, event: FetchSnapshotAnswered, response: Any) -> Event:
+        snapshot = SnapshotId(*send.snapshot)
+        found = response.topics[0].partitions[0]
+        try:
+            if send.position == 0:
+                self.drop_incoming()
+                self.incoming = self._snapshots.receive(snapshot)
+            if self.incoming is None or self.incoming.snapshot != snapshot:
+                return RequestFailed(send)
+            self.incoming.add(found.position, found.size, found.unaligned_records or b"")
+        except (BrokenSnapshot, OSError) as error:
+            log.warning("a piece of a snapshot of the metadata cannot be kept: %s", error)
+            self.drop_incoming()
+            return RequestFailed(send)
+        return event
+
+    # Who is where
+
+    def _address(self, send: Send) -> Address | None:
+        if isinstance(send, SendFetch | SendFetchSnapshot) and send.to == NO_NODE:
+            return self._next_bootstrap_server()
+        endpoints: Endpoints = send.to.endpoints if isinstance(send.to, Voter) else send.endpoints
+        return endpoints[0][1] if endpoints else None
+
+    def _next_bootstrap_server(self) -> Address | None:
+        if not self._bootstrap_servers:
+            return None
+        self._next_server += 1
+        return self._bootstrap_servers[self._next_server % len(self._bootstrap_servers)]
+
+    # Sudden ends
+
+    def _suspect(self, send: Send, address: Address) -> None:
+        """A leader that does not answer may be gone: ask the machine it runs on."""
+        if isinstance(send, SendFetch | SendFetchSnapshot) and send.to != NO_NODE and send.to not in self._suspects:
+            self._suspects[send.to] = None
+            self._begin(self._probe(send.to, address))
+
+    async def _probe(self, node_id: NodeId, address: Address) -> None:
+        try:
+            for attempt in range(PROBES):
+                if attempt:
+                    await asyncio.sleep(PROBE_PAUSE_S)
+                if not await self._peers.is_refused(address):
+                    return
+            self._post(PeerVanished(node_id))
+        finally:
+            self._suspects.pop(node_id, None)
