@@ -37,7 +37,7 @@ class Observing:
     def subscribe(self, subscriber: Any) -> None:
         self._subscribers.append(subscriber)
 
-    async def start(self) -> None:
+    async def start(self, endpoints: object = None) -> None:  # noqa: ARG002
         self._scene.nodes[1].broker.metadata.subscribe(self._committed)
 
     def _committed(self, image: MetadataImage, delta: MetadataDelta) -> None:  # noqa: ARG002

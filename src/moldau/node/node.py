@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterator
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
 from moldau.broker.controllers.lifecycle import Lifecycle
-<<<<<<< HEAD
 from moldau.broker.controllers.registering import Registering
-=======
 from moldau.broker.drivers.membership import Membership, fixed_voters
->>>>>>> 8ac7886 (wip)
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.metrics.pages import MetricsPages
 from moldau.broker.network.front import Front
