@@ -11,19 +11,40 @@ from moldau.testing import Broker
 pytestmark = pytest.mark.skipif(not has_java, reason="needs java and `mvn package`")
 
 VERSIONS: Final = ("3.9.1", "4.0.0", "4.3.1", "4.4.0")
+OLDEST_AND_NEWEST: Final = (VERSIONS[0], VERSIONS[-1])
 
 
 @pytest.mark.proves("A1", "P1", "P2", "C1", "S9", "T1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_java_client_is_served(version: str) -> None:
     """The steps are in src/main/java; the output tells each that passed or failed."""
-    jar = HERE / f"target/clients/kafka-clients-{version}.jar"
-    settings = {"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}
+    with Broker(settings={"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}) as broker:
+        _take_tour(broker, version, "moldau.ClientTour", steps_min=26)
+
+
+@pytest.mark.proves("A1", "C2", "C3", "C5")
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
+def test_the_java_client_works_in_groups(version: str) -> None:
+    """All assignors of the client, and from 4.0 on the server's."""
+    has_consumer_protocol = version >= "4"
+    settings = {
+        "moldau.metrics.listener": "",
+        "group.initial.rebalance.delay.ms": "200",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "200",
+    }
     with Broker(settings=settings) as broker:
-        command = java("moldau.ClientTour", broker.bootstrap_servers, first=[jar] if jar.exists() else [])
-        tour = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-        failed = [line for line in tour.stdout.splitlines() if line.startswith("failed ")]
-        assert not failed, "\n".join([*failed, tour.stderr[-4000:]])
-        assert tour.stdout.count("passed ") > 25, tour.stdout + tour.stderr[-4000:]
-        assert tour.returncode == 0
-        assert "bug" not in broker.log
+        steps_min = 25 if has_consumer_protocol else 19
+        arguments = [str(has_consumer_protocol).lower()]
+        _take_tour(broker, version, "moldau.GroupTour", *arguments, steps_min=steps_min)
+
+
+def _take_tour(broker: Broker, version: str, tour_class: str, *arguments: str, steps_min: int) -> None:
+    jar = HERE / f"target/clients/kafka-clients-{version}.jar"
+    command = java(tour_class, broker.bootstrap_servers, *arguments, first=[jar] if jar.exists() else [])
+    tour = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    failed = [line for line in tour.stdout.splitlines() if line.startswith("failed ")]
+    assert not failed, "\n".join([*failed, tour.stderr[-4000:]])
+    assert tour.stdout.count("passed ") >= steps_min, tour.stdout + tour.stderr[-4000:]
+    assert tour.returncode == 0
+    assert "bug" not in broker.log
