@@ -18,7 +18,6 @@ from moldau.machines.replication import (
 from moldau.model.errors import ErrorCode, KafkaError, OffsetOutOfRange
 from moldau.model.ids import NO_NODE
 
-LAG_MAX_MS = 1_000.0
 MESSAGES_MAX = 12
 LOOKED_BACK = 20  # how many of the newest committed entries are compared each time
 
@@ -96,6 +95,7 @@ class Cluster:
         self.brokers = {number: Broker(number) for number in range(1, brokers + 1)}
         self.controller = Controller(tuple(self.brokers)[:replicas], min_isr, is_unclean_allowed=is_unclean_allowed)
         self.now_ms = 0.0
+        self.lag_max_ms = random.choice([20.0, 1_000.0])
         self.entries_per_fetch = random.choice([2, 5, 30])
         self.fetches: list[Fetch] = []
         self.answers: list[Fetched] = []
@@ -180,7 +180,7 @@ class Cluster:
             held_offset=self.held_offset(log),
             high_watermark=broker.high_watermark,
             min_isr=self.controller.min_isr,
-            lag_max_ms=LAG_MAX_MS,
+            lag_max_ms=self.lag_max_ms,
             broker_epoch_of=lambda each: self.controller.history[broker.seen - 1].eligible_epoch(each),
             now_ms=self.now_ms,
         )

@@ -11,8 +11,14 @@ from replication_scene import MESSAGES_MAX, Broker, Cluster, Decided
 
 Message = TypeVar("Message")
 
-SEEDS = int(os.environ.get("REPLICATION_SEEDS", "40"))
+SEEDS = int(os.environ.get("REPLICATION_SEEDS", "60"))
 STEPS = 800
+WEATHER: list[dict[str, float]] = [  # what there is more of
+    {},
+    {"wait": 2, "tick": 4, "fence": 6, "unfence": 3, "lose_a_message": 8, "learn": 0.7},
+    {"move_leader": 8, "crash": 5, "restart": 3, "unfence": 2, "checkpoint": 5},
+    {"lose_power": 8, "restart": 3, "unfence": 2, "sync": 3},
+]
 ROUNDS_MAX = 400
 ROUND_MS = 60.0
 
@@ -22,7 +28,7 @@ class Chaos:
 
     def __init__(self, seed: int, *, is_unclean_allowed: bool = False) -> None:
         self.random = random = Random(seed)
-        replicas = random.choice([2, 3, 3, 3, 4])
+        replicas = random.choice([2, 2, 3, 3, 3, 4])
         is_flushing = random.random() < 0.2
         self.cluster = Cluster(
             random,
@@ -33,7 +39,12 @@ class Chaos:
             is_unclean_allowed=is_unclean_allowed,
         )
         self.counts: Counter[str] = Counter()
-        self.weights = {event: weight * random.choice([0.5, 1, 1, 2]) for event, weight in self.events().items()}
+        self.repeats = random.choice([0.05, 0.3])
+        weather = random.choice(WEATHER)
+        self.weights = {
+            event: weight * weather.get(event.__name__, 1) * random.choice([0.5, 1, 1, 2])
+            for event, weight in self.events().items()
+        }
 
     def events(self) -> dict[Callable[[], None], float]:
         return {
@@ -41,6 +52,7 @@ class Chaos:
             self.fetch: 30,
             self.serve: 30,
             self.take: 30,
+            self.catch_up: 20,
             self.learn: 20,
             self.decide: 10,
             self.hear: 10,
@@ -87,6 +99,20 @@ class Chaos:
         if len(self.cluster.fetches) < MESSAGES_MAX and (not is_waiting or self.random.random() < 0.1):
             self.cluster.fetch(broker)
 
+    def catch_up(self) -> None:
+        """A follower fetches and nothing comes in between: most of the time it is so."""
+        broker, cluster = self.broker(), self.cluster
+        while broker.is_up and broker.seen < len(cluster.controller.history):
+            cluster.learn(broker)
+            cluster.check()
+        cluster.fetch(broker)
+        if broker.follower is not None:
+            answered = len(cluster.answers)
+            cluster.serve(cluster.fetches.pop())
+            if len(cluster.answers) > answered:
+                cluster.check()
+                cluster.take(cluster.answers.pop())
+
     def serve(self) -> None:
         self.deliver(self.cluster.fetches, self.cluster.serve)
 
@@ -103,7 +129,7 @@ class Chaos:
         """Most often in order; sometimes not, and sometimes it will come again."""
         if messages:
             number = 0 if self.random.random() < 0.7 else self.random.randrange(len(messages))
-            is_repeated = self.random.random() < 0.1 and len(messages) < MESSAGES_MAX
+            is_repeated = self.random.random() < self.repeats and len(messages) < MESSAGES_MAX
             receive(messages[number] if is_repeated else messages.pop(number))
 
     def lose_a_message(self) -> None:
@@ -148,17 +174,21 @@ class Chaos:
             self.counts["power lost"] += 1
 
     def restart(self) -> None:
-        broker = self.broker()
-        if not broker.is_up:
-            self.cluster.start(broker)
+        down = [each for each in self.cluster.brokers.values() if not each.is_up]
+        if down:
+            self.cluster.start(self.random.choice(down))
 
     def fence(self) -> None:
-        self.cluster.controller.fence(self.broker().id)
+        leader = self.cluster.state.leader
+        broker = self.broker().id
+        if broker != leader or self.random.random() < 0.1:
+            self.cluster.controller.fence(broker)
 
     def unfence(self) -> None:
-        broker = self.broker()
-        if broker.is_up:
-            self.cluster.controller.unfence(broker.id)
+        unfenced = self.cluster.state.unfenced
+        fenced = [each for each in self.cluster.brokers.values() if each.is_up and each.id not in unfenced]
+        if fenced:
+            self.cluster.controller.unfence(self.random.choice(fenced).id)
 
     def move_leader(self) -> None:
         self.cluster.controller.move_leader(self.broker().id)

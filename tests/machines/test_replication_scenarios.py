@@ -1,0 +1,132 @@
+"""Courses of events that chance seldom finds, played out in the model cluster with its checks."""
+
+from random import Random
+
+import pytest
+from replication_parts import AlterIsr
+from replication_scene import Broker, Cluster
+
+LONG_MS = 10_000.0
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Broker 1 leads and is alone in sync; broker 2 is up and has fetched nothing."""
+    cluster = Cluster(Random(0), brokers=2, replicas=2, min_isr=1)
+    cluster.controller.fence(2)
+    cluster.controller.unfence(2)
+    learn_all(cluster)
+    assert (cluster.state.leader, cluster.state.isr) == (1, (1,))
+    return cluster
+
+
+def learn_all(cluster: Cluster) -> None:
+    for broker in cluster.brokers.values():
+        while broker.seen < len(cluster.controller.history):
+            cluster.learn(broker)
+            cluster.check()
+
+
+def catch_up(cluster: Cluster, broker: Broker) -> None:
+    cluster.fetch(broker)
+    cluster.serve(cluster.fetches.pop())
+    cluster.take(cluster.answers.pop())
+    cluster.check()
+
+
+def proposal_of_the_second(cluster: Cluster) -> AlterIsr:
+    catch_up(cluster, cluster.brokers[2])
+    (proposal,) = cluster.proposals
+    assert proposal.proposal.isr == (1, 2)
+    cluster.proposals.clear()
+    return proposal
+
+
+def answer_all(cluster: Cluster) -> None:
+    while cluster.decisions or cluster.proposals:
+        if cluster.decisions:
+            cluster.hear(cluster.decisions.pop(0))
+        else:
+            cluster.decide(cluster.proposals.pop(0))
+        cluster.check()
+
+
+def produce(cluster: Cluster, count: int = 3) -> None:
+    """Long after anybody was caught up, so that nobody is waited for out of courtesy."""
+    cluster.now_ms += LONG_MS
+    cluster.produce(cluster.brokers[1], count)
+    cluster.check()
+
+
+@pytest.mark.proves("H2")
+def test_a_refused_proposal_of_which_a_copy_is_accepted_later_costs_nothing(cluster: Cluster) -> None:
+    proposal = proposal_of_the_second(cluster)
+    cluster.controller.fence(2)
+    cluster.decide(proposal)  # refused: it is fenced
+    learn_all(cluster)
+    cluster.hear(cluster.decisions.pop())
+    produce(cluster)
+    answer_all(cluster)
+    produce(cluster)
+    cluster.controller.unfence(2)
+    cluster.decide(proposal)  # a copy that was on its way all the time
+    cluster.check()
+    answer_all(cluster)
+    produce(cluster)
+
+
+@pytest.mark.proves("H2")
+def test_a_proposal_that_was_accepted_unheard_and_then_found_out_of_date_costs_nothing(cluster: Cluster) -> None:
+    proposal = proposal_of_the_second(cluster)
+    cluster.decide(proposal)
+    cluster.decisions.clear()  # this answer never comes
+    cluster.decide(proposal)
+    answer_all(cluster)
+    produce(cluster)
+    assert cluster.committed_end == 0
+    learn_all(cluster)
+    catch_up(cluster, cluster.brokers[2])
+    catch_up(cluster, cluster.brokers[2])
+    assert cluster.committed_end == 3
+
+
+@pytest.mark.proves("H2")
+def test_a_proposal_that_was_accepted_unheard_is_counted(cluster: Cluster) -> None:
+    proposal = proposal_of_the_second(cluster)
+    cluster.decide(proposal)
+    cluster.decisions[0] = cluster.decisions[0]._replace(answer=None)
+    cluster.hear(cluster.decisions.pop())
+    produce(cluster)
+    assert len(cluster.proposals) == 1
+    assert cluster.committed_end == 0
+
+
+@pytest.mark.proves("H5")
+def test_a_broker_that_lost_its_power_is_not_taken_for_what_it_had_before() -> None:
+    """Its old fetch arrives after its restart, and a new one before it has everything again."""
+    cluster = Cluster(Random(3), brokers=3, replicas=3, min_isr=2)
+    learn_all(cluster)
+    first, second, third = cluster.brokers.values()
+    produce(cluster, 10)
+    for broker in (second, third, second, third):
+        catch_up(cluster, broker)
+    cluster.fetch(third)
+    old = cluster.fetches.pop()
+    while third.log.end_offset == old.offset:
+        cluster.lose_power(third)
+        cluster.start(third)
+        cluster.controller.unfence(3)
+    learn_all(cluster)
+    cluster.serve(old)
+    cluster.check()
+    assert not cluster.proposals
+    cluster.answers.clear()
+    catch_up(cluster, third)
+    cluster.serve(old)
+    answer_all(cluster)
+    assert first.leader is not None
+    catch_up(cluster, second)
+    for _ in range(8):
+        catch_up(cluster, third)
+        answer_all(cluster)
+    assert set(cluster.state.isr) == {1, 2, 3}
