@@ -164,10 +164,10 @@ def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp
     moldau("topic", "create", topic, "-p", "2")
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("a=1\nb=\nplain")
-    two.write_text("c=3\n")
+    two.write_text("c=3=4\n")
     moldau("produce", topic, str(one), str(two), "-K", "=", "-H", "app=cli", "-p", "1", "--null")
     lines = [json.loads(line) for line in moldau("consume", topic, "-p", "1", "--until", "end", "--json").splitlines()]
-    assert [(each["key"], each["value"]) for each in lines] == [("a", "1"), ("b", None), (None, "plain"), ("c", "3")]
+    assert [(each["key"], each["value"]) for each in lines] == [("a", "1"), ("b", None), (None, "plain"), ("c", "3=4")]
     assert lines[0]["headers"] == [{"name": "app", "value": "cli"}]
     assert [each["offset"] for each in lines] == [0, 1, 2, 3]
     assert "there is no 2" in moldau("produce", topic, "-p", "2", text="x\n", code=2)
