@@ -65,8 +65,8 @@ class Quorum:
 
     @property
     def may_stand(self) -> bool:
-        """A voter may; and one that is being removed, until that is committed: if it was the leader that removed itself,
-        nobody else may have a log that is complete enough. It does not count its own vote."""
+        """A voter may; and one that is being removed, until that is committed: if it led, and removed itself, nobody else
+        may have a log that is complete enough. It does not count its own vote."""
         if self.is_voter:
             return True
         previous = self.history.previous

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from moldau.machines.raft.describe import NEVER_MS
 from moldau.machines.raft.effects import AppendVoters, Ticket
 from moldau.machines.raft.events import AddVoterRequested, RemoveVoterRequested, UpdateVoterRequested
 from moldau.machines.raft.leader import Leader, PendingChange
@@ -128,7 +129,9 @@ class VoterChanges:
 
     def _has_caught_up(self, newcomer: Voter, now_ms: float) -> bool:
         progress = self._lead().progress.get(newcomer.key)
-        return progress is not None and progress.last_caught_up_ms > now_ms - self._quorum.settings.fetch_timeout_ms
+        if progress is None or progress.last_caught_up_ms == NEVER_MS:
+            return False
+        return progress.last_caught_up_ms > now_ms - self._quorum.settings.fetch_timeout_ms
 
     @property
     def _pending(self) -> PendingChange | None:
