@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
-from moldau.model.ids import TopicId
+from moldau.model.ids import TopicId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
 from moldau.testing.simulation import Simulation
@@ -234,7 +234,7 @@ def replica_probe(disks: Disks, partition: PartitionImage = PARTITION) -> tuple[
 
 
 def leader(high_watermark: int, end_offset: int, isr: tuple[int, ...] = (1, 2, 3)) -> Replica:
-    return Replica("t-0", 0, True, high_watermark, end_offset, isr)
+    return Replica(TopicPartition(TOPIC, 0), 0, True, high_watermark, end_offset, isr)
 
 
 def test_a_high_watermark_that_a_member_of_the_isr_has_not_reached_is_found() -> None:
@@ -272,13 +272,13 @@ def test_a_member_of_the_isr_that_cuts_committed_records_is_found() -> None:
     probe, _ = replica_probe(disks)
     for host in disks.hosts:
         disks.write(host, batch(0), batch(1))
-    follower = Replica("t-0", 0, False, 1, 2)
+    follower = Replica(TopicPartition(TOPIC, 0), 0, False, 1, 2)
     probe.look("node-2", [follower], has_written=True)
     probe.look("node-1", [leader(0, 2)], has_written=True)
     probe.look("node-1", [leader(2, 2)], has_written=False)
     disks.cut("node-2", len(batch(0)))
     with pytest.raises(Violation, match="node-2 ends at 1"):
-        probe.look("node-2", [replace(follower, end_offset=1)], has_written=True)
+        probe.look("node-2", [follower._replace(end_offset=1)], has_written=True)
 
 
 def test_a_replica_that_joins_the_isr_too_early_is_found() -> None:

@@ -1,14 +1,14 @@
 """The one place that looks into a running node: what the probes want to know of it, and nothing that changes it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from moldau.machines.metadata.image import MetadataImage
+from moldau.model.ids import TopicPartition
 from moldau.node.node import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(NamedTuple):
     """The raft machine of a node."""
 
     epoch: int
@@ -16,11 +16,10 @@ class Quorum:
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A partition as one node holds it. `isr` is what a leader counts by, committed or proposed."""
+class Replica(NamedTuple):
+    """A partition as one node holds it. `isr` is what its leader believes to be committed."""
 
-    folder: str
+    name: TopicPartition
     leader_epoch: int
     is_leader: bool
     high_watermark: int
@@ -36,18 +35,21 @@ def image_of(node: Node) -> MetadataImage | None:
 
 def quorum_of(node: Node) -> Quorum | None:
     """None before it takes part."""
-    metadata = node._metadata
-    return Quorum(metadata.epoch, metadata.is_active, metadata.high_watermark)
+    quorum = node._metadata._quorum
+    if quorum is None:
+        return None
+    machine = quorum.machine
+    return Quorum(machine.epoch, machine.is_leader, machine.high_watermark)
 
 
 def replicas_of(node: Node) -> Iterator[Replica]:
     for partition in node.broker.partitions.all():
-        if partition.is_open:
-            yield Replica(
-                str(partition.name),
-                partition.leader_epoch,
-                partition.is_leader,
-                partition.high_watermark,
-                partition.log.end_offset,
-                partition.leading.machine.isr if partition.leading is not None else (),
-            )
+        leading = partition.leading
+        yield Replica(
+            partition.name,
+            partition.leader_epoch,
+            partition.is_leader,
+            partition.high_watermark,
+            partition.log.end_offset,
+            leading.machine.isr if leading is not None else (),
+        )

@@ -26,6 +26,8 @@ class LogOnDisk:
         self._segment = ""  # the last one read
         self._position = 0  # after the last batch read
         self._last_position = 0  # of that batch
+        self._inode: Inode | None = None  # of that segment
+        self._names = -1  # how many files there were
 
     @property
     def end_offset(self) -> int:
@@ -37,10 +39,11 @@ class LogOnDisk:
 
     def refresh(self) -> bool:
         """Read what is new; says whether anything read before is gone or replaced."""
-        segments = self._segments()
-        names = sorted(segments)
-        if self._is_unchanged(segments, names):
+        folder = self._disk.node(self._path)
+        if not isinstance(folder, Folder) or self._is_unchanged(folder):
             return False
+        segments = _segments(folder)
+        names = sorted(segments)
         is_replaced = bool(self.batches) and not self._still_stands(segments)
         if is_replaced or not self.batches:
             self.rereads += is_replaced
@@ -49,23 +52,20 @@ class LogOnDisk:
         for name in names:
             if name >= self._segment:
                 self._read(name, segments[name].content)
+        self._inode, self._names = segments.get(self._segment), len(folder.entries)
         self._drop_removed(names)
         return is_replaced
 
-    def _segments(self) -> dict[str, Inode]:
-        folder = self._disk.node(self._path)
-        if not isinstance(folder, Folder):
-            return {}
-        return {
-            name: node for name, node in folder.entries.items() if name.endswith(".log") and isinstance(node, Inode)
-        }
-
-    def _is_unchanged(self, segments: dict[str, Inode], names: list[str]) -> bool:
-        """A cheap look: the last segment is the one read last, has the same length and the same last batch."""
-        if not names or names[-1] != self._segment:
-            return not names and not self.batches
-        content = segments[names[-1]].content
-        return len(content) == self._position and self._still_stands(segments)
+    def _is_unchanged(self, folder: Folder) -> bool:
+        """A cheap look: the same files, the last of them with the same length and the same last batch."""
+        inode = folder.entries.get(self._segment)
+        return (
+            inode is self._inode
+            and isinstance(inode, Inode)
+            and len(folder.entries) == self._names
+            and len(inode.content) == self._position
+            and (self._position == 0 or _batch_at(inode.content, self._last_position) == self.batches[-1])
+        )
 
     def _still_stands(self, segments: dict[str, Inode]) -> bool:
         inode = segments.get(self._segment)
@@ -87,6 +87,10 @@ class LogOnDisk:
     def _drop_removed(self, names: list[str]) -> None:
         if names and self.batches and (first := _base_offset(names[0])) > self.batches[0].base_offset:
             self.batches = [batch for batch in self.batches if batch.base_offset >= first]
+
+
+def _segments(folder: Folder) -> dict[str, Inode]:
+    return {name: node for name, node in folder.entries.items() if name.endswith(".log") and isinstance(node, Inode)}
 
 
 def _base_offset(segment: str) -> int:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from moldau.model.ids import TopicPartition
 from moldau.testing.simulation import Host
 from moldau.testing.workload import Violation
 from moldau.testing.world.committed import CommittedLog
@@ -21,13 +22,12 @@ class ReplicaProbe:
         self._names = {seat.node_id: seat.host for seat in roster.seats}
         self._committed: dict[str, CommittedLog] = {}
         self._logs: dict[tuple[str, str], LogOnDisk] = {}
-        self._last: dict[tuple[str, str], Replica] = {}
+        self._last: dict[str, dict[TopicPartition, Replica]] = {name: {} for name in hosts}
         self._boots = {name: host.disk.boots for name, host in hosts.items()}
         self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch then
 
     def begin(self, host: str) -> None:
-        for where in [where for where in self._last if where[0] == host]:
-            del self._last[where]
+        self._last[host].clear()
         for (name, _), log in self._logs.items():
             if name == host:
                 self._refresh(host, log, "")
@@ -43,18 +43,19 @@ class ReplicaProbe:
         return host in self._doubtful
 
     def look(self, host: str, replicas: Iterable[Replica], *, has_written: bool) -> None:
+        last = self._last[host]
         for replica in replicas:
-            where = (host, replica.folder)
-            before = self._last.get(where)
+            before = last.get(replica.name)
             if before == replica and not has_written:
                 continue
-            self._last[where] = replica
-            if self._log(host, replica.folder).refresh():
+            last[replica.name] = replica
+            folder = str(replica.name)
+            if self._log(host, folder).refresh():
                 self._tally["truncations"] += 1
-                self._of(replica.folder).forget(host)
-                self._check_member(host, replica.folder)
+                self._of(folder).forget(host)
+                self._check_member(host, folder)
             if replica.is_leader:
-                self._lead(host, before, replica)
+                self._lead(host, folder, before, replica)
 
     def take(self, changed: Sequence[Changed]) -> None:
         """The ISR is another one: all of it must have what is committed."""
@@ -76,20 +77,21 @@ class ReplicaProbe:
                 )
 
     def describe(self) -> Iterator[str]:
-        for (host, folder), replica in sorted(self._last.items()):
-            yield f"{host} {folder}: {replica}"
+        for host, replicas in self._last.items():
+            for replica in replicas.values():
+                yield f"{host}: {replica}"
 
-    def _lead(self, host: str, before: Replica | None, now: Replica) -> None:
+    def _lead(self, host: str, folder: str, before: Replica | None, now: Replica) -> None:
         is_same = before is not None and before.is_leader and before.leader_epoch == now.leader_epoch
         if is_same and before is not None and now.high_watermark < before.high_watermark:
             seen = f"{before.high_watermark} became {now.high_watermark}"
-            raise Violation(f"{now.folder}: the high watermark of the leader {host} went back: {seen}")
+            raise Violation(f"{folder}: the high watermark of the leader {host} went back: {seen}")
         if not is_same or before is None or now.high_watermark == before.high_watermark:
             return
         if len(now.isr) < self._roster.min_isr:
-            raise Violation(f"{now.folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
-        self._of(now.folder).advance(host, self._log(host, now.folder), now.high_watermark)
-        self._check_isr(now.folder)
+            raise Violation(f"{folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
+        self._of(folder).advance(host, self._log(host, folder), now.high_watermark)
+        self._check_isr(folder)
 
     def _check_isr(self, folder: str) -> None:
         partition = self._images.partition(folder)

@@ -16,6 +16,8 @@ from moldau.records.record import iterate_batches, iterate_records
 from moldau.testing.workload import RETRY_S, Ledger, Violation, client
 
 WHISPERS: Final = "whispers"
+BURST_MAX: Final = 8  # batches at the same time: a leader that dies has taken some that nobody else has
+RECORDS_MAX: Final = 3
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Heard:
 
 
 class Whisperer:
-    """Sends single numbers, waits only for the leader, and forgets them."""
+    """Sends numbers, waits only for the leader, and forgets them."""
 
     def __init__(
         self, ports: Ports, bootstrap: list[Address], heard: Heard, ledger: Ledger, chance: random.Random
@@ -49,13 +51,14 @@ class Whisperer:
     async def run(self) -> None:
         async with self._client:
             while not self.should_stop:
-                await self._send()
+                count = self._chance.choice((1, 1, BURST_MAX))
+                await asyncio.gather(*(self._send() for _ in range(count)))
                 await asyncio.sleep(self._chance.uniform(0.0, 0.5))
 
     async def _send(self) -> None:
-        self._heard.sent += 1
-        value = b"%d" % self._heard.sent
-        batch = bytes(build_batch([(self._ports.clock.wall_ms(), None, value, ())]))
+        first, self._heard.sent = self._heard.sent, self._heard.sent + self._chance.randint(1, RECORDS_MAX)
+        now_ms = self._ports.clock.wall_ms()
+        batch = bytes(build_batch([(now_ms, None, b"%d" % value, ()) for value in range(first, self._heard.sent)]))
         try:
             await self._client.produce(WHISPERS, 0, batch, acks=1)
             self._heard.answered += 1
