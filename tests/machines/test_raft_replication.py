@@ -148,6 +148,10 @@ def test_a_voter_with_another_disk_does_not_count() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=key(2, disk=1)), do.AdvanceHighWatermark)
 
 
+def test_a_replica_that_does_not_say_which_disk_it_has_is_no_voter() -> None:
+    assert not every(elected().fetch(2, 7, 3, replica=ReplicaKey(NodeId(2))), do.AdvanceHighWatermark)
+
+
 def test_a_reader_that_does_not_name_its_epoch_is_served_and_not_counted() -> None:
     effects = elected().fetch(2, 7, 3, epoch=-1)
     assert every(effects, do.ServeFetch)

@@ -164,7 +164,7 @@ class Elections:
         return ErrorCode.FENCED_LEADER_EPOCH if event.epoch < self._quorum.epoch else ErrorCode.NONE
 
     def _is_for_me(self, asked: ReplicaKey | None) -> bool:
-        return asked is None or self._quorum.me.is_replica(asked)
+        return asked is None or asked.names(self._quorum.me.key)
 
     def _is_worth_a_vote(self, event: VoteRequested) -> bool:
         quorum = self._quorum
@@ -216,7 +216,7 @@ class Elections:
     def _end(self, event: EndQuorumRequested, now_ms: float) -> None:
         quorum = self._quorum
         if event.epoch > quorum.epoch or isinstance(quorum.role, Follower | Unattached):
-            rank = next((at for at, key in enumerate(event.successors) if quorum.me.is_replica(key)), None)
+            rank = next((at for at, key in enumerate(event.successors) if key.names(quorum.me.key)), None)
             wait_ms = None if rank is None else rank * (FIRST_ROUND_MS + quorum.brief_wait_ms())
             quorum.become_unattached(event.epoch, now_ms, wait_ms)
             quorum.leader_id = event.leader_id

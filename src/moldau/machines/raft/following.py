@@ -17,7 +17,7 @@ from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.roles import Follower, Unattached
 from moldau.machines.raft.settings import FIRST_ROUND_MS
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET
+from moldau.model.ids import NO_NODE, NO_OFFSET
 
 
 class CommittedRecordsLost(Exception):
@@ -34,7 +34,6 @@ class Following:
         self._expires_ms = inf  # of a fetch to nobody in particular: no role watches over it
         self._next_ms = 0.0
         self._download: SendFetchSnapshot | None = None
-        self._download_epoch = NO_EPOCH
         self._is_appending = False
         self._leader_watermark = NO_OFFSET
         self._next_update_ms = 0.0

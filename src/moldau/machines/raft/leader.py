@@ -113,6 +113,6 @@ class Leader:
         return progress.end_offset if progress is not None else NO_OFFSET
 
     def _last_heard_ms(self, voter: Voter) -> float:
-        """A voter that has not fetched yet is given the time since the election, or since it became a voter."""
+        """A voter that has not fetched yet is given time since the election."""
         progress = self.progress.get(voter.key)
         return max(self.since_ms, progress.last_heard_ms if progress is not None else NEVER_MS)

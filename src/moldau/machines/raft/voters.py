@@ -22,6 +22,10 @@ class ReplicaKey:
     node_id: NodeId
     directory_id: bytes = NO_DIRECTORY
 
+    def names(self, replica: "ReplicaKey") -> bool:
+        """Whether this replica is meant. A key without a directory id means the node, with any disk."""
+        return self.node_id == replica.node_id and self.directory_id in (NO_DIRECTORY, replica.directory_id)
+
     def __str__(self) -> str:
         return f"{self.node_id}" if self.directory_id == NO_DIRECTORY else f"{self.node_id}/{self.directory_id.hex()}"
 
@@ -41,10 +45,8 @@ class Voter:
         return ReplicaKey(self.node_id, self.directory_id)
 
     def is_replica(self, key: ReplicaKey) -> bool:
-        """Whether this replica is the voter. A replica that does not say which disk it has is believed."""
-        return self.node_id == key.node_id and (
-            NO_DIRECTORY in (self.directory_id, key.directory_id) or self.directory_id == key.directory_id
-        )
+        """Whether this replica is the voter, and not the same node with another disk."""
+        return self.key.names(key)
 
 
 @dataclass(frozen=True, slots=True)
