@@ -250,6 +250,7 @@ def test_a_leader_that_hears_of_a_later_epoch_leads_no_more() -> None:
         )
     )
     assert only(effects, do.FailPendingAppends).leadership.leader_id == NO_NODE
+    assert [type(each) for each in effects[:2]] == [do.FailPendingAppends, do.PersistQuorumState]
     assert only(effects, do.FailWaitingFetches).error is ErrorCode.FENCED_LEADER_EPOCH
     assert not only(effects, do.AnswerVote).is_granted
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 2)

@@ -65,8 +65,8 @@ class Quorum:
 
     @property
     def may_stand(self) -> bool:
-        """A voter may; and one that is being removed, until that is committed: if it led, and removed itself, nobody else
-        may have a log that is complete enough. It does not count its own vote."""
+        """A voter may; and one that is being removed, until that is committed: if it led, and removed itself, nobody
+        else may have a log that is complete enough. It does not count its own vote."""
         if self.is_voter:
             return True
         previous = self.history.previous
@@ -164,7 +164,8 @@ class Quorum:
         if not isinstance(self.role, Leader):
             return
         pending, self.role = self.role.pending, Unattached(inf)
-        self.effects += [FailPendingAppends(self.leadership), FailWaitingFetches(error, self.leadership)]
+        self.effects.insert(0, FailPendingAppends(self.leadership))
+        self.effects.append(FailWaitingFetches(error, self.leadership))
         if pending is not None:
             message = "This node stopped to lead before the change was committed."
             self.answer_change(pending.ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -192,11 +193,12 @@ class Quorum:
             self._enter(self.log.last_epoch)
 
     def take_effects(self) -> list[Effect]:
-        """All that this step wants, the vote before everything else: nothing may leave that relies on it."""
+        """All that this step wants. The vote comes before everything that relies on it; only the end of our own writing
+        must not wait until that is on disk."""
         effects, self.effects = self.effects, []
         state = ElectionState(self.epoch, self.leader_id, self.voted)
         if state != self._persisted:
-            effects.insert(0, PersistQuorumState(state))
+            effects.insert(bool(effects) and isinstance(effects[0], FailPendingAppends), PersistQuorumState(state))
             self._persisted = state
         if self.high_watermark > self._announced_watermark:
             effects.append(AdvanceHighWatermark(self.high_watermark))
