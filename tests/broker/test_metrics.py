@@ -72,10 +72,13 @@ def test_a_node_alone_leads_everything_and_controls_itself() -> None:
         names = ("leadercount", "underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
         assert [found[f"kafka_server_replicamanager_{name}"] for name in names] == [3, 0, 0, 3]
         assert found["kafka_server_replicamanager_offlinereplicacount"] == 0
-        names = ("activecontrollercount", "offlinepartitionscount", "preferredreplicaimbalancecount")
-        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in names] == [1, 0, 0]
-        names = ("globaltopiccount", "globalpartitioncount", "activebrokercount", "fencedbrokercount")
-        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in names] == [1, 3, 1, 0]
+        control = ("activecontrollercount", "offlinepartitionscount", "preferredreplicaimbalancecount")
+        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in control] == [1, 0, 0]
+        assert found['kafka_server_raft_metrics_current_state{state="leader"}'] == 1
+        assert found["kafka_server_raft_metrics_number_of_voters"] == 1
+        assert found["kafka_server_raft_metrics_high_watermark"] == found["kafka_server_raft_metrics_log_end_offset"]
+        known = ("globaltopiccount", "globalpartitioncount", "activebrokercount", "fencedbrokercount")
+        assert [found[f"kafka_controller_kafkacontroller_{name}"] for name in known] == [1, 3, 1, 0]
 
     on_broker(script)
 

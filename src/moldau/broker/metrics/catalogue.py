@@ -140,6 +140,18 @@ ACTIVE_CONTROLLERS: Final = _gauge(
 )
 TOPICS: Final = _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics in the cluster.")
 ALL_PARTITIONS: Final = _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions in the cluster.")
+RAFT_STATE: Final = _gauge(
+    "kafka_server_raft_metrics_current_state", "1 for what this node is in the quorum: leader, follower …", "state"
+)
+RAFT_LEADER: Final = _gauge(
+    "kafka_server_raft_metrics_current_leader", "Who leads the quorum, as this node knows it; -1: nobody it knows."
+)
+RAFT_EPOCH: Final = _gauge("kafka_server_raft_metrics_current_epoch", "The quorum's epoch.")
+RAFT_HIGH_WATERMARK: Final = _gauge(
+    "kafka_server_raft_metrics_high_watermark", "Up to where the metadata log is committed."
+)
+RAFT_END: Final = _gauge("kafka_server_raft_metrics_log_end_offset", "Where this node's metadata log ends.")
+RAFT_VOTERS: Final = _gauge("kafka_server_raft_metrics_number_of_voters", "Voters of the quorum.")
 FETCH_SESSIONS: Final = _gauge(
     "kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions that are remembered."
 )

@@ -10,6 +10,7 @@ from moldau.broker.metrics.text import plain
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
+    from moldau.broker.drivers.metadata import MetadataDriver
 
 CONTROLLER = "controller"
 
@@ -41,6 +42,7 @@ def cluster_lines(broker: "Broker") -> Iterator[str]:
     for metric in _OF_CONTROLLERS:
         yield from plain(metric, [((), everywhere[metric.name])] if is_controller else [])
     yield from _replication(broker)
+    yield from _raft(broker.metadata)
     yield from plain(catalogue.ACTIVE_CONTROLLERS, [((), int(broker.metadata.is_active))])
     yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
 
@@ -95,3 +97,17 @@ def _follower_lag(broker: "Broker") -> int:
         for follower in leading.machine.followers.values()
     )
     return max(lags, default=0)
+
+
+def _raft(metadata: "MetadataDriver") -> Iterator[str]:
+    machine = metadata.quorum.machine
+    yield from plain(catalogue.RAFT_STATE, [((machine.role.value,), 1)])
+    numbers = (
+        (catalogue.RAFT_LEADER, metadata.leader_id),
+        (catalogue.RAFT_EPOCH, metadata.epoch),
+        (catalogue.RAFT_HIGH_WATERMARK, metadata.high_watermark),
+        (catalogue.RAFT_END, metadata.end_offset),
+        (catalogue.RAFT_VOTERS, len(machine.voters)),
+    )
+    for metric, number in numbers:
+        yield from plain(metric, [((), number)])
