@@ -122,9 +122,9 @@ class Scene:
         return outcome
 
 
-def replayed(log: Sequence[Record]) -> MetadataMachine:
+def replayed(log: Sequence[Record], settings: MetadataSettings | None = None) -> MetadataMachine:
     """A machine made anew from the log alone."""
-    machine = MetadataMachine(MetadataSettings(), Rules())
+    machine = MetadataMachine(settings or MetadataSettings(), Rules())
     for offset, record in enumerate(log):
         machine.apply(record, offset)
     return machine

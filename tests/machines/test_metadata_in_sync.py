@@ -68,10 +68,12 @@ def test_an_isr_shrinks_and_grows_and_the_leader_hears_how_it_is_now(scene: Scen
     assert (partition(scene).isr, partition(scene).eligible_leader_replicas) == ((1, 2, 3), ())
 
 
-def test_the_same_again_is_answered_and_writes_nothing(scene: Scene) -> None:
+def test_whoever_proposes_what_is_the_case_knows_that_nothing_older_comes_after_it(scene: Scene) -> None:
+    late = proposal(scene, [1, 2])
     outcome = propose(scene, proposal(scene, [1, 2, 3]))
     assert (outcome.error, outcome.partition) == (ErrorCode.NONE, partition(scene))
-    assert partition(scene).partition_epoch == 0
+    assert (partition(scene).isr, partition(scene).partition_epoch) == ((1, 2, 3), 1)
+    assert propose(scene, late).error == ErrorCode.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.proves("H5")

@@ -7,7 +7,7 @@ from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.brokers import check_broker_epoch
 from moldau.machines.metadata.builder import changed_partition
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
-from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING, Election, PartitionDraft
+from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING, Election, PartitionDraft, new_epoch
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
@@ -73,11 +73,11 @@ def _alter(
     proposed = {replica for replica, _ in proposal.isr}
     draft.isr = tuple(each for each in draft.replicas if each in proposed)
     draft.recovery = proposal.leader_recovery_state
-    record = draft.record(Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN)
-    partition = topic.partitions[proposal.index]
-    if record is not None:
-        records.append(record)
-        partition = changed_partition(partition, record)
+    election = Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
+    # Who proposes what is the case wants to be sure that nothing it proposed before is still to come.
+    record = draft.record(election) or new_epoch(topic, proposal.index)
+    records.append(record)
+    partition = changed_partition(topic.partitions[proposal.index], record)
     if partition.leader != broker_id:  # the proposal completed a reassignment that takes the leadership away
         words = "The change completed a reassignment, and another replica leads now."
         return IsrAnswered(topic.topic_id, proposal.index, None, ErrorCode.NEW_LEADER_ELECTED, words)

@@ -9,7 +9,7 @@ from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.configs import config_record
 from moldau.machines.metadata.elections import Change, changes_of_leaderless
 from moldau.machines.metadata.image import Resource, ResourceType, TopicImage
-from moldau.machines.metadata.partition_draft import PartitionDraft
+from moldau.machines.metadata.partition_draft import PartitionDraft, new_epoch
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.metadata.view import MIN_ISR, UNCLEAN, ClusterView
@@ -74,4 +74,4 @@ def _renewed(view: ClusterView, later: ClusterView) -> Iterator[Change]:
 def _new_epochs(topic: TopicImage) -> Iterator[Change]:
     for index, partition in enumerate(topic.partitions):
         if len(partition.replicas) > 1:
-            yield messages.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))
+            yield new_epoch(topic, index)

@@ -64,15 +64,17 @@ class PartitionDraft:
         if not self._view.image.has_elr:
             # The last member stays: it alone is known to have everything.
             self.isr = self.isr or tuple(each for each in old.isr if each in self.replicas)
-            self._eligible = () if self.isr else self._eligible
+            self._eligible = () if self.isr else self._of_use(old.eligible_leader_replicas)
             return
-        if len(self.isr) >= min(self._view.min_isr(self._topic.name), len(self.replicas)):
-            self._eligible = ()
-            return
-        had_all = (*old.isr, *old.eligible_leader_replicas)
-        self._eligible = tuple(
-            each for each in self.replicas if each in had_all and each not in self.isr and each != self.lost
-        )
+        self._eligible = () if self._is_isr_enough() else self._of_use((*old.isr, *old.eligible_leader_replicas))
+
+    def _is_isr_enough(self) -> bool:
+        """Whether it acknowledges writes, which others lack from then on."""
+        return len(self.isr) >= min(self._view.min_isr(self._topic.name), len(self.replicas))
+
+    def _of_use(self, had_all: tuple[int, ...]) -> tuple[int, ...]:
+        """Those who had everything, and have it still."""
+        return tuple(each for each in self.replicas if each in had_all and each not in self.isr and each != self.lost)
 
     # Election
 
@@ -82,7 +84,8 @@ class PartitionDraft:
             self.leader = leader
             if leader not in self.isr:
                 self.isr = tuple(each for each in self.replicas if each in self.isr or each == leader)
-                self._eligible = tuple(each for each in self._eligible if each != leader)
+                others = tuple(each for each in self._eligible if each != leader)
+                self._eligible = () if self._is_isr_enough() else others
             return
         self.leader = self._unclean_leader(election)
         if self.leader != NO_NODE:  # what it has is the truth from now on
@@ -116,8 +119,10 @@ class PartitionDraft:
     def _remember_leader(self) -> None:
         if self.isr:
             self._last_known = ()
-        elif self._old.has_leader:
+        elif self._old.leader in self.replicas:
             self._last_known = (self._old.leader,)
+        elif not any(each in self.replicas for each in self._last_known):
+            self._last_known = self.replicas[:1]  # nobody is better, and somebody must be waited for
 
     # The record
 
@@ -149,6 +154,12 @@ class PartitionDraft:
             old[each] if each in old else default_directory(brokers[each]) if each in brokers else bytes(16)
             for each in self.replicas
         ]
+
+
+def new_epoch(topic: TopicImage, index: int) -> messages.PartitionChangeRecord:
+    """Everything as it is, in a new partition epoch: what was proposed in the old one comes too late."""
+    isr = list(topic.partitions[index].isr)
+    return messages.PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=isr)
 
 
 def _news(new: tuple[int, ...], old: tuple[int, ...]) -> list[int] | None:

@@ -94,7 +94,8 @@ def _move(
 
 def _check_staying(view: ClusterView, topic: TopicImage, partition: PartitionImage, draft: PartitionDraft) -> None:
     """Who alone is in sync is not let go: a plan that is called off must not cost what was written meanwhile."""
-    if partition.isr and not draft.isr and not view.allows_unclean(topic.name):
+    best = partition.isr or partition.eligible_leader_replicas or partition.last_known_elr
+    if not any(each in draft.replicas for each in best) and not view.allows_unclean(topic.name):
         raise InvalidReplicaAssignment(
             f"Unable to revert partition assignment for {topic.name} because it would require an unclean leader "
             "election."
