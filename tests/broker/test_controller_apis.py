@@ -1,5 +1,6 @@
 """What brokers ask of the active controller, and what people ask it about brokers and replicas."""
 
+import asyncio
 from typing import Any
 
 from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
@@ -80,8 +81,6 @@ def test_a_broker_that_does_not_belong_here_is_refused() -> None:
 
 def test_a_silent_broker_is_fenced_and_the_node_itself_is_not() -> None:
     async def script(scene: Scene) -> None:
-        import asyncio
-
         await join(scene, await scene.connect(CONTROLLER))
         await asyncio.sleep(20)
         brokers = scene.node.broker.metadata.image.brokers
@@ -105,9 +104,15 @@ def test_producer_ids_come_in_blocks() -> None:
 def isr(scene: Scene, members: list[tuple[int, int]], **fields: Any) -> m.AlterPartitionRequest:
     image = scene.node.broker.metadata.image
     states = [m.AlterPartitionRequest.BrokerState(broker_id=each, broker_epoch=epoch) for each, epoch in members]
-    partition = m.AlterPartitionRequest.PartitionData(
-        **{"new_isr_with_epochs": states, "new_isr": [each for each, _ in members], **fields}
-    )
+    known = image.partition("t", 0)
+    assert known is not None
+    said: dict[str, Any] = {
+        "new_isr_with_epochs": states,
+        "new_isr": [each for each, _ in members],
+        "leader_epoch": known.leader_epoch,
+        "partition_epoch": known.partition_epoch,
+    }
+    partition = m.AlterPartitionRequest.PartitionData(**{**said, **fields})
     return m.AlterPartitionRequest(
         broker_id=1,
         broker_epoch=image.brokers[1].epoch,
