@@ -139,6 +139,14 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "UpdateFeatures": lambda: m.UpdateFeaturesRequest(
         feature_updates=[m.UpdateFeaturesRequest.FeatureUpdateKey(feature="metadata.version", max_version_level=1)]
     ),
+    "Vote": lambda: m.VoteRequest(),
+    "BeginQuorumEpoch": lambda: m.BeginQuorumEpochRequest(),
+    "EndQuorumEpoch": lambda: m.EndQuorumEpochRequest(),
+    "DescribeQuorum": lambda: m.DescribeQuorumRequest(),
+    "FetchSnapshot": lambda: m.FetchSnapshotRequest(),
+    "AddRaftVoter": lambda: m.AddRaftVoterRequest(voter_id=2),
+    "RemoveRaftVoter": lambda: m.RemoveRaftVoterRequest(voter_id=1),
+    "UpdateRaftVoter": lambda: m.UpdateRaftVoterRequest(voter_id=1),
     "AllocateProducerIds": lambda: m.AllocateProducerIdsRequest(broker_id=1),
     "DescribeTopicPartitions": lambda: m.DescribeTopicPartitionsRequest(
         topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name="t")]

@@ -19,7 +19,13 @@ def random_id(random: Random) -> bytes:
 
 
 def identify(
-    folder: DataFolder, node_id: int, random: Random, cluster_id: str | None = None, *, may_format: bool = True
+    folder: DataFolder,
+    node_id: int,
+    random: Random,
+    cluster_id: str | None = None,
+    *,
+    may_format: bool = True,
+    directory_id: bytes | None = None,
 ) -> FolderIdentity:
     """The identity in the folder; a new folder is formatted if it may be, one of another node is refused."""
     known = folder.identity()
@@ -28,10 +34,10 @@ def identify(
             raise InvalidConfig(
                 f"{folder.path} is not formatted, and only a node that is a cluster by itself may do that alone: give "
                 f"all nodes the same cluster id, with moldau storage format --data {folder.path} --node-id {node_id} "
-                "--cluster-id ID."
+                "--cluster-id ID, and controllers --initial-controllers or --no-initial-controllers besides."
             )
-        directory_id = DirectoryId(random_id(random))
-        known = FolderIdentity(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory_id)
+        directory = DirectoryId(directory_id or random_id(random))
+        known = FolderIdentity(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory)
         folder.format(known)
     if known.node_id != node_id:
         raise InvalidConfig(

@@ -45,26 +45,36 @@ def fixed_voters(voters: Mapping[NodeId, Address], listener: str = CONTROLLER_LI
     return VoterSet.of(Voter(node_id, endpoints=((listener, address),)) for node_id, address in voters.items())
 
 
-def election_state(
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What this node knows of elections; `is_to_join` if it was made for a quorum that exists already."""
+
+    state: ElectionState
+    is_to_join: bool = False
+
+
+def remembered(
     disk: Disk, metadata_log: MetadataLog, membership: Membership, voter_sets: Sequence[VotersAt]
-) -> ElectionState:
-    """What this node remembers of elections. It must not have forgotten a vote that others may count on."""
+) -> Remembered:
+    """What is in the `quorum-state` file. A vote that others may count on must not be forgotten."""
     try:
-        kept = read_quorum_state(disk, metadata_log.folder) or QuorumState()
+        kept = read_quorum_state(disk, metadata_log.folder)
     except BrokenQuorumState as error:
         voters = voter_sets[-1].voters.ids if voter_sets else ()
         if not membership.is_lone or any(each != membership.me.node_id for each in voters):
             raise
         log.warning("what this node voted is lost, and as the only voter it can do without: %s", error)
-        kept = QuorumState()
+        kept = None
+    is_to_join = kept == QuorumState() and metadata_log.end_offset == 0
+    kept = kept or QuorumState()
     if metadata_log.last_epoch > kept.leader_epoch:
-        return ElectionState(metadata_log.last_epoch)
+        return Remembered(ElectionState(metadata_log.last_epoch))
     voted = ReplicaKey(NodeId(kept.voted_id), kept.voted_directory_id) if kept.voted_id != NO_NODE else None
-    return ElectionState(kept.leader_epoch, NodeId(kept.leader_id), voted)
+    return Remembered(ElectionState(kept.leader_epoch, NodeId(kept.leader_id), voted), is_to_join)
 
 
 def first_voters(
-    metadata_log: MetadataLog, membership: Membership, voter_sets: Sequence[VotersAt]
+    metadata_log: MetadataLog, membership: Membership, voter_sets: Sequence[VotersAt], *, is_to_join: bool
 ) -> tuple[Sequence[VotersAt], VoterSet | None]:
     """The voter sets and the fixed voters to start with; a node that is alone in a new folder is its first voter."""
     me = membership.me
@@ -77,6 +87,11 @@ def first_voters(
                 f"{me.key}: it is no voter, and no setting says where the others are."
             )
         return voter_sets, None
+    if is_to_join:
+        raise InvalidConfig(
+            f"{metadata_log.folder} was formatted with --no-initial-controllers: this controller joins a quorum that "
+            "exists, and controller.quorum.bootstrap.servers has to say where."
+        )
     if metadata_log.end_offset > 0:  # a fixed quorum of one, which Kafka kept
         return (), VoterSet.of([Voter(me.node_id, NO_DIRECTORY, me.endpoints)])
     return (VotersAt(BOOTSTRAP_OFFSET, VoterSet.of([me])),), None

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
-from moldau.broker.drivers.membership import Membership, election_state, first_voters
+from moldau.broker.drivers.membership import Membership, first_voters, remembered
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.quorum import Quorum
 from moldau.broker.drivers.quorum_peers import QuorumPeers
@@ -103,8 +103,8 @@ class MetadataDriver:
             self._membership = replace(self._membership, me=replace(self._membership.me, endpoints=endpoints))
         self._log.open()
         written = await self._log.voter_sets()
-        state = election_state(self._disk, self._log, self._membership, written)
-        voter_sets, static_voters = first_voters(self._log, self._membership, written)
+        known = remembered(self._disk, self._log, self._membership, written)
+        voter_sets, static_voters = first_voters(self._log, self._membership, written, is_to_join=known.is_to_join)
         await self._log.synced(self._log.end_offset)
         machine = RaftMachine(
             self._membership.me,
@@ -124,7 +124,7 @@ class MetadataDriver:
             static_voters=static_voters,
             failed=self._fail,
         )
-        self._quorum.start(state, voter_sets)
+        self._quorum.start(known.state, voter_sets)
         if machine.is_voter and len(machine.voters) == 1:
             await self._until(lambda: self.is_active)
             await self._driver.read(lambda machine: machine.image)

@@ -40,6 +40,16 @@ RETRY_S: Final = 0.1  # a checkpoint beside the log found no room; there may be 
 Told = Callable[[int], None]
 
 
+def make_metadata_folder(disk: Disk, data_folder: str) -> None:
+    """Make the folder of the log, if it is not there; it lasts when this returns."""
+    folder = f"{data_folder}/{FOLDER}"
+    if not disk.exists(folder):
+        disk.make_folder(folder)
+        metadata = f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}"
+        replace_file(disk, f"{folder}/{PARTITION_METADATA}", metadata.encode())
+        disk.sync_folder(data_folder)
+
+
 class MetadataLog:
     """The log of the metadata machine. `open`, then it can be read and followed; it is appended to in an epoch."""
 
@@ -83,13 +93,8 @@ class MetadataLog:
 
     def open(self) -> None:
         """Bring the log back from disk. What is above the newest snapshot may not be synced yet."""
-        is_new = not self._disk.exists(self.folder)
-        self._disk.make_folder(self.folder)
+        make_metadata_folder(self._disk, self._data_folder)
         self.snapshots.open()
-        if is_new:
-            metadata = f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}"
-            replace_file(self._disk, f"{self.folder}/{PARTITION_METADATA}", metadata.encode())
-            self._disk.sync_folder(self._data_folder)
         newest = self.snapshots.newest.offset if self.snapshots.newest else 0
         self._log = Log.open(
             self._disk,

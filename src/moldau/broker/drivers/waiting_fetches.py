@@ -13,6 +13,7 @@ class Served:
     """The answer to a fetch, with what the log held at that moment."""
 
     records: bytes
+    start_offset: int
     high_watermark: int
     leadership: Leadership
 
@@ -52,7 +53,7 @@ class WaitingFetches:
         if each is not None and not each.answer.done():
             high_watermark, leadership = self._facts()
             records = self._log.read(each.wanted.offset, each.max_bytes)
-            each.answer.set_result(Served(records, high_watermark, leadership))
+            each.answer.set_result(Served(records, self._log.start_offset, high_watermark, leadership))
 
     def forget(self, ticket: Ticket) -> None:
         """Whoever asked has gone."""

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
+from moldau.broker.handlers import fetch_metadata
 from moldau.broker.leader_hints import FETCH_FROM, LeaderHints
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiting import FetchWait
@@ -25,6 +26,7 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 
 READ_COMMITTED: Final = 1
 TOPIC_IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
 FOLLOWERS_FROM: Final = 11  # from here on consumers know that they may be sent to a follower, and may ask one
 PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead, so a short slice is there as a whole or not
 WAIT_MS_MAX: Final = 300_000
@@ -57,6 +59,8 @@ class _Reading:
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
+    if context.is_from_controllers:
+        return await fetch_metadata.handle(request, context)
     if serving.replica_of(request) >= 0:
         return await serving.handle(request, context)
     sessions = context.broker.fetch_sessions
@@ -215,6 +219,19 @@ def _response(fetching: Fetching, reading: _Reading, context: RequestContext) ->
     return FetchResponse(session_id=fetching.session_id, responses=responses, node_endpoints=endpoints)
 
 
-def refuse(request: FetchRequest, error: KafkaError, version: int) -> FetchResponse:  # noqa: ARG001
-    """The whole fetch failed: its session is unknown, or out of step."""
-    return FetchResponse(error_code=int(error.code or ErrorCode.UNKNOWN_SERVER_ERROR), responses=[])
+def refuse(request: FetchRequest, error: KafkaError, version: int) -> FetchResponse:
+    """The whole fetch failed: its session is unknown, or out of step, or whoever asks may not."""
+    code = int(error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
+    if version >= SESSIONS_FROM:
+        return FetchResponse(error_code=code, responses=[])
+    topics = [
+        TopicAnswer(
+            topic=topic.topic,
+            partitions=[
+                PartitionAnswer(partition_index=each.partition, error_code=code, high_watermark=NO_OFFSET, records=b"")
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(responses=topics)

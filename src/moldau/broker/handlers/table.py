@@ -4,11 +4,13 @@ from types import ModuleType
 from typing import Final
 
 from moldau.broker.handlers import (
+    add_raft_voter,
     allocate_producer_ids,
     alter_configs,
     alter_partition,
     alter_partition_reassignments,
     api_versions,
+    begin_quorum_epoch,
     broker_heartbeat,
     broker_registration,
     consumer_group_describe,
@@ -23,10 +25,13 @@ from moldau.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_quorum,
     describe_topic_partitions,
     elect_leaders,
+    end_quorum_epoch,
     envelope,
     fetch,
+    fetch_snapshot,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -42,29 +47,40 @@ from moldau.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    remove_raft_voter,
     sync_group,
     unregister_broker,
     update_features,
+    update_raft_voter,
+    vote,
 )
 from moldau.broker.router import Api, Refuse, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
+    AddRaftVoterResponse,
     AllocateProducerIdsResponse,
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     ApiVersionsResponse,
+    BeginQuorumEpochResponse,
     BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
     ControllerRegistrationResponse,
     DescribeClusterResponse,
     DescribeLogDirsResponse,
+    DescribeQuorumResponse,
+    EndQuorumEpochResponse,
     EnvelopeResponse,
+    FetchSnapshotResponse,
     HeartbeatResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
     ListPartitionReassignmentsResponse,
     OffsetDeleteResponse,
+    RemoveRaftVoterResponse,
     SyncGroupResponse,
     UnregisterBrokerResponse,
+    UpdateRaftVoterResponse,
+    VoteResponse,
 )
 
 # librdkafka 2.8 sends gzip and lz4 uncompressed to a broker that does not claim Produce 0, so it is claimed.
@@ -168,9 +184,24 @@ def served_apis() -> list[Api]:
         ),
         _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]
+    apis += _quorum_apis()
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
         if api.name == "ApiVersions":
             api.unserved = api_versions.unserved
     return apis
+
+
+def _quorum_apis() -> list[Api]:
+    """What the members of the metadata quorum ask of each other, and what is asked about them."""
+    return [
+        _internal(52, "Vote", 0, 2, vote, with_error_code(VoteResponse)),
+        _internal(53, "BeginQuorumEpoch", 0, 1, begin_quorum_epoch, with_error_code(BeginQuorumEpochResponse)),
+        _internal(54, "EndQuorumEpoch", 0, 1, end_quorum_epoch, with_error_code(EndQuorumEpochResponse)),
+        _decided(55, "DescribeQuorum", 0, 2, describe_quorum, with_error_code(DescribeQuorumResponse)),
+        _internal(59, "FetchSnapshot", 0, 1, fetch_snapshot, with_error_code(FetchSnapshotResponse)),
+        _decided(80, "AddRaftVoter", 0, 1, add_raft_voter, with_error_code(AddRaftVoterResponse)),
+        _decided(81, "RemoveRaftVoter", 0, 0, remove_raft_voter, with_error_code(RemoveRaftVoterResponse)),
+        _internal(82, "UpdateRaftVoter", 0, 0, update_raft_voter, with_error_code(UpdateRaftVoterResponse)),
+    ]

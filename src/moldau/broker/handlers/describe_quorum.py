@@ -1,0 +1,77 @@
+"""DescribeQuorum: who leads the metadata quorum, who votes and observes, and how far each of them is."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
+from moldau.broker.quorum_asked import only_partition
+from moldau.machines.raft import NEVER_MS, QuorumDescription, ReplicaDescription, VoterSet
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_TIMESTAMP
+from moldau.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
+
+Replica = DescribeQuorumResponse.ReplicaState
+
+
+async def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+    """Only the leader knows how far the others are."""
+    context.authorize(Operation.DESCRIBE, CLUSTER)
+    only_partition(request.topics)
+    machine = context.broker.metadata.quorum.machine
+    clock = context.broker.clock
+    now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
+    if not machine.is_leader:
+        return _response(
+            DescribeQuorumResponse.PartitionData(
+                partition_index=PARTITION,
+                error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+                leader_id=machine.leadership.leader_id,
+                leader_epoch=machine.epoch,
+            )
+        )
+
+    def on_wall(then_ms: float) -> int:
+        return NO_TIMESTAMP if then_ms == NEVER_MS else wall_ms - round(now_ms - then_ms)
+
+    return _response(_described(machine.describe(now_ms), on_wall), machine.voters)
+
+
+def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> Any:
+    def replicas(described: Iterable[ReplicaDescription]) -> list[Any]:
+        return [
+            Replica(
+                replica_id=each.key.node_id,
+                replica_directory_id=each.key.directory_id,
+                log_end_offset=each.end_offset,
+                last_fetch_timestamp=on_wall(each.last_fetch_ms),
+                last_caught_up_timestamp=on_wall(each.last_caught_up_ms),
+            )
+            for each in described
+        ]
+
+    return DescribeQuorumResponse.PartitionData(
+        partition_index=PARTITION,
+        leader_id=quorum.leadership.leader_id,
+        leader_epoch=quorum.leadership.epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=replicas(quorum.voters),
+        observers=replicas(quorum.observers),
+    )
+
+
+def _response(partition: Any, voters: VoterSet | None = None) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[DescribeQuorumResponse.TopicData(topic_name=TOPIC, partitions=[partition])],
+        nodes=[
+            DescribeQuorumResponse.Node(
+                node_id=each.node_id,
+                listeners=[
+                    DescribeQuorumResponse.Listener(name=name, host=address.host, port=address.port)
+                    for name, address in each.endpoints
+                ],
+            )
+            for each in voters or ()
+        ],
+    )

@@ -1,0 +1,97 @@
+"""Fetch on the controllers' listener: nodes that keep the metadata log fetch it from its leader."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from moldau.broker.context import RequestContext
+from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC, TOPIC_ID
+from moldau.broker.drivers.waiting_fetches import Served
+from moldau.broker.quorum_asked import check_member, where_leader_is
+from moldau.machines.raft import AnswerFetch, FetchRequested, OffsetAndEpoch, ReplicaKey, Ticket
+from moldau.model.errors import ErrorCode, InvalidRequest
+from moldau.model.ids import NO_NODE, NO_OFFSET, NodeId
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+TOPIC_IDS_FROM: Final = 13
+REPLICA_STATE_FROM: Final = 15
+WAIT_MS_MAX: Final = 10_000
+
+PartitionAnswer = FetchResponse.PartitionData
+
+
+async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Waits for records, and for news of what is committed."""
+    check_member(request.cluster_id, context)
+    wanted = _only_partition(request.topics, context.api_version)
+    replica_id = request.replica_id
+    if context.api_version >= REPLICA_STATE_FROM:
+        replica_id = request.replica_state.replica_id if request.replica_state is not None else NO_NODE
+    replica = ReplicaKey(NodeId(replica_id), wanted.replica_directory_id) if replica_id >= 0 else None
+
+    def event(ticket: Ticket) -> FetchRequested:
+        return FetchRequested(
+            ticket=ticket,
+            replica=replica,
+            epoch=wanted.current_leader_epoch,
+            offset=wanted.fetch_offset,
+            last_epoch=wanted.last_fetched_epoch,
+            high_watermark=wanted.high_watermark,
+        )
+
+    answer = await context.broker.metadata.quorum.fetch(
+        event,
+        max_bytes=max(0, min(wanted.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)),
+        wait_ms=max(0, min(request.max_wait_ms, WAIT_MS_MAX)),
+    )
+    partition = _served(answer) if isinstance(answer, Served) else _answered(answer)
+    is_refused = partition.error_code != ErrorCode.NONE
+    topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
+    return FetchResponse(
+        responses=[topic],
+        node_endpoints=where_leader_is(FetchResponse.NodeEndpoint, answer.leadership) if is_refused else [],
+    )
+
+
+def _only_partition(topics: Sequence[Any], version: int) -> Any:
+    partitions = [each for topic in topics for each in topic.partitions]
+    names = [topic.topic_id if version >= TOPIC_IDS_FROM else topic.topic for topic in topics]
+    is_it = names in ([TOPIC_ID], [TOPIC]) and len(partitions) == 1 and partitions[0].partition == PARTITION
+    if not is_it:
+        raise InvalidRequest(f"Controllers serve {TOPIC}-{PARTITION} and nothing else.")
+    return partitions[0]
+
+
+def _served(answer: Served) -> Any:
+    return PartitionAnswer(
+        partition_index=PARTITION,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.high_watermark,
+        log_start_offset=answer.start_offset,
+        current_leader=_leader(answer),
+        aborted_transactions=None,
+        records=answer.records,
+    )
+
+
+def _answered(answer: AnswerFetch) -> Any:
+    return PartitionAnswer(
+        partition_index=PARTITION,
+        error_code=int(answer.error),
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.high_watermark,
+        log_start_offset=NO_OFFSET,
+        current_leader=_leader(answer),
+        diverging_epoch=_place(FetchResponse.EpochEndOffset, answer.diverging),
+        snapshot_id=_place(FetchResponse.SnapshotId, answer.snapshot),
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
+def _leader(answer: Served | AnswerFetch) -> Any:
+    leadership = answer.leadership
+    return FetchResponse.LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.epoch)
+
+
+def _place(kind: Any, place: OffsetAndEpoch | None) -> Any:
+    return kind(end_offset=place.offset, epoch=place.epoch) if place is not None else None

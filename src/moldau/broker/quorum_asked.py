@@ -1,0 +1,54 @@
+"""What the handlers of the quorum's requests have in common: whom they are from, what they are about, who leads."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
+from moldau.machines.raft import Endpoints, Leadership
+from moldau.model.errors import InconsistentClusterId, InvalidRequest
+from moldau.model.ids import Address
+
+logger = logging.getLogger(__name__)
+
+
+def check_member(cluster_id: str | None, context: RequestContext) -> None:
+    """Refuse whoever may not take part, and nodes of another cluster."""
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    check_cluster(cluster_id, context)
+
+
+def check_cluster(cluster_id: str | None, context: RequestContext) -> None:
+    known = context.broker.cluster_id
+    if cluster_id is not None and cluster_id != known:
+        words = f"Node {context.broker.node_id} belongs to cluster {known}, not to {cluster_id}."
+        context.note_refusal("a member of another cluster", "the quorum", words)
+        raise InconsistentClusterId(words)
+
+
+def only_partition(topics: Sequence[Any]) -> Any:
+    """The one partition that there is of the metadata log."""
+    partitions = [each for topic in topics for each in topic.partitions]
+    names = [getattr(topic, "topic_name", None) or getattr(topic, "name", None) for topic in topics]
+    if names != [TOPIC] or len(partitions) != 1 or _index(partitions[0]) != PARTITION:
+        raise InvalidRequest(f"The quorum keeps {TOPIC}-{PARTITION} and nothing else.")
+    return partitions[0]
+
+
+def _index(partition: Any) -> int:
+    index: int = partition.partition if hasattr(partition, "partition") else partition.partition_index
+    return index
+
+
+def endpoints_in(listeners: Iterable[Any]) -> Endpoints:
+    return tuple((each.name, Address(each.host, each.port)) for each in listeners)
+
+
+def where_leader_is(kind: Callable[..., Any], leadership: Leadership) -> list[Any]:
+    """The leader as a node endpoint of an answer, if it is known where it is."""
+    if not leadership.is_known or not leadership.endpoints:
+        return []
+    address = leadership.endpoints[0][1]
+    return [kind(node_id=leadership.leader_id, host=address.host, port=address.port)]
