@@ -270,8 +270,8 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class FailPendingAppends:
-    """Leadership is lost: whoever waits for a commit does not know whether it will come, and nobody may append any more.
-    The first effect of its step, so that no write slips in while the quorum state goes to disk."""
+    """Leadership is lost: whoever waits for a commit does not know whether it will come, and nobody may append any
+    more. The first effect of its step, so that no write slips in while the quorum state goes to disk."""
 
     leadership: Leadership
 
