@@ -7,7 +7,7 @@ governs moves its row here, or beside the new code.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from moldau.broker.controllers.settings import LifecycleSettings, QuorumSettings
+from moldau.broker.controllers.settings import LeadershipSettings, LifecycleSettings, QuorumSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.topic_defaults import log_defaults
@@ -394,6 +394,7 @@ class BrokerSettings(
     ReplicaSettings,
     QuorumSettings,
     LifecycleSettings,
+    LeadershipSettings,
     QuorumTimes,
     MetadataLogSettings,
     ObservationSettings,

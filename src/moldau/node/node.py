@@ -20,6 +20,7 @@ from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.listeners import parse_address
 from moldau.model.ports import Listener, Ports
+from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
 from moldau.storage.folder import DataFolder
@@ -143,6 +144,8 @@ class Node:
             broker_session_timeout_ms=settings.broker_session_timeout_ms,
             min_insync_replicas=settings.log_defaults.min_insync_replicas,
             unclean_leader_election_enable=settings.log_defaults.unclean_leader_election_enable,
+            auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
+            leader_imbalance_check_interval_ms=settings.leader_imbalance_check_interval_seconds * SECOND_MS,
         )
 
     async def _bring_up(self) -> None:

@@ -51,3 +51,20 @@ class LifecycleSettings:
         True,
         doc="Hand over what this broker leads before it stops.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeadershipSettings:
+    """How the active controller keeps leaderships where they belong."""
+
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable",
+        True,
+        doc="Move leadership back to preferred replicas.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        at_least=1,
+        doc="How often that is looked into, and whether partitions without a leader could have one.",
+    )

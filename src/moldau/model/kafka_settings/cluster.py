@@ -10,8 +10,6 @@ ROWS: Final = (
     # Replication
     row("replica.socket.receive.buffer.bytes", INT, 64 * KiB, "A follower's receive buffer."),
     row("num.replica.fetchers", INT, 1, "Fetchers per leader that is followed.", at_least=1, scope=CLUSTER),
-    row("auto.leader.rebalance.enable", BOOLEAN, True, "Move leadership back to preferred replicas."),
-    row("leader.imbalance.check.interval.seconds", LONG, 300, "How often that is looked into.", at_least=1),
     row(
         "unclean.leader.election.interval.ms",
         LONG,
