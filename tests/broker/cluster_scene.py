@@ -6,9 +6,7 @@ from typing import Any
 
 from broker_scene import FRAME_BYTES_MAX, Talker
 
-from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.image import BrokerImage, MetadataImage
-from moldau.model.errors import NotController
+from moldau.machines.metadata.image import BrokerImage
 from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
@@ -21,53 +19,17 @@ CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
 CLIENTS, CONTROLLERS = 9092, 9093
 
 
-class Observing:
-    """Stands in for the metadata driver of a node that only follows: it sees what node 1 commits."""
-
-    is_active = False
-    leader_id = 1
-    controller_address = Address("n1", CONTROLLERS)
-
-    def __init__(self, scene: "Cluster") -> None:
-        self._scene = scene
-        self.image = MetadataImage()
-        self.on_leader_changed: list[Any] = []
-        self._subscribers: list[Any] = []
-
-    def subscribe(self, subscriber: Any) -> None:
-        self._subscribers.append(subscriber)
-
-    async def start(self, endpoints: object = None) -> None:  # noqa: ARG002
-        self._scene.nodes[1].broker.metadata.subscribe(self._committed)
-
-    def _committed(self, image: MetadataImage, delta: MetadataDelta) -> None:  # noqa: ARG002
-        asyncio.get_running_loop().call_later(0.001, self._see, image)
-
-    def _see(self, image: MetadataImage) -> None:
-        delta = delta_between(self.image, image)
-        self.image = image
-        for subscriber in self._subscribers:
-            subscriber(image, delta)
-
-    async def write(self, decide: Any) -> Any:  # noqa: ARG002
-        raise NotController
-
-    async def close(self) -> None: ...
-
-
-class FollowingNode(Node):
-    scene: "Cluster"
-
-    def _make_metadata(self) -> Any:
-        return super()._make_metadata() if self._configuration.is_controller else Observing(self.scene)
+BOTH, BROKER, CONTROLLER = "broker,controller", "broker", "controller"
+ONE_CONTROLLER = (BOTH, BROKER, BROKER)
+ALL_CONTROL = (BOTH, BOTH, BOTH)
 
 
 class Cluster:
     """Nodes 1 to n, each on its host; those that run are in `nodes`."""
 
-    def __init__(self, simulation: Simulation, size: int, settings: Sequence[str]) -> None:
+    def __init__(self, simulation: Simulation, roles: Sequence[str], settings: Sequence[str]) -> None:
         self.simulation = simulation
-        self.size = size
+        self.roles = dict(enumerate(roles, 1))
         self.nodes: dict[int, Node] = {}
         self._settings = settings
 
@@ -79,16 +41,14 @@ class Cluster:
         return await self.host(node_id).start(lambda ports: self._run(node_id, ports))  # type: ignore[no-any-return]
 
     async def start_all(self) -> None:
-        await self.start(1)
-        await asyncio.gather(*(self.start(node_id) for node_id in range(2, self.size + 1)))
+        await asyncio.gather(*(self.start(node_id) for node_id in self.roles))
 
     async def _run(self, node_id: int, ports: Ports) -> Node:
         folder = DataFolder.open(ports.disk, "/data")
         if folder.identity() is None:
             folder.format(FolderIdentity(CLUSTER_ID, NodeId(node_id), DirectoryId(bytes([node_id]) * 16)))
         folder.close()
-        node = FollowingNode(load_configuration(overrides=self._overrides(node_id)), ports, on_failure=self._fail)
-        node.scene = self
+        node = Node(load_configuration(overrides=self.overrides(node_id)), ports, on_failure=self._fail)
         await node.start()
         self.nodes[node_id] = node
         return node
@@ -96,15 +56,18 @@ class Cluster:
     def _fail(self, what: str, error: BaseException) -> None:
         self.simulation.fail(what, error)
 
-    def _overrides(self, node_id: int) -> list[str]:
-        is_controller = node_id == 1
-        controller = f",CONTROLLER://n{node_id}:{CONTROLLERS}" if is_controller else ""
+    def overrides(self, node_id: int) -> list[str]:
+        """The settings of a node."""
+        roles = self.roles[node_id]
+        listeners = [f"PLAINTEXT://n{node_id}:{CLIENTS}"] if "broker" in roles else []
+        listeners += [f"CONTROLLER://n{node_id}:{CONTROLLERS}"] if "controller" in roles else []
+        voters = [f"{each}@n{each}:{CONTROLLERS}" for each, roles in self.roles.items() if "controller" in roles]
         return [
             f"node.id={node_id}",
-            f"process.roles={'broker,controller' if is_controller else 'broker'}",
-            f"listeners=PLAINTEXT://n{node_id}:{CLIENTS}{controller}",
+            f"process.roles={roles}",
+            f"listeners={','.join(listeners)}",
             "controller.listener.names=CONTROLLER",
-            f"controller.quorum.voters=1@n1:{CONTROLLERS}",
+            f"controller.quorum.voters={','.join(voters)}",
             "moldau.metrics.listener=",
             "log.dirs=/data",
             *self._settings,
@@ -128,14 +91,29 @@ class Cluster:
         await network.connect(Address(f"n{node_id}", port), talker, FRAME_BYTES_MAX)
         return talker
 
-    def broker(self, node_id: int, seen_by: int = 1) -> BrokerImage:
-        return self.nodes[seen_by].broker.image.brokers[node_id]
+    @property
+    def active(self) -> int:
+        """The active controller."""
+        (active,) = [node_id for node_id, node in self.nodes.items() if node.broker.metadata.is_active]
+        return active
 
-    def leaders(self, topic: str, seen_by: int = 1) -> list[int]:
-        return [each.leader for each in self.nodes[seen_by].broker.image.topics[topic].partitions]
+    async def until_active(self, virtual_s_max: float = 5.0) -> float:
+        """Until exactly one node is the active controller; how long it took."""
+        return await self.until(
+            lambda: sum(node.broker.metadata.is_active for node in self.nodes.values()) == 1, virtual_s_max
+        )
 
-    async def create(self, topic: str, partitions: int = 1, replicas: int = 3, *, through: int = 1) -> None:
-        talker = await self.connect(through)
+    def _witness(self, seen_by: int | None) -> Node:
+        return self.nodes[min(self.nodes) if seen_by is None else seen_by]
+
+    def broker(self, node_id: int, seen_by: int | None = None) -> BrokerImage:
+        return self._witness(seen_by).broker.image.brokers[node_id]
+
+    def leaders(self, topic: str, seen_by: int | None = None) -> list[int]:
+        return [each.leader for each in self._witness(seen_by).broker.image.topics[topic].partitions]
+
+    async def create(self, topic: str, partitions: int = 1, replicas: int = 3, *, through: int | None = None) -> None:
+        talker = await self.connect(min(self.nodes) if through is None else through)
         asked = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)
         answer = await talker.ask(7, CreateTopicsRequest(topics=[asked]))
         assert answer.topics[0].error_code == 0, answer
@@ -154,14 +132,14 @@ class Cluster:
 def on_cluster(
     script: Callable[[Cluster], Coroutine[Any, Any, None]],
     *,
-    size: int = 3,
+    roles: Sequence[str] = ONE_CONTROLLER,
     settings: Sequence[str] = (),
     seed: int = 1,
 ) -> None:
     """Run a script against a cluster of its own, on virtual time; what still runs afterwards is stopped."""
 
     async def play(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, size, settings)
+        cluster = Cluster(simulation, roles, settings)
         await cluster.start_all()
         await script(cluster)
         for node_id in sorted(cluster.nodes, reverse=True):

@@ -3,7 +3,7 @@
 The connection of a process that dies ends at that moment. So whoever's heartbeats came over a connection that ended is
 looked for at its address: refused twice, nobody is there any more, and the broker is fenced. A broker that is slow, or
 whose connection alone broke, is not refused; a machine that falls silent refuses nothing, and is left to its session.
-A controller that has just become active has had no connections, so it looks for all brokers.
+A controller that has just become active has had no connections, so it looks for all brokers until it has heard of them.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 LOOKS: Final = 2  # a single refusal may come from a process that is just starting again
 BETWEEN_LOOKS_MS: Final = 50.0
+UNHEARD_MS: Final = 500.0  # after which a new controller looks again for those that it has not heard of
 
 
 class DeathWatch:
@@ -29,7 +30,9 @@ class DeathWatch:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._was_active = False
+        self._heard: dict[tuple[int, int], None] = {}  # brokers and epochs, since this node became active
         self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
+        self._waiting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._broker.metadata.on_leader_changed.append(self._leader_changed)
@@ -37,15 +40,28 @@ class DeathWatch:
 
     def heard(self, broker_id: int, epoch: int, connection: "ServedConnection | None") -> None:
         """A heartbeat came over this connection: its end is worth a look. Nobody connects to itself."""
+        self._heard[broker_id, epoch] = None
         if connection is not None:
             connection.when_lost = lambda: self._look_for(broker_id, epoch)
 
     def _leader_changed(self) -> None:
         is_active = self._broker.metadata.is_active
         if is_active and not self._was_active:
-            for broker in self._broker.metadata.image.brokers.values():
-                self._look_for(broker.broker_id, broker.epoch)
+            self._heard.clear()
+            self._stop_waiting()
+            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_all())
         self._was_active = is_active
+
+    async def _wait_for_all(self) -> None:
+        """Look for every broker that has not been heard of; one may die before it has found its new controller."""
+        while unheard := self._unheard():
+            for broker_id, epoch in unheard:
+                self._look_for(broker_id, epoch)
+            await asyncio.sleep(UNHEARD_MS / 1000)
+
+    def _unheard(self) -> list[tuple[int, int]]:
+        keys = [(each.broker_id, each.epoch) for each in self._broker.metadata.image.brokers.values()]
+        return [key for key in keys if key not in self._heard and self._unfenced(*key) is not None]
 
     def _look_for(self, broker_id: int, epoch: int) -> None:
         key = (broker_id, epoch)
@@ -82,7 +98,12 @@ class DeathWatch:
         except KafkaError as error:
             logger.info("Broker %d was not fenced: %s", broker_id, error.message)
 
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
     async def close(self) -> None:
+        self._stop_waiting()
         tasks = list(self._looking.values())
         for task in tasks:
             task.cancel()

@@ -1,0 +1,171 @@
+"""Three nodes that are brokers and controllers: they elect one, find the next when it is gone, and lose nothing."""
+
+import asyncio
+
+import pytest
+from broker_scene import batch, produce
+from cluster_scene import ALL_CONTROL, BROKER, CONTROLLER, Cluster, on_cluster
+
+from moldau.wire import messages as m
+
+HOSTS = ("n1", "n2", "n3")
+
+
+def others(cluster: Cluster, node_id: int) -> list[int]:
+    return [each for each in cluster.nodes if each != node_id]
+
+
+@pytest.mark.proves("H6")
+def test_three_nodes_elect_a_controller_and_register_with_it() -> None:
+    async def script(cluster: Cluster) -> None:
+        assert cluster.simulation.now_s < 3.0
+        active = cluster.active
+        for node in cluster.nodes.values():
+            assert node.broker.metadata.leader_id == active
+            await node.broker.publishing.until(lambda image: len(image.controllers) == 3)
+            await node.broker.publishing.until(lambda image: [*map(image.is_active, (1, 2, 3))] == [True] * 3)
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H6")
+def test_a_topic_can_be_created_through_every_broker_whoever_is_active() -> None:
+    async def script(cluster: Cluster) -> None:
+        for through in cluster.nodes:
+            await cluster.create(f"t{through}", partitions=3, through=through)
+            assert set(cluster.leaders(f"t{through}")) == {1, 2, 3}
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H3", "H6")
+def test_when_the_active_controller_is_killed_the_next_one_fences_it_within_a_second() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        victim = cluster.active
+        cluster.kill(victim)
+        assert await cluster.until_active(1.0) < 1.0
+        assert await cluster.until(lambda: cluster.broker(victim).is_fenced, 1.0) < 0.5
+        assert set(cluster.leaders("t")) == set(cluster.nodes)
+        await cluster.create("u", replicas=2)
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H3")
+def test_a_killed_broker_that_is_not_active_is_fenced_within_a_second() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        active = cluster.active
+        victim = others(cluster, active)[0]
+        cluster.kill(victim)
+        assert await cluster.until(lambda: cluster.broker(victim, active).is_fenced, 1.0) < 0.5
+        assert cluster.active == active
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H6")
+def test_a_clean_stop_of_the_active_controller_hands_everything_over() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        victim = cluster.active
+        began_s = cluster.simulation.now_s
+        await cluster.stop(victim)
+        assert cluster.simulation.now_s - began_s < 1.0
+        assert await cluster.until_active(1.0) < 0.5
+        assert cluster.broker(victim).is_fenced
+        assert set(cluster.leaders("t")) == set(cluster.nodes)
+        await cluster.start(victim)
+        assert not cluster.broker(victim, victim).is_fenced
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H3", "H6")
+def test_when_the_machine_of_the_active_controller_goes_dark_time_outs_find_out() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        victim = cluster.active
+        cluster.cut_power(victim)
+        await cluster.until_active(6.0)
+        assert await cluster.until(lambda: cluster.broker(victim).is_fenced, 12.0) > 5.0
+        assert set(cluster.leaders("t")) == set(cluster.nodes)
+        assert all(not cluster.broker(each).is_fenced for each in cluster.nodes)
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H7")
+def test_a_minority_elects_nobody_and_comes_back_by_itself() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        lonely = cluster.active
+        network = cluster.simulation.network
+        network.partition((HOSTS[lonely - 1],), tuple(each for each in HOSTS if each != HOSTS[lonely - 1]))
+        majority = others(cluster, lonely)
+        await cluster.until(lambda: any(cluster.nodes[each].broker.metadata.is_active for each in majority), 6.0)
+        await cluster.until(lambda: not cluster.nodes[lonely].broker.metadata.is_active, 6.0)
+        await cluster.until(lambda: cluster.broker(lonely, majority[0]).is_fenced, 12.0)
+        network.heal()
+        await cluster.until(lambda: all(not cluster.broker(lonely, each).is_fenced for each in cluster.nodes), 10.0)
+        assert cluster.active in majority
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H6")
+def test_all_three_are_killed_and_come_back_with_what_was_acknowledged() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=3)
+        leader = cluster.leaders("t")[0]
+        answer = await produce(await cluster.connect(leader), "t", batch(b"a", b"b"))
+        assert answer.error_code == 0
+        for node_id in list(cluster.nodes):
+            cluster.kill(node_id)
+        await cluster.start_all()
+        await cluster.until(lambda: -1 not in cluster.leaders("t"), 5.0)
+        leader = cluster.leaders("t")[0]
+        await cluster.until(lambda: "t" in cluster.nodes[leader].broker.image.topics, 5.0)
+        answer = await produce(await cluster.connect(leader), "t", batch(b"c"))
+        assert (answer.error_code, answer.base_offset) == (0, 2)
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H6")
+def test_controllers_alone_and_brokers_alone_form_a_cluster() -> None:
+    async def script(cluster: Cluster) -> None:
+        assert cluster.active in (1, 2, 3)
+        await cluster.create("t", partitions=4, replicas=2, through=5)
+        assert set(cluster.leaders("t", 1)) == {4, 5}
+        talker = await cluster.connect(4)
+        answer = await talker.ask(12, m.MetadataRequest(topics=None))
+        assert {each.node_id for each in answer.brokers} == {4, 5}
+        assert answer.controller_id in (4, 5)
+        victim = cluster.active
+        cluster.kill(victim)
+        await cluster.until_active(1.0)
+        cluster.kill(4)  # which may have had no time to find its new controller
+        assert await cluster.until(lambda: cluster.broker(4, 5).is_fenced, 1.0) < 1.0
+        assert set(cluster.leaders("t", 5)) == {5}
+
+    on_cluster(script, roles=(CONTROLLER, CONTROLLER, CONTROLLER, BROKER, BROKER))
+
+
+def test_a_cluster_is_the_same_twice() -> None:
+    """What decides who is elected is in the seed alone."""
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t")
+        elected.append((cluster.active, cluster.simulation.now_s))
+
+    elected: list[tuple[int, float]] = []
+    for _ in range(2):
+        on_cluster(script, roles=ALL_CONTROL, seed=7)
+    assert elected[0] == elected[1]
