@@ -1,0 +1,113 @@
+"""Partitions on several nodes: who leads, what each copy holds, and clients that talk to the right one."""
+
+import asyncio
+from typing import Any
+
+from broker_scene import Talker, batch, fetch, fetch_request, produce
+from cluster_scene import Cluster
+
+from moldau.broker.partitions.partition import Partition
+from moldau.machines.metadata.image import PartitionImage
+from moldau.model.errors import ErrorCode
+from moldau.records.record import iterate_batches, iterate_records
+from moldau.wire.messages import CreateTopicsRequest, ElectLeadersRequest, FetchRequest
+
+RETRIED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+)
+
+
+def copy_of(cluster: Cluster, node_id: int, topic: str = "t", index: int = 0) -> Partition:
+    found = cluster.nodes[node_id].broker.partitions.find(topic, index)
+    assert found is not None
+    return found
+
+
+def where(cluster: Cluster, topic: str = "t", index: int = 0, seen_by: int = 1) -> PartitionImage:
+    return cluster.nodes[seen_by].broker.image.topics[topic].partitions[index]
+
+
+def leader_of(cluster: Cluster, topic: str = "t", index: int = 0) -> int:
+    return where(cluster, topic, index).leader
+
+
+def contents(partition: Partition) -> bytes:
+    log = partition.log
+    return log.read_bytes(log.start_offset, 1 << 30)
+
+
+def values(records: bytes) -> list[bytes | None]:
+    return [record.value for _, each in iterate_batches(records) for record in iterate_records(each)]
+
+
+async def create(cluster: Cluster, topic: str = "t", partitions: list[list[int]] | None = None, **configs: Any) -> None:
+    """A topic with its replicas where they are wanted, the first of each to lead."""
+    asked = CreateTopicsRequest.CreatableTopic(
+        name=topic,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in enumerate(partitions or [[2, 3, 1]])
+        ],
+        configs=[
+            CreateTopicsRequest.CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+            for key, value in configs.items()
+        ],
+    )
+    talker = await cluster.connect(1)
+    answer = await talker.ask(7, CreateTopicsRequest(topics=[asked]))
+    assert answer.topics[0].error_code == 0, answer
+    talker.connection.close()
+    await cluster.until(lambda: all(topic in node.broker.image.topics for node in cluster.nodes.values()), 1.0)
+
+
+async def send(cluster: Cluster, *told: bytes, topic: str = "t", acks: int = -1, index: int = 0) -> int:
+    """Produce one batch, wherever the leader is, as often as it takes; its base offset."""
+    while True:
+        leader = leader_of(cluster, topic, index)
+        if leader in cluster.nodes:
+            talker = await cluster.connect(leader)
+            answer = await produce(talker, topic, batch(*told), acks=acks, partition=index, timeout_ms=2000)
+            talker.connection.close()
+            if answer.error_code == 0:
+                return int(answer.base_offset)
+            assert answer.error_code in RETRIED, answer
+        await asyncio.sleep(0.02)
+
+
+async def read(talker: Talker, offset: int = 0, topic: str = "t", **options: Any) -> list[bytes | None]:
+    answer = await fetch(talker, topic, offset, 12, **options)
+    assert answer.error_code == 0, answer
+    return values(bytes(answer.records))
+
+
+async def are_same(cluster: Cluster, *node_ids: int, topic: str = "t", index: int = 0, s_max: float = 5.0) -> None:
+    """Until these copies are the same, byte for byte, and all of it is known to be committed."""
+
+    def is_so() -> bool:
+        copies = [copy_of(cluster, node_id, topic, index) for node_id in node_ids]
+        ends = {each.log.end_offset for each in copies} | {each.high_watermark for each in copies}
+        return len(ends) == 1 and len({contents(each) for each in copies}) == 1
+
+    await cluster.until(is_so, s_max)
+
+
+async def fetch_by_id(cluster: Cluster, offset: int, topic: str = "t", **options: Any) -> FetchRequest:
+    """A consumer's fetch as it is since topics have ids."""
+    request = fetch_request("", offset, **options)
+    request.topics[0].topic_id = cluster.nodes[1].broker.image.topics[topic].topic_id
+    return request
+
+
+async def elect_preferred(cluster: Cluster, topic: str = "t", index: int = 0) -> None:
+    talker = await cluster.connect(1)
+    asked = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[index])
+    answer = await talker.ask(2, ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=5000))
+    assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
+    talker.connection.close()
