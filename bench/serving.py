@@ -40,6 +40,13 @@ class Watch:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_wanted else 0)
         self._selector.modify(self._connection, events, self.served)
 
+    def also(self, connection: socket.socket, served: Served) -> None:
+        """Watch a connection of the server's own as well."""
+        self._selector.register(connection, selectors.EVENT_READ, served)
+
+    def no_longer(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from moldau.cli.bench import end_to_end, fetching, footprint, latency
+from moldau.cli.bench import cases, end_to_end, fetching, footprint, latency, replicating
 from moldau.cli.bench.bench import Bench, Load
 from moldau.cli.bench.cluster import any_cluster, own_broker
 from moldau.cli.bench.footprint import measure_footprint
@@ -15,8 +16,8 @@ from moldau.cli.bench.latency import LatencyCase
 from moldau.cli.bench.producing import ProduceCase, run_produce
 from moldau.cli.bench.reports import report
 from moldau.cli.bench.requests import Shape
-from moldau.cli.bench.session import stall_p99_ms
-from moldau.cli.bench.targets import footprint_verdicts
+from moldau.cli.bench.session import Plan, stall_p99_ms
+from moldau.cli.bench.targets import footprint_verdicts, replicated_verdicts
 from moldau.model.units import MiB
 
 BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
@@ -43,8 +44,8 @@ def test_produce_is_measured_beside_the_plain_loop(bench: Bench) -> None:
 
 def test_what_a_round_wrote_is_gone_after_it(bench: Bench) -> None:
     run_produce(bench, [ProduceCase("small", Shape(10, 100), BRIEF)], with_baselines=False)
-    assert bench.cluster.data is not None
-    assert not list(bench.cluster.data.glob("moldau-bench-*"))
+    (folder,) = bench.cluster.data
+    assert not list(folder.glob("moldau-bench-*"))
 
 
 def test_fetch_is_measured_beside_sendfile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +87,14 @@ def test_a_footprint_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found.idle_bytes > 10_000_000
     assert found.partitions_start_s > 0
     assert len(footprint_verdicts(found)) == 4
+
+
+def test_three_replicas_are_measured_beside_a_plain_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(replicating, "THREE", replace(replicating.THREE, load=BRIEF))
+    monkeypatch.setattr(replicating, "ONE", replace(replicating.ONE, load=BRIEF))
+    monkeypatch.setattr(cases, "ACKNOWLEDGE_20_MB", PACED)
+    plan = Plan(None, tmp_path, rounds=1, connections=2)
+    measured = replicating.measure_replicated(plan, lambda _: None)
+    verdicts = replicated_verdicts(measured)
+    assert [each.unit for each in verdicts] == ["x", "x", "x"]
+    assert all(each.reached.median > 0 for each in verdicts)

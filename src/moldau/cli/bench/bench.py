@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.bench import processes, servers
+from moldau.cli.bench import servers
 from moldau.cli.bench.cluster import Cluster
 from moldau.cli.bench.generator import Generator, Job
 from moldau.cli.bench.pumping import Pump
@@ -37,12 +37,12 @@ class Bench:
     def interleave(self, subjects: Subjects) -> dict[str, list[Round]]:
         return interleave(subjects, self.rounds, self.tell)
 
-    def pump(self, server: servers.Server | None, flows: list[Flow], load: "Load") -> Round:
+    def pump(self, server: servers.Server | servers.Servers | None, flows: list[Flow], load: "Load") -> Round:
         """Load the server and count what it cost."""
         pump = Pump(flows, load.in_flight, load.requests_max(flows[0]), load.seconds_max)
-        before = processes.cpu_s(server.pid) if server else None
+        before = server.cpu_s() if server else None
         pumped = self.generator.run(pump)
-        spent = processes.cpu_s(server.pid) - before if server and before is not None else None
+        spent = server.cpu_s() - before if server and before is not None else None
         return Round(pumped.requests, pumped.elapsed_s, server_cpu_s=spent)
 
     def run(self, job: Job[list[float]]) -> list[float]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.bench import processes, servers, stalls
+from moldau.cli.bench import servers, stalls
 from moldau.cli.connecting import connect
 from moldau.cli.errors import Complaint
+from moldau.cli.local.layout import LocalCluster
 from moldau.client.blocking import BlockingClient
 from moldau.client.words import LATEST
 from moldau.model.ids import Address, TopicPartition
@@ -39,25 +41,40 @@ class Topic:
 class Cluster:
     """What is measured. `server` is the broker's process where it is ours."""
 
-    def __init__(self, client: BlockingClient, bootstrap_servers: str, server: servers.Server | None) -> None:
+    def __init__(
+        self,
+        client: BlockingClient,
+        bootstrap_servers: str,
+        server: servers.Server | servers.Servers | None,
+        *,
+        replicas: int = -1,
+    ) -> None:
         self._client = client
         self._token = os.urandom(3).hex()
         self._topics_made = 0
         self.bootstrap_servers = bootstrap_servers
         self.server = server
-        self.data: Path | None = None
+        self.data: list[Path] = []
+        self.replicas = replicas
 
     @property
     def client(self) -> BlockingClient:
         return self._client
 
     @contextlib.contextmanager
-    def topic(self, partitions: int, configs: Mapping[str, str] | None = None) -> Iterator[Topic]:
+    def topic(
+        self, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
+    ) -> Iterator[Topic]:
         """A fresh topic, deleted afterwards; its bytes are gone from the disk before the next round begins."""
         # All names have one length: so have all frames of a load.
         name = f"moldau-bench-{self._token}-{self._topics_made:05d}"
         self._topics_made += 1
-        self._client.create_topic(name, partitions=partitions, configs={**TOPIC_CONFIGS, **(configs or {})})
+        self._client.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=self.replicas if replicas is None else replicas,
+            configs={**TOPIC_CONFIGS, **(configs or {})},
+        )
         try:
             yield Topic(name, self._leaders(name, partitions))
         finally:
@@ -70,7 +87,7 @@ class Cluster:
         return [found[each].offset for each in wanted]
 
     def cpu_s(self) -> float | None:
-        return None if self.server is None else processes.cpu_s(self.server.pid)
+        return None if self.server is None else self.server.cpu_s()
 
     def stall_buckets(self) -> dict[float, int]:
         if self.server is None or self.server.metrics is None:
@@ -88,11 +105,12 @@ class Cluster:
         raise Complaint(f"topic {name} has no leaders after {LEADER_S_MAX:g} s")
 
     def _wait_for_removal(self, name: str) -> None:
-        if self.data is None:
-            return
         deadline = time.monotonic() + REMOVAL_S_MAX
-        while any(each.startswith(name) for each in os.listdir(self.data)) and time.monotonic() < deadline:
+        while self._is_on_disk(name) and time.monotonic() < deadline:
             time.sleep(REMOVAL_CHECK_S)
+
+    def _is_on_disk(self, name: str) -> bool:
+        return any(each.startswith(name) for folder in self.data for each in os.listdir(folder))
 
 
 @contextlib.contextmanager
@@ -118,8 +136,36 @@ def own_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Itera
         connect(server.bootstrap_servers) as client,
     ):
         cluster = Cluster(client, server.bootstrap_servers, server)
-        cluster.data = folder / "data"
+        cluster.data = [folder / "data"]
         yield cluster
+
+
+@contextlib.contextmanager
+def own_cluster(folder: Path, brokers: int, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Several brokers on this machine, and topics with a replica on each."""
+    local = LocalCluster.open(
+        folder / "cluster",
+        brokers=brokers,
+        port=_free_port_of(2 * brokers),
+        controller_port=_free_port_of(brokers),
+        settings={**BROKER_SETTINGS, **(settings or {})},
+    )
+    nodes = [servers.node(each.settings_file, folder / f"node-{each.node_id}.log") for each in local.nodes]
+    with servers.Servers(nodes) as running, connect(running.bootstrap_servers) as client:
+        cluster = Cluster(client, running.bootstrap_servers, running, replicas=brokers)
+        cluster.data = [each.folder for each in local.nodes]
+        yield cluster
+
+
+def _free_port_of(count: int) -> int:
+    """The first of so many ports in a row that are free now."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for port in range(first + 1, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                return int(first)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,26 @@ def measure_all(
 
 
 @app.command()
+def replicated(
+    folder: Folder = None,
+    rounds: Rounds = 5,
+    connections: Connections = 4,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Three brokers of our own and three replicas, beside a plain pipeline of three processes."""
+    from moldau.cli.bench.replicating import measure_replicated
+    from moldau.cli.bench.reports import progress
+    from moldau.cli.bench.targets import replicated_verdicts
+
+    with progress() as tell:
+        measured = measure_replicated(_plan(None, True, folder, rounds, connections), tell)
+    found = replicated_verdicts(measured)
+    _show(measured, found, json)
+    _judge(found, strict)
+
+
+@app.command()
 def quick(
     folder: Folder = None,
     rounds: Rounds = 5,

@@ -10,6 +10,7 @@ from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.latency import LatencyCase, latency_round
 from moldau.cli.bench.requests import Shape, probe, produce_frame
 from moldau.cli.bench.rounds import Round
+from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Flow
 from moldau.cli.errors import Complaint
 from moldau.client.words import Resource, ResourceKind
@@ -69,7 +70,7 @@ def _measure_both(bench: Bench, case: LatencyCase, batch: bytes, measured: dict[
 
 
 def _pid(bench: Bench) -> int:
-    assert bench.cluster.server is not None, "the broker is ours"
+    assert isinstance(bench.cluster.server, Server), "the broker is ours"
     return bench.cluster.server.pid
 
 

@@ -11,7 +11,7 @@ from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.producing import produce_flows
 from moldau.cli.bench.requests import Shape, fetch_frame, probe
 from moldau.cli.bench.rounds import Round, Subjects
-from moldau.cli.bench.servers import Server
+from moldau.cli.bench.servers import Server, Servers
 from moldau.cli.bench.streams import Flow
 from moldau.model.units import MiB
 
@@ -81,6 +81,6 @@ def _sendfile_server(bench: Bench, walk: Slices) -> Server:
     )
 
 
-def _round(bench: Bench, server: Server | None, flows: list[Flow], walk: Slices, load: Load) -> Round:
+def _round(bench: Bench, server: Server | Servers | None, flows: list[Flow], walk: Slices, load: Load) -> Round:
     measured = bench.pump(server, flows, load)
     return replace(measured, bytes=measured.requests * walk.slice_bytes, records=measured.requests * walk.records)

@@ -12,6 +12,7 @@ from typing import Final
 from moldau.cli.bench import processes
 from moldau.cli.bench.cluster import Cluster, own_broker
 from moldau.cli.bench.rounds import Tell
+from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Address, connected
 from moldau.cli.errors import Complaint
 from moldau.wire.framing import RequestHeader, frame_request
@@ -63,20 +64,20 @@ def measure_footprint(
 
 
 def _settled_bytes(cluster: Cluster) -> int:
-    assert cluster.server is not None, "the broker is ours"
+    assert isinstance(cluster.server, Server), "the broker is ours"
     time.sleep(SETTLE_S)
     return processes.memory_bytes(cluster.server.pid)
 
 
 def _started_in_s(cluster: Cluster) -> float:
-    assert cluster.server is not None, "the broker is ours"
+    assert isinstance(cluster.server, Server), "the broker is ours"
     return cluster.server.started_in_s
 
 
 @contextlib.contextmanager
 def _idle_connections(cluster: Cluster, count: int) -> Iterator[None]:
     """Connections that have asked once, as every client does, and then say nothing."""
-    assert cluster.server is not None, "the broker is ours"
+    assert isinstance(cluster.server, Server), "the broker is ours"
     _allow_descriptors(count + DESCRIPTORS_SPARE)
     with contextlib.ExitStack() as stack:
         for _ in range(count):

@@ -4,13 +4,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.cli.bench import processes
 from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.pacing import Pace
 from moldau.cli.bench.producing import produce_flows
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.rounds import Round, Subjects
-from moldau.cli.bench.servers import Server
+from moldau.cli.bench.servers import Server, Servers
 from moldau.cli.bench.streams import Flow
 
 NAME: Final = "acknowledge"
@@ -47,11 +46,11 @@ def _echo_round(bench: Bench, case: LatencyCase, server: Server, batch: bytes) -
     return _paced(bench, case, server, [flow] * bench.connections)
 
 
-def _paced(bench: Bench, case: LatencyCase, server: Server | None, flows: list[Flow]) -> Round:
+def _paced(bench: Bench, case: LatencyCase, server: Server | Servers | None, flows: list[Flow]) -> Round:
     frame_bytes = flows[0].frame_bytes
-    before = processes.cpu_s(server.pid) if server else 0.0
+    before = server.cpu_s() if server else 0.0
     samples_ms = bench.run(Pace(flows, case.bytes_per_s / frame_bytes, case.seconds))
-    spent = processes.cpu_s(server.pid) - before if server else None
+    spent = server.cpu_s() - before if server else None
     return Round(
         len(samples_ms), case.seconds, len(samples_ms) * frame_bytes, server_cpu_s=spent, samples_ms=samples_ms
     )

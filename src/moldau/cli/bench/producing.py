@@ -41,7 +41,7 @@ def _subjects(bench: Bench, case: ProduceCase, stack: ExitStack, with_baseline: 
     batch = case.shape.batch()
     subjects: Subjects = {case.name: lambda: produce_round(bench, case, batch)}
     if with_baseline and bench.has_baselines:
-        frame, reply_bytes = _learn(bench, case, batch)
+        frame, reply_bytes = learn(bench, case, batch)
         server = stack.enter_context(
             bench.baseline("receive_and_write", folder=bench.folder, frame_bytes=len(frame), reply_bytes=reply_bytes)
         )
@@ -50,21 +50,21 @@ def _subjects(bench: Bench, case: ProduceCase, stack: ExitStack, with_baseline: 
     return subjects
 
 
-def _learn(bench: Bench, case: ProduceCase, batch: bytes) -> tuple[bytes, int]:
+def learn(bench: Bench, case: ProduceCase, batch: bytes) -> tuple[bytes, int]:
     """A frame as the broker gets it, and the size of its answer: the baseline gets and gives the same."""
     with bench.cluster.topic(1) as topic:
         frame = produce_frame(topic.name, 0, batch, case.acks)
         return frame, probe(topic.leaders[0], frame).reply_bytes
 
 
-def produce_round(bench: Bench, case: ProduceCase, batch: bytes) -> Round:
+def produce_round(bench: Bench, case: ProduceCase, batch: bytes, *, replicas: int | None = None) -> Round:
     """One connection for each partition of a fresh topic."""
-    with bench.cluster.topic(bench.connections) as topic:
+    with bench.cluster.topic(bench.connections, replicas=replicas) as topic:
         flows = produce_flows(topic, batch, case.acks)
-        touch_pages(bench.folder, case.load.bytes_max)
+        touch_pages(bench.folder, case.load.bytes_max * max(replicas or bench.cluster.replicas, 1))
         measured = bench.pump(bench.cluster.server, flows, case.load)
         _verify(bench, topic, (measured.requests + len(flows)) * case.shape.records)
-    return _told(measured, case, len(batch))
+    return told(measured, case, len(batch))
 
 
 def produce_flows(topic: Topic, batch: bytes, acks: int = -1) -> list[Flow]:
@@ -87,9 +87,9 @@ def _verify(bench: Bench, topic: Topic, records: int) -> None:
 def _plain_round(bench: Bench, case: ProduceCase, server: Server, flow: Flow, batch_bytes: int) -> Round:
     touch_pages(bench.folder, case.load.bytes_max)
     measured = bench.pump(server, [flow] * bench.connections, case.load)
-    return _told(measured, case, batch_bytes)
+    return told(measured, case, batch_bytes)
 
 
-def _told(measured: Round, case: ProduceCase, batch_bytes: int) -> Round:
+def told(measured: Round, case: ProduceCase, batch_bytes: int) -> Round:
     requests = measured.requests
     return replace(measured, bytes=requests * batch_bytes, records=requests * case.shape.records)

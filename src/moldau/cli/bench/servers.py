@@ -12,10 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from moldau.cli.bench import processes
 from moldau.cli.errors import Complaint
 
 READY_S_MAX: Final = 60.0
@@ -42,6 +45,10 @@ class Server:
         assert self._process is not None, "the server runs"
         return self._process.pid
 
+    def cpu_s(self) -> float:
+        """CPU seconds it has spent."""
+        return processes.cpu_s(self.pid)
+
     @property
     def address(self) -> tuple[str, int]:
         host, _, port = self.bootstrap_servers.split(",")[0].rpartition(":")
@@ -59,7 +66,7 @@ class Server:
         try:
             self._take(self._read_line(announced))
         except BaseException:
-            self._stop()
+            self.stop()
             raise
         finally:
             os.close(announced)
@@ -69,7 +76,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self.stop()
 
     def _spawn(self, announce: int, lifeline: int) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
@@ -98,7 +105,7 @@ class Server:
         self.bootstrap_servers = announcement["bootstrap_servers"]
         self.metrics = announcement.get("metrics")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         if self._process is None:
             return
         os.close(self._lifeline)
@@ -122,6 +129,52 @@ def broker(folder: Path, settings: Mapping[str, str]) -> Server:
     for name, text in settings.items():
         command += ["-c", f"{name}={text}"]
     return Server("the broker", command, folder / "broker.log")
+
+
+class Servers:
+    """Several that need each other: they start together, and their cost is counted together."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = servers
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ThreadPoolExecutor(len(self._servers)) as threads:
+            starts = [threads.submit(self._stack.enter_context, server) for server in self._servers]
+        try:
+            for start in starts:
+                start.result()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ThreadPoolExecutor(len(self._servers)) as threads:
+            list(threads.map(Server.stop, self._servers))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(server.bootstrap_servers for server in self._servers)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._servers[0].address
+
+    @property
+    def metrics(self) -> str | None:
+        return self._servers[0].metrics
+
+    def cpu_s(self) -> float:
+        return sum(server.cpu_s() for server in self._servers)
+
+
+def node(settings_file: Path, log: Path) -> Server:
+    """One node of a cluster of our own."""
+    command = [sys.executable, "-m", "moldau.cli.main", "start", "--config", str(settings_file)]
+    return Server(f"the node of {settings_file}", command, log)
 
 
 def baseline(script: str, logs: Path, scripts: Path, **options: object) -> Server:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.cli.bench import cases, compaction, fetching, latency
+from moldau.cli.bench import cases, compaction, fetching, latency, replicating
 from moldau.cli.bench.footprint import Footprint
 from moldau.cli.bench.producing import ProduceCase
 from moldau.cli.bench.rounds import Round
@@ -80,6 +80,44 @@ def _of_plain(case: ProduceCase, limit: float, size: str) -> Target:
     )
 
 
+def _cpu_per_byte(measured: Measured, name: str) -> list[float]:
+    return [each.cpu_us * each.requests / each.bytes for each in measured[name]]
+
+
+def replicated_verdicts(measured: Measured) -> list[Verdict]:
+    """Of a cluster with three replicas."""
+    return _judged(REPLICATED, measured)
+
+
+REPLICATED: Final = (
+    Target(
+        "produce of 64 KiB batches to 3 replicas, of a plain receive-write-and-forward pipeline",
+        0.6,
+        True,
+        "x",
+        (replicating.THREE.name, replicating.THREE.plain_name),
+        _throughput(replicating.THREE.name, replicating.THREE.plain_name),
+    ),
+    Target(
+        "CPU for a byte on 3 replicas, of one on 1",
+        3.5,
+        False,
+        "x",
+        (replicating.THREE.name, replicating.ONE.name),
+        lambda measured: ratios(
+            _cpu_per_byte(measured, replicating.THREE.name), _cpu_per_byte(measured, replicating.ONE.name)
+        ),
+    ),
+    Target(
+        "p99 of an ack of 3 replicas at 20 MB/s, of an echo of the same size",
+        5.0,
+        False,
+        "x",
+        (latency.NAME, latency.ECHO_NAME),
+        _p99(latency.NAME, latency.ECHO_NAME),
+    ),
+)
+
 TARGETS: Final = (
     _of_plain(cases.PRODUCE_64K, 0.7, "64 KiB"),
     _of_plain(cases.PRODUCE_16K, 0.35, "16 KiB"),
@@ -138,9 +176,13 @@ TARGETS: Final = (
 
 def verdicts(measured: Measured) -> list[Verdict]:
     """Of the targets whose figures were measured here."""
+    return _judged(TARGETS, measured)
+
+
+def _judged(targets: Sequence[Target], measured: Measured) -> list[Verdict]:
     return [
         Verdict(each.text, each.limit, each.is_least, each.unit, each.figure(measured))
-        for each in TARGETS
+        for each in targets
         if all(measured.get(name) and _is_complete(measured[name]) for name in each.needs)
     ]
 
