@@ -16,7 +16,7 @@ from moldau.machines.metadata import (
     ResourceType,
 )
 from moldau.machines.metadata.brokers import WorkMoved
-from moldau.machines.metadata.leaders import ElectionType, LeadersChecked
+from moldau.machines.metadata.leaders import ELECTIONS_PER_CHECK_MAX, ElectionType, LeadersChecked
 from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
 from moldau.model.errors import ErrorCode, InvalidRequest, PolicyViolation
 
@@ -70,14 +70,24 @@ def test_leaderships_go_back_to_preferred_replicas_by_the_clock() -> None:
     assert not scene.machine.decide_timed_out(LeadersChecked(), 0.0).records
 
 
-def test_leaderships_stay_where_they_are_if_that_is_wanted_or_tolerable() -> None:
-    for settings in (
-        MetadataSettings(auto_leader_rebalance_enable=False),
-        MetadataSettings(leader_imbalance_per_broker_percentage=100),
-    ):
-        scene = disturbed(settings)
-        assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
-        assert leaders(scene) == [2, 2, 3, 2, 2, 3]
+def test_leaderships_stay_where_they_are_if_that_is_wanted() -> None:
+    scene = disturbed(MetadataSettings(auto_leader_rebalance_enable=False))
+    assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
+    assert leaders(scene) == [2, 2, 3, 2, 2, 3]
+
+
+def test_very_many_leaderships_go_back_in_slices() -> None:
+    scene = Scene(brokers=2)
+    count = ELECTIONS_PER_CHECK_MAX + 1
+    scene.create_one(NewTopic("t", assignments=[(index, [1, 2]) for index in range(count)]))
+    fence(scene, 1)
+    scene.time_out(WorkMoved(1), 0.0)
+    unfence(scene, 1)
+    back_in_sync(scene)
+    assert scene.time_out(LeadersChecked(), 0.0) == [SetTimer(LeadersChecked(), 0)]
+    assert leaders(scene).count(1) == ELECTIONS_PER_CHECK_MAX
+    assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
+    assert set(leaders(scene)) == {1}
 
 
 def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:

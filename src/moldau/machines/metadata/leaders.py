@@ -1,6 +1,5 @@
 """Leaderships go back to preferred replicas: by the clock, or because somebody asks (ElectLeaders)."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -56,7 +55,7 @@ def check_timer(view: ClusterView) -> SetTimer:
 
 
 def decide_leaders_checked(view: ClusterView) -> Decision[Record, None]:
-    """What can be led is led; where a broker lost too many of the leaderships meant for it, it gets them back."""
+    """What can be led is led, and by whom it should be."""
     changes = changes_of_leaderless(view, at_most=ELECTIONS_PER_CHECK_MAX)
     if len(changes) < ELECTIONS_PER_CHECK_MAX and view.settings.auto_leader_rebalance_enable:
         changes.extend(_balancing(view, ELECTIONS_PER_CHECK_MAX - len(changes)))
@@ -65,21 +64,18 @@ def decide_leaders_checked(view: ClusterView) -> Decision[Record, None]:
 
 
 def _balancing(view: ClusterView, at_most: int) -> Iterator[Change]:
-    """Elections for the brokers that lead too few of the partitions that prefer them."""
-    preferring: Counter[int] = Counter()
-    elsewhere: dict[int, list[PartitionKey]] = {}
+    """Elections for partitions whose preferred replica could lead and does not."""
     for key, partition in _partitions(view):
-        preferring[partition.replicas[0]] += 1
-        if partition.leader != partition.replicas[0] and partition.has_leader:
-            elsewhere.setdefault(partition.replicas[0], []).append(key)
-    allowed = view.settings.leader_imbalance_per_broker_percentage / 100
-    for broker_id, keys in sorted(elsewhere.items()):
-        if view.image.is_active(broker_id) and len(keys) > allowed * preferring[broker_id]:
-            for key in keys:
-                change = _preferred(view, key)
-                if change is not None and at_most > 0:
-                    at_most -= 1
-                    yield change
+        if at_most > 0 and partition.has_leader and _is_displaced(view, partition):
+            change = _preferred(view, key)
+            if change is not None:
+                at_most -= 1
+                yield change
+
+
+def _is_displaced(view: ClusterView, partition: PartitionImage) -> bool:
+    preferred = partition.replicas[0]
+    return partition.leader != preferred and preferred in partition.isr and view.image.is_active(preferred)
 
 
 def _partitions(view: ClusterView) -> Iterator[tuple[PartitionKey, PartitionImage]]:

@@ -127,9 +127,11 @@ class PartitionDraft:
     # The record
 
     def _difference(self) -> messages.PartitionChangeRecord | None:
+        if self._is_unchanged():
+            return None
         old = self._old
         has_shed = any(each not in self.replicas for each in old.replicas)  # who is gone is fenced off by the epoch
-        record = messages.PartitionChangeRecord(
+        return messages.PartitionChangeRecord(
             partition_id=self._index,
             topic_id=self._topic.topic_id,
             isr=_news(self.isr, old.isr),
@@ -142,10 +144,15 @@ class PartitionDraft:
             eligible_leader_replicas=_news(self._eligible, old.eligible_leader_replicas),
             last_known_elr=_news(self._last_known, old.last_known_elr),
         )
-        unchanged = messages.PartitionChangeRecord(
-            partition_id=self._index, topic_id=self._topic.topic_id, leader=NO_LEADER_CHANGE
+
+    def _is_unchanged(self) -> bool:
+        old = self._old
+        return (
+            (self.leader, self.isr, self._eligible) == (old.leader, old.isr, old.eligible_leader_replicas)
+            and (self.replicas, self.adding, self.removing)
+            == (old.replicas, old.adding_replicas, old.removing_replicas)
+            and (self.recovery, self._last_known) == (old.leader_recovery_state, old.last_known_elr)
         )
-        return None if record == unchanged else record
 
     def _directories(self) -> list[bytes]:
         old = dict(zip(self._old.replicas, self._old.directories, strict=False))

@@ -6,7 +6,7 @@ from typing import Final
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RESOURCES_PER_REQUEST_MAX: Final = 5_000  # altered or deleted at once: everybody waits while that is decided
 RECORDS_PER_DECISION_MAX: Final = 20_000
-PARTITIONS_PER_SLICE_MAX: Final = 2_000  # that change at once when a broker leaves or returns; the rest follows
+PARTITIONS_PER_SLICE_MAX: Final = 1_000  # that change at once when a broker leaves or returns; the rest follows
 CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, and a batch fits into a segment
 
 
@@ -22,4 +22,3 @@ class MetadataSettings:
     broker_session_timeout_ms: float = 9_000
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: float = 300_000
-    leader_imbalance_per_broker_percentage: int = 10
