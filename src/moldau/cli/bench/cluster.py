@@ -17,6 +17,7 @@ from moldau.cli.errors import Complaint
 from moldau.cli.local.layout import LocalCluster
 from moldau.client.blocking import BlockingClient
 from moldau.client.words import LATEST
+from moldau.model.errors import UnknownTopicOrPartition
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.units import GiB
 
@@ -97,10 +98,12 @@ class Cluster:
     def _leaders(self, name: str, partitions: int) -> tuple[Address, ...]:
         deadline = time.monotonic() + LEADER_S_MAX
         while time.monotonic() < deadline:
-            view = self._client.describe_topic(name)
-            brokers = {each.node_id: Address(each.host, each.port) for each in self._client.describe_cluster().brokers}
-            if len(view.partitions) == partitions and all(each.leader in brokers for each in view.partitions):
-                return tuple(brokers[each.leader] for each in view.partitions)
+            with contextlib.suppress(UnknownTopicOrPartition):  # not every broker has heard of it yet
+                view = self._client.describe_topic(name)
+                nodes = self._client.describe_cluster().brokers
+                brokers = {each.node_id: Address(each.host, each.port) for each in nodes}
+                if len(view.partitions) == partitions and all(each.leader in brokers for each in view.partitions):
+                    return tuple(brokers[each.leader] for each in view.partitions)
             time.sleep(REMOVAL_CHECK_S)
         raise Complaint(f"topic {name} has no leaders after {LEADER_S_MAX:g} s")
 
