@@ -73,8 +73,11 @@ class Elections:
             quorum.become_unattached(quorum.epoch, now_ms)
 
     def answered(self, event: VoteAnswered, now_ms: float) -> None:
-        self._quorum.learn(event.leadership, now_ms, is_own_word=False)
-        self._count(event.request, event.is_granted and event.error is ErrorCode.NONE, now_ms)
+        is_granted = event.is_granted and event.error is ErrorCode.NONE
+        # Whoever would vote for us doubts the leader that it names: two that doubt must not talk each other out of it.
+        if not is_granted or event.leadership.epoch > self._quorum.epoch:
+            self._quorum.learn(event.leadership, now_ms, is_own_word=False)
+        self._count(event.request, is_granted, now_ms)
 
     def failed(self, request: SendVote, now_ms: float) -> None:
         self._count(request, False, now_ms)
