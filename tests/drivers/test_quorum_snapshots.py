@@ -1,0 +1,159 @@
+"""Controllers that lag behind: a snapshot from the leader takes the place of a log that is no longer there."""
+
+import errno
+from contextlib import suppress
+
+import pytest
+from quorum_scene import Quorum, on_quorum
+
+from moldau.broker.drivers.metadata_snapshots import SnapshotId
+from moldau.model.errors import ErrorCode
+from moldau.testing.disk_faults import Crashed, When
+from moldau.wire import messages as m
+
+OFTEN = ["metadata.log.max.record.bytes.between.snapshots=600"]
+
+
+async def fill(quorum: Quorum, first: int, count: int) -> None:
+    for value in range(first, first + count):
+        await quorum.write(value)
+
+
+async def leave_behind(quorum: Quorum, first: int = 0) -> int:
+    """Let a follower die and the others write so much that they drop what it needs next; who it is."""
+    leader = await quorum.leader()
+    behind = next(each for each in quorum.nodes if each != leader)
+    await fill(quorum, first, 3)
+    await quorum.seen_by_all(first + 2)
+    end_offset = quorum.metadata(behind).end_offset
+    quorum.kill(behind)
+    await fill(quorum, first + 3, 40)
+    log = quorum.metadata(leader)._log
+    assert log.start_offset > end_offset
+    return behind
+
+
+@pytest.mark.proves("H1")
+@pytest.mark.parametrize("seed", range(3))
+def test_who_was_away_for_long_is_brought_back_by_a_snapshot(seed: int) -> None:
+    async def script(quorum: Quorum) -> None:
+        behind = await leave_behind(quorum)
+        old = quorum.names(behind, ".checkpoint")
+        await quorum.start(behind)
+        await quorum.seen_by_all(42)
+        assert quorum.names(behind, ".checkpoint") != old
+        assert not quorum.names(behind, ".part")
+        image, leaders = quorum.metadata(behind).image, quorum.metadata(quorum.leaders[0]).image
+        assert (image.features, image.configs) == (leaders.features, leaders.configs)
+        assert quorum.metadata(behind).quorum.machine.voters.ids == (1, 2, 3)
+        await quorum.write(1000)
+        await quorum.seen_by_all(1000)
+        quorum.kill(behind)
+        await quorum.start(behind)
+        await quorum.seen_by_all(1000)
+
+    on_quorum(script, settings=OFTEN, seed=seed)
+
+
+def test_who_came_back_by_a_snapshot_can_lead() -> None:
+    async def script(quorum: Quorum) -> None:
+        behind = await leave_behind(quorum)
+        await quorum.start(behind)
+        await quorum.seen_by_all(42)
+        for _ in range(10):
+            leader = await quorum.leader()
+            if leader == behind:
+                break
+            await quorum.stop(leader)
+            await quorum.leader(unlike=leader)
+            await quorum.start(leader)
+            await quorum.seen_by_all(42)
+        assert await quorum.leader() == behind
+        await quorum.write(1000)
+        await quorum.seen_by_all(1000)
+
+    on_quorum(script, settings=OFTEN)
+
+
+def test_a_controller_that_joins_late_begins_with_a_snapshot() -> None:
+    async def script(quorum: Quorum) -> None:
+        await fill(quorum, 0, 50)
+        quorum.format(4)
+        await quorum.start(4)
+        await quorum.until(lambda: quorum.value(4) == "49")
+        assert quorum.names(4, ".checkpoint")
+        assert quorum.metadata(4).quorum.machine.voters.ids == (1, 2, 3)
+
+    on_quorum(script, settings=[*OFTEN, "controller.quorum.bootstrap.servers=n1:9093,n2:9093,n3:9093"])
+
+
+@pytest.mark.proves("H6")
+@pytest.mark.parametrize("loses_power", [False, True], ids=["crash", "power loss"])
+def test_a_crash_at_any_point_while_a_snapshot_is_taken_over_costs_nothing_but_time(loses_power: bool) -> None:
+    async def script(quorum: Quorum) -> None:
+        crashes = [await takes_over_despite_a_crash(quorum, number, loses_power) for number in range(1, 60, 6)]
+        assert sum(crashes) > 5
+
+    on_quorum(script, settings=OFTEN)
+
+
+async def takes_over_despite_a_crash(quorum: Quorum, number: int, loses_power: bool) -> bool:
+    """Whether it came to the crash at this I/O point."""
+    behind = await leave_behind(quorum, number * 1000)
+    newest = number * 1000 + 42
+    host = quorum.host(behind)
+    host.disk.crash_at(host.disk.points + number, list(When)[number % 3], loses_power=loses_power)
+    with suppress(Crashed):
+        await quorum.start(behind)
+    await quorum.until(lambda: not host.is_up or quorum.value(behind) == str(newest))
+    is_dead = not host.is_up
+    host.disk.forget_plans()
+    if is_dead:
+        quorum.nodes.pop(behind, None)
+        await quorum.start(behind)
+    await quorum.seen_by_all(newest)
+    return is_dead
+
+
+def test_a_disk_without_room_takes_a_snapshot_over_once_there_is_some() -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        behind = await leave_behind(quorum)
+        quorum.host(behind).disk.fail("pwrite", errno.ENOSPC, path=".checkpoint.part", times=5)
+        await quorum.start(behind)
+        await quorum.seen_by_all(42)
+        assert not quorum.failures
+
+    on_quorum(script, settings=OFTEN)
+
+
+def test_pieces_of_snapshots_are_served_by_the_leader_alone_and_within_bounds() -> None:
+    async def script(quorum: Quorum) -> None:
+        await fill(quorum, 0, 60)
+        leader = await quorum.leader()
+        name = quorum.names(leader, ".checkpoint")[-1]
+        snapshot = SnapshotId(int(name[:20]), int(name[21:31]))
+        whole = quorum.host(leader).disk.mount().read(f"/data/__cluster_metadata-0/{name}")
+
+        async def piece(node_id: int, offset: int, position: int, epoch: int) -> object:
+            wire = m.FetchSnapshotRequest
+            partition = wire.PartitionSnapshot(
+                partition=0,
+                current_leader_epoch=epoch,
+                snapshot_id=wire.SnapshotId(end_offset=offset, epoch=snapshot.epoch),
+                position=position,
+            )
+            topic = wire.TopicSnapshot(name="__cluster_metadata", partitions=[partition])
+            answer = await quorum.ask(node_id, wire(topics=[topic], max_bytes=100, replica_id=-1))
+            found = answer.topics[0].partitions[0]
+            return ErrorCode(found.error_code), found.size, bytes(found.unaligned_records)
+
+        epoch = quorum.metadata(leader).epoch
+        assert await piece(leader, snapshot.offset, 50, epoch) == (ErrorCode.NONE, len(whole), whole[50:150])
+        assert await piece(leader, 1, 0, epoch) == (ErrorCode.SNAPSHOT_NOT_FOUND, 0, b"")
+        assert await piece(leader, snapshot.offset, len(whole), epoch) == (ErrorCode.POSITION_OUT_OF_RANGE, 0, b"")
+        assert (await piece(leader, snapshot.offset, 0, epoch - 1))[0] is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[index]
+        other = next(each for each in quorum.nodes if each != leader)
+        assert (await piece(other, snapshot.offset, 0, epoch))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER  # type: ignore[index]
+
+    on_quorum(script, settings=OFTEN)

@@ -1,0 +1,255 @@
+"""Who may vote: controllers come and go, a wiped one is a stranger, and other clusters are kept out."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from quorum_scene import CLUSTER_ID, LOG, PORT, Quorum, directory, on_quorum
+
+from moldau.broker.drivers.quorum_state import BrokenQuorumState
+from moldau.machines.raft import RoleName
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages as m
+
+FOUR = ["controller.quorum.bootstrap.servers=n1:9093,n2:9093,n3:9093"]
+
+
+async def describe(quorum: Quorum, node_id: int) -> Any:
+    topic = m.DescribeQuorumRequest.TopicData(
+        topic_name="__cluster_metadata", partitions=[m.DescribeQuorumRequest.PartitionData(partition_index=0)]
+    )
+    answer = await quorum.ask(node_id, m.DescribeQuorumRequest(topics=[topic]))
+    return answer.topics[0].partitions[0]
+
+
+async def add(quorum: Quorum, node_id: int, life: int = 0, **fields: Any) -> Any:
+    leader = await quorum.leader()
+    listener = m.AddRaftVoterRequest.Listener(name="CONTROLLER", host=f"n{node_id}", port=PORT)
+    request = m.AddRaftVoterRequest(
+        cluster_id=CLUSTER_ID,
+        timeout_ms=10_000,
+        voter_id=node_id,
+        voter_directory_id=directory(node_id, life),
+        listeners=[listener],
+        ack_when_committed=True,
+    )
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return await quorum.ask(leader, request)
+
+
+async def remove(quorum: Quorum, node_id: int, life: int = 0) -> Any:
+    leader = await quorum.leader()
+    request = m.RemoveRaftVoterRequest(
+        cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory(node_id, life)
+    )
+    return await quorum.ask(leader, request)
+
+
+def voters_known_to(quorum: Quorum, node_id: int) -> tuple[int, ...]:
+    return quorum.metadata(node_id).quorum.machine.voters.ids
+
+
+@pytest.mark.proves("H1")
+def test_a_controller_is_added_when_it_has_caught_up_and_then_counts() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        quorum.format(4)
+        await quorum.start(4)
+        await quorum.until(lambda: quorum.value(4) == "1")
+        leader = await quorum.leader()
+        assert [each.replica_id for each in (await describe(quorum, leader)).observers] == [4]
+        answer = await add(quorum, 4)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        described = await describe(quorum, leader)
+        assert [each.replica_id for each in described.current_voters] == [1, 2, 3, 4]
+        assert not described.observers
+        await quorum.until(lambda: all(voters_known_to(quorum, each) == (1, 2, 3, 4) for each in quorum.nodes))
+        quorum.kill(*[each for each in quorum.nodes if each != 4][:1])
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+
+    on_quorum(script, settings=FOUR)
+
+
+def test_a_controller_that_is_not_there_cannot_be_added() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        answer = await add(quorum, 4, timeout_ms=1_000)
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        answer = await add(quorum, 2, life=1)
+        assert answer.error_code == ErrorCode.DUPLICATE_VOTER
+        assert "remove it first" in answer.error_message
+        await quorum.write(2)
+
+    on_quorum(script, settings=FOUR)
+
+
+def test_a_follower_is_removed_and_no_longer_counts() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        leader = await quorum.leader()
+        gone = next(each for each in quorum.nodes if each != leader)
+        assert (await remove(quorum, gone)).error_code == 0
+        await quorum.until(lambda: all(gone not in voters_known_to(quorum, each) for each in quorum.nodes))
+        assert quorum.metadata(gone).quorum.machine.role is RoleName.OBSERVER
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+        quorum.kill(gone)
+        await quorum.write(3)
+        assert (await remove(quorum, gone)).error_code == ErrorCode.VOTER_NOT_FOUND
+
+    on_quorum(script)
+
+
+def test_a_leader_that_is_removed_finishes_its_work_and_hands_over() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        old = await quorum.leader()
+        assert (await remove(quorum, old)).error_code == 0
+        new = await quorum.leader(unlike=old)
+        assert voters_known_to(quorum, new) == tuple(sorted({1, 2, 3} - {old}))
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+
+    on_quorum(script)
+
+
+@pytest.mark.proves("H1")
+def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        leader = await quorum.leader()
+        wiped = next(each for each in quorum.nodes if each != leader)
+        await quorum.stop(wiped)
+        quorum.host(wiped).disk.mount().remove_folder("/data")
+        quorum.format(wiped, life=1)
+        await quorum.start(wiped)
+        await quorum.until(lambda: quorum.value(wiped) == "1")
+        machine = quorum.metadata(wiped).quorum.machine
+        assert machine.role is RoleName.OBSERVER
+        assert not machine.is_voter
+        other = next(each for each in quorum.nodes if each not in (leader, wiped))
+        quorum.kill(other)
+        lost = asyncio.create_task(quorum.write(2, virtual_s_max=60.0))
+        await asyncio.sleep(8.0)
+        assert not lost.done(), "the stranger's copy does not count"
+        await quorum.start(other)
+        await lost
+        assert (await remove(quorum, wiped)).error_code == 0
+        assert (await add(quorum, wiped, life=1)).error_code == 0
+        assert machine.is_voter
+        quorum.kill(other)
+        await quorum.write(3)
+
+    on_quorum(script)
+
+
+# Strangers
+
+
+@pytest.mark.proves("H1")
+def test_a_node_of_another_cluster_is_kept_out_and_told_so() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        stranger = "BBECAwQFBgcICQoLDA0ODw"
+        topic = m.VoteRequest.TopicData(
+            topic_name="__cluster_metadata",
+            partitions=[m.VoteRequest.PartitionData(replica_epoch=99, replica_id=2, last_offset=999)],
+        )
+        requests: list[Any] = [
+            m.VoteRequest(cluster_id=stranger, voter_id=1, topics=[topic]),
+            m.BeginQuorumEpochRequest(cluster_id=stranger, voter_id=1),
+            m.EndQuorumEpochRequest(cluster_id=stranger),
+            m.FetchSnapshotRequest(cluster_id=stranger),
+            m.FetchRequest(cluster_id=stranger, session_epoch=-1),
+            m.AddRaftVoterRequest(cluster_id=stranger, voter_id=9),
+            m.RemoveRaftVoterRequest(cluster_id=stranger, voter_id=1),
+            m.UpdateRaftVoterRequest(cluster_id=stranger, voter_id=1),
+        ]
+        for request in requests:
+            answer = await quorum.ask(await quorum.leader(), request)
+            assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID, request
+        await quorum.write(2)
+
+    on_quorum(script)
+
+
+def test_a_controller_of_another_cluster_does_not_follow_this_one() -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True  # it says in its log that something is wrong
+        await quorum.write(1)
+        quorum.cluster_ids[4] = "BBECAwQFBgcICQoLDA0ODw"
+        quorum.format(4)
+        await quorum.start(4)
+        await asyncio.sleep(5.0)
+        assert quorum.metadata(4).leader_id == -1
+        assert quorum.value(4) is None
+        assert quorum.metadata(4).end_offset == 0
+        await quorum.write(2)
+
+    on_quorum(script, settings=FOUR)
+
+
+# What is kept
+
+
+def test_the_quorum_state_of_fixed_voters_has_kafkas_older_form() -> None:
+    async def script(quorum: Quorum) -> None:
+        leader = await quorum.leader()
+        await quorum.write(1)
+        state = json.loads(quorum.host(leader).disk.mount().read(f"{LOG}/quorum-state"))
+        assert state["data_version"] == 0
+        assert state["currentVoters"] == [{"voterId": 1}, {"voterId": 2}, {"voterId": 3}]
+        assert (state["leaderId"], state["leaderEpoch"]) == (leader, quorum.metadata(leader).epoch)
+        answer = await add(quorum, 4)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    on_quorum(script, is_static=True)
+
+
+def test_the_quorum_state_of_voters_in_the_log_has_kafkas_newer_form() -> None:
+    async def script(quorum: Quorum) -> None:
+        leader = await quorum.leader()
+        state = json.loads(quorum.host(leader).disk.mount().read(f"{LOG}/quorum-state"))
+        assert state["data_version"] == 1
+        assert state["leaderId"] == leader
+
+    on_quorum(script)
+
+
+def test_a_voter_that_cannot_know_whom_it_voted_for_does_not_start() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.leader()
+        quorum.kill(2)
+        disk = quorum.host(2).disk.mount()
+        file = disk.open(f"{LOG}/quorum-state")
+        file.truncate(5)
+        file.close()
+        with pytest.raises(BrokenQuorumState):
+            await quorum.start(2)
+        quorum.host(2).exit()
+
+    on_quorum(script)
+
+
+def test_what_the_quorum_is_asked_about_is_described_by_its_leader_alone() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        await quorum.seen_by_all(1)
+        leader = await quorum.leader()
+        for node_id in quorum.nodes:
+            described = await describe(quorum, node_id)
+            assert described.leader_id == leader
+            if node_id != leader:
+                assert described.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                continue
+            assert described.high_watermark == quorum.metadata(leader).high_watermark
+            assert [each.replica_id for each in described.current_voters] == [1, 2, 3]
+            assert all(each.replica_directory_id == directory(each.replica_id) for each in described.current_voters)
+            assert {each.log_end_offset for each in described.current_voters} == {described.high_watermark}
+            now_ms = quorum.host(leader).clock.wall_ms()
+            assert all(now_ms - 2_000 < each.last_caught_up_timestamp <= now_ms for each in described.current_voters)
+
+    on_quorum(script)
