@@ -1,5 +1,7 @@
 """How a leader is found: what voters grant, persist and say, and when they stand themselves."""
 
+from dataclasses import replace
+
 import pytest
 from raft_disk import Entry
 from raft_scene import Scene, every, key, leads, nobody, only, static_set, voter_set
@@ -96,6 +98,17 @@ def test_votes_of_an_older_epoch_do_not_count() -> None:
     assert (scene.machine.role.value, scene.machine.epoch) == ("candidate", 2)
     scene.tell(granted(vote))
     assert scene.machine.role.value == "candidate"
+
+
+def test_a_pre_vote_does_not_count_as_a_vote() -> None:
+    scene = Scene(voter_set(1, 2, 3, 4, 5))
+    scene.start()
+    asked = every(scene.wait_for_deadline(), do.SendVote)
+    scene.tell(*map(granted, asked[:2]))
+    assert scene.machine.role is RoleName.CANDIDATE
+    late = replace(asked[2], epoch=scene.machine.epoch)
+    scene.tell(granted(late), granted(replace(late, to=asked[3].to)))
+    assert scene.machine.role is RoleName.CANDIDATE
 
 
 def test_the_same_vote_twice_is_one_vote() -> None:
