@@ -85,6 +85,8 @@ async def _started(node: Node, ended: "asyncio.Future[None]") -> bool:
         starting.cancel()
         await asyncio.wait([starting])
     if not starting.cancelled():
+        if starting.exception() is not None and ended.done():
+            ended.result()  # raises the failure that the node told of by itself: it says more
         starting.result()  # raises what kept it from starting
         return True
     ended.result()

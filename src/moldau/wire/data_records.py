@@ -71,7 +71,9 @@ def decode_metadata_record_and_version(value: bytes | memoryview) -> tuple[Any, 
     if frame_version != FRAME_VERSION:
         raise Malformed(f"metadata record: frame version {frame_version}")
     if entry is None or not entry.versions.has(version):
-        raise Malformed(f"metadata record: no type {kind} of version {version}")
+        raise Malformed(
+            f"metadata record: no type {kind} of version {version} is known here: a newer software wrote it"
+        )
     return _decode(entry.name, version, view, position), version
 
 

@@ -76,7 +76,10 @@ class ImageBuilder:
     def apply(self, record: Record, offset: int) -> None:
         handle = _APPLY.get(type(record))
         if handle is None:
-            raise ImpossibleRecord(f"a {type(record).__name__} at offset {offset} is of a kind that is not known here")
+            raise ImpossibleRecord(
+                f"a {type(record).__name__} at offset {offset} is of a kind that is not known here, and whoever "
+                "wrote it meant it to count: this software cannot take over from there"
+            )
         if self._transaction is not None and not isinstance(record, _PASSES):
             self._transaction.append((record, offset))
         else:

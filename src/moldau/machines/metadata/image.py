@@ -46,6 +46,11 @@ class PartitionImage:
     last_known_elr: tuple[int, ...] = ()
 
     @property
+    def trusted(self) -> tuple[int, ...]:
+        """Whose copies are counted on: none of these may begin anew."""
+        return (*self.isr, *self.eligible_leader_replicas, *self.last_known_elr)
+
+    @property
     def has_leader(self) -> bool:
         return self.leader != NO_NODE
 
