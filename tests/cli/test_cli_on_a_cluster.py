@@ -1,0 +1,148 @@
+"""The commands for clusters on a cluster of ours, as a person would type them."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.testing import Cluster
+
+pytestmark = [pytest.mark.proves("A4", part="reassignment"), pytest.mark.proves("H8")]
+
+Moldau = Callable[..., str]
+TOPIC = "orders"
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3, auto_leader_rebalance_enable=False) as running:
+        running.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=2)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def moldau(cluster: Cluster) -> Moldau:
+    environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
+
+    def run(*arguments: str, text: str = "", code: int | None = 0) -> str:
+        result = CliRunner().invoke(app, arguments, input=text, env=environment)
+        assert code is None or result.exit_code == code, f"{result.output}{result.exception!r}"
+        return result.stderr if code and not result.stdout else result.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def records(moldau: Moldau) -> str:
+    text = "".join(f"{number} {'.' * 1000}\n" for number in range(3_000))
+    moldau("produce", TOPIC, text=text)
+    return text
+
+
+def health(moldau: Moldau) -> Any:
+    return json.loads(moldau("cluster", "health", "--json", code=None))
+
+
+def brokers(moldau: Moldau) -> dict[int, Any]:
+    return {each["id"]: each for each in json.loads(moldau("broker", "list", "--json"))}
+
+
+def replicas(moldau: Moldau) -> list[int]:
+    """How many replicas of our topic each broker has, by id."""
+    described = json.loads(moldau("topic", "describe", TOPIC, "--json"))
+    held = [broker for each in described[0]["partitions"] for broker in each["replicas"]]
+    return [held.count(broker) for broker in sorted(brokers(moldau))]
+
+
+def test_a_whole_cluster_is_healthy(cluster: Cluster, moldau: Moldau) -> None:
+    cluster.wait_until_in_sync()
+    told = health(moldau)
+    assert (told["is_healthy"], told["problems"]) == (True, [])
+    assert [each["id"] for each in told["brokers"]] == [1, 2, 3]
+    assert [each["id"] for each in told["quorum"]["voters"]] == [1, 2, 3]
+    assert told["quorum"]["leader"] == cluster.controller_id
+    assert "healthy" in moldau("cluster", "health").splitlines()
+
+
+def test_the_quorum_is_shown_with_its_leader(cluster: Cluster, moldau: Moldau) -> None:
+    text = moldau("quorum", "describe")
+    assert text.startswith(f"leader {cluster.controller_id}  epoch ")
+    assert text.count("voter") == 2
+
+
+def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: Cluster, moldau: Moldau) -> None:
+    cluster.kill(3)
+    cluster.wait_until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions that lack a replica")
+    told = health(moldau)
+    assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
+    assert "broker 3 does not serve" in moldau("cluster", "health", code=1)
+    assert "partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
+    assert "runs, and would come back" in moldau("broker", "remove", "1", code=1)
+    assert "there is no broker 9" in moldau("broker", "remove", "9", code=1)
+    cluster.start(3)
+    cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
+
+
+def test_the_lead_is_given_back_to_the_first_replicas(cluster: Cluster, moldau: Moldau) -> None:
+    cluster.restart(2)
+    cluster.wait_until_in_sync()
+    assert brokers(moldau)[2]["leaders"] < brokers(moldau)[2]["preferred"]
+    outcomes = json.loads(moldau("partition", "elect-leaders", "--topic", TOPIC, "--json"))
+    assert {each["outcome"] for each in outcomes} == {"elected", "not needed"}
+    assert brokers(moldau)[2]["leaders"] >= 2
+    assert moldau("partition", "elect-leaders", "--all") == ""
+
+
+@pytest.mark.timeout(240)
+def test_partitions_move_to_a_new_broker_are_called_back_and_move_again(
+    cluster: Cluster, moldau: Moldau, tmp_path: Path, records: str
+) -> None:
+    assert cluster.add() == (4,)
+    plan, back = str(tmp_path / "plan.json"), str(tmp_path / "back.json")
+    moldau("reassign", "generate", "--topic", TOPIC, "--brokers", "1,2,3,4", "--out", plan)
+    moldau("reassign", "execute", plan, "--throttle", "20000", "--rollback", back)
+    verified = json.loads(moldau("reassign", "verify", plan, "--json", code=1))
+    assert {each["state"] for each in verified["partitions"]} == {"moving"}
+    assert "are being moved already" in moldau("reassign", "execute", plan, code=1)
+    assert len(json.loads(moldau("reassign", "list", "--json"))) == 3
+    assert "3 moves called off" in moldau("reassign", "cancel", plan)
+    assert replicas(moldau) == [4, 4, 4, 0]
+    assert "throttled" not in moldau("config", "get", "broker", "4")
+    moldau("reassign", "execute", plan, "--throttle", "20000")
+    moldau("reassign", "execute", plan, "--throttle", "50000000", "--additional")
+    moldau("reassign", "verify", plan, "--wait")
+    assert replicas(moldau) == [3, 3, 3, 3]
+    assert "throttled" not in moldau("config", "get", "topic", TOPIC)
+    assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
+
+
+@pytest.mark.timeout(240)
+def test_a_broker_is_drained_stopped_and_forgotten(cluster: Cluster, moldau: Moldau, records: str) -> None:
+    if 4 not in cluster.nodes:
+        cluster.add()
+    assert "broker 4 is empty" in moldau("broker", "drain", "4", "--throttle", "50000000")
+    assert replicas(moldau) == [4, 4, 4, 0]
+    cluster.stop(4)
+    moldau("broker", "remove", "4")
+    assert sorted(brokers(moldau)) == [1, 2, 3]
+    assert health(moldau)["is_healthy"]
+    assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
+
+
+def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}')
+    assert "brokers that do not serve: 9" in moldau("reassign", "execute", str(plan), code=1)
+    plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 99, "replicas": [1]}]}')
+    assert "the cluster has no orders-99" in moldau("reassign", "execute", str(plan), code=1)
+    plan.write_text("{")
+    assert "no JSON" in moldau("reassign", "verify", str(plan), code=2)
+    assert "say which partitions" in moldau("partition", "elect-leaders", code=2)
+    assert "write their ids" in moldau("reassign", "generate", "--brokers", "one", code=2)
+    assert "no such broker serves: 9" in moldau("reassign", "generate", "--brokers", "9", code=1)
