@@ -6,6 +6,7 @@ import pytest
 from broker_scene import batch, produce
 from cluster_scene import ALL_CONTROL, BROKER, CONTROLLER, Cluster, on_cluster
 
+from moldau.machines.metadata.image import TopicImage
 from moldau.wire import messages as m
 
 HOSTS = ("n1", "n2", "n3")
@@ -169,3 +170,40 @@ def test_a_cluster_is_the_same_twice() -> None:
     for _ in range(2):
         on_cluster(script, roles=ALL_CONTROL, seed=7)
     assert elected[0] == elected[1]
+
+
+@pytest.mark.proves("H3", "H6")
+@pytest.mark.parametrize("is_active", [False, True])
+def test_a_process_that_is_stopped_for_a_while_is_fenced_and_taken_back(is_active: bool) -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        paused = cluster.active if is_active else others(cluster, cluster.active)[0]
+        epoch, witness = cluster.broker(paused).epoch, others(cluster, paused)[0]
+        cluster.host(paused).pause()
+        assert await cluster.until(lambda: cluster.broker(paused, witness).is_fenced, 15.0) > 5.0
+        cluster.host(paused).resume()
+        await cluster.until(lambda: not cluster.broker(paused, witness).is_fenced, 5.0)
+        await cluster.until(lambda: not cluster.broker(paused, paused).is_fenced, 1.0)
+        assert cluster.broker(paused).epoch == epoch
+        assert cluster.active != paused or not is_active
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+@pytest.mark.proves("H8")
+def test_all_three_are_restarted_one_after_the_other_and_somebody_always_leads() -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        for node_id in (1, 2, 3):
+            await cluster.stop(node_id)
+            await cluster.until(lambda: -1 not in cluster.leaders("t"), 0.5)
+            await cluster.start(node_id)
+            await cluster.until(lambda: all(len(each.isr) == 3 for each in topic_of(cluster, "t").partitions), 5.0)
+        assert -1 not in cluster.leaders("t")
+
+    on_cluster(script, roles=ALL_CONTROL)
+
+
+def topic_of(cluster: Cluster, name: str) -> TopicImage:
+    return cluster.nodes[min(cluster.nodes)].broker.image.topics[name]
