@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import Complaint
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
 
@@ -46,47 +46,46 @@ def info(data: Data = DATA_DEFAULT, json: Json = False) -> None:
 
 @app.command("format")
 def format_folder(
-    data: Data = DATA_DEFAULT,
-    cluster_id: Annotated[str | None, typer.Option("--cluster-id", "-t", help="A new one if not given.")] = None,
-    node_id: Annotated[int, typer.Option("--node-id", min=0, help="The node's number.")] = 1,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", metavar="FOLDER", help="The data folder. [moldau-data]")
+    ] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option("--cluster-id", "-t", help="The same for all nodes; a new one if not given.")
+    ] = None,
+    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The node's number. [1]")] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", "-s", help="The first voter of the quorum is this node alone.")
+    ] = False,
+    initial_controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="ID@HOST:PORT:DIRECTORY,…",
+            help="The first voters of the quorum; the same for all of them.",
+        ),
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool, typer.Option("--no-initial-controllers", "-N", help="A controller that joins a quorum later.")
+    ] = False,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--config", metavar="FILE", help="The node's settings: its id, folder and listeners."),
+    ] = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", help="No error if it was done before.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Give a new data folder its cluster, node and directory ids."""
-    from moldau.model.errors import InvalidConfig
-    from moldau.node.identity import identify
-    from moldau.node.ports.capabilities import Capabilities
-    from moldau.node.ports.files import SystemDisk
-    from moldau.node.ports.randomness import system_random
-    from moldau.storage.folder import BrokenFolder, DataFolder, FolderInUse, decode_id
+    """Give a new data folder its cluster, node and directory ids, and a controller its first voters."""
+    from moldau.cli.formatting import FormatFlags, format_data
 
-    _check_cluster_id(cluster_id, decode_id)
-    try:
-        folder = DataFolder.open(SystemDisk(Capabilities.detect()), str(data))
-        try:
-            if folder.identity() is not None and not ignore_formatted:
-                raise Complaint(f"{data} is formatted already; --ignore-formatted accepts that")
-            identity = identify(folder, node_id, system_random(), cluster_id)
-        finally:
-            folder.close()
-    except (FolderInUse, BrokenFolder, InvalidConfig) as error:
-        raise Complaint(str(error)) from error
+    flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers)
+    path, identity = format_data(flags, files or [], ignore_formatted=ignore_formatted)
     if json:
-        show_json({"folder": str(data), "cluster_id": identity.cluster_id, "node_id": identity.node_id})
+        show_json({"folder": path, "cluster_id": identity.cluster_id, "node_id": identity.node_id})
     else:
-        print(f"{data} belongs to node {identity.node_id} of cluster {identity.cluster_id}")
-
-
-def _check_cluster_id(cluster_id: str | None, decode_id: Any) -> None:
-    if cluster_id is not None:
-        try:
-            decode_id(cluster_id)
-        except ValueError:
-            raise wrong_usage(
-                f"--cluster-id {cluster_id}: it has 22 letters, digits, - and _, as Kafka prints a UUID"
-            ) from None
+        print(f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}")
 
 
 def _describe(data: Path) -> dict[str, Any]:

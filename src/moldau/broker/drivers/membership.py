@@ -79,6 +79,11 @@ def first_voters(
     """The voter sets and the fixed voters to start with; a node that is alone in a new folder is its first voter."""
     me = membership.me
     if not membership.is_lone:
+        if not voter_sets and membership.static_voters is None and me.endpoints:
+            log.warning(
+                "this controller knows no voters yet and looks for a quorum that it may join; the controllers of a new "
+                "cluster are formatted with --initial-controllers"
+            )
         return voter_sets, membership.static_voters
     if voter_sets:
         if not voter_sets[-1].voters.includes(me.key) and len(voter_sets[-1].voters) <= 1:

@@ -1,0 +1,128 @@
+"""What `moldau storage format` does with its flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.machines.raft import Endpoints, VoterSet
+from moldau.model.errors import InvalidConfig
+from moldau.node.configuration import Configuration, load_configuration
+from moldau.node.formatting import FirstVoters, format_folder, parse_initial_controllers
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.randomness import system_random
+from moldau.storage.folder import BrokenFolder, DataFolder, FolderIdentity, FolderInUse, decode_id
+
+DATA_DEFAULT: Final = Path("moldau-data")
+NODE_DEFAULT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FormatFlags:
+    """What was said on the command line; it goes over what the settings say."""
+
+    data: Path | None
+    node_id: int | None
+    cluster_id: str | None
+    is_standalone: bool
+    initial_controllers: str | None
+    has_no_initial_controllers: bool
+
+
+def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, FolderIdentity]:
+    """The folder that was formatted, and whose it is."""
+    _check(flags)
+    configuration = _configuration(files) if files else None
+    path = _path(flags, configuration)
+    disk = SystemDisk(Capabilities.detect())
+    try:
+        voters = _voters(flags, configuration)
+        folder = DataFolder.open(disk, path)
+        try:
+            return path, _format(flags, configuration, folder, disk, voters, ignore_formatted=ignore_formatted)
+        finally:
+            folder.close()
+    except (FolderInUse, BrokenFolder, InvalidConfig) as error:
+        raise Complaint(str(error)) from error
+
+
+def _format(
+    flags: FormatFlags,
+    configuration: Configuration | None,
+    folder: DataFolder,
+    disk: SystemDisk,
+    voters: VoterSet | FirstVoters,
+    *,
+    ignore_formatted: bool,
+) -> FolderIdentity:
+    node_id = _node_id(flags, configuration)
+    known = folder.identity()
+    if known is not None and not ignore_formatted:
+        raise Complaint(f"{folder.path} is formatted already; --ignore-formatted accepts that")
+    if known is not None:
+        voters = FirstVoters.UNSAID
+    return format_folder(
+        folder,
+        disk,
+        system_random(),
+        SystemClock(),
+        node_id=node_id,
+        cluster_id=flags.cluster_id,
+        voters=voters,
+        endpoints=_endpoints(configuration),
+    )
+
+
+def _check(flags: FormatFlags) -> None:
+    said = [flags.is_standalone, flags.initial_controllers is not None, flags.has_no_initial_controllers]
+    if sum(said) > 1:
+        raise wrong_usage("--standalone, --initial-controllers and --no-initial-controllers exclude each other")
+    if flags.cluster_id is not None:
+        try:
+            decode_id(flags.cluster_id)
+        except ValueError:
+            raise wrong_usage(
+                f"--cluster-id {flags.cluster_id}: it has 22 letters, digits, - and _, as Kafka prints a UUID"
+            ) from None
+
+
+def _configuration(files: list[Path]) -> Configuration:
+    try:
+        return load_configuration([(str(path), path.read_text(encoding="utf-8")) for path in files])
+    except UnicodeDecodeError as error:
+        raise wrong_usage(f"a settings file is not UTF-8 text: {error}") from error
+
+
+def _path(flags: FormatFlags, configuration: Configuration | None) -> str:
+    if flags.data is not None:
+        return str(flags.data)
+    return configuration.settings.folders[0] if configuration is not None else str(DATA_DEFAULT)
+
+
+def _node_id(flags: FormatFlags, configuration: Configuration | None) -> int:
+    if flags.node_id is not None:
+        return flags.node_id
+    return configuration.settings.node_id if configuration is not None else NODE_DEFAULT
+
+
+def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet | FirstVoters:
+    is_controller = configuration is None or configuration.is_controller
+    if not is_controller and (flags.is_standalone or flags.has_no_initial_controllers):
+        raise InvalidConfig("process.roles has no controller: a broker has no say about the voters of the quorum.")
+    if flags.initial_controllers is not None and is_controller:
+        listeners = configuration.listeners.controllers if configuration is not None else ()
+        return parse_initial_controllers(flags.initial_controllers, *listeners[:1])
+    if flags.is_standalone:
+        return FirstVoters.ITSELF
+    return FirstVoters.NONE if flags.has_no_initial_controllers else FirstVoters.UNSAID
+
+
+def _endpoints(configuration: Configuration | None) -> Endpoints:
+    """Where others will reach this controller; a port that the system chooses is known when it starts."""
+    if configuration is None:
+        return ()
+    listeners = configuration.listeners
+    named = ((each.name, listeners.advertised_on(each.name)) for each in listeners.for_controllers)
+    return tuple((name, address) for name, address in named if address is not None and address.port)
