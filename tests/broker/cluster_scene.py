@@ -70,7 +70,7 @@ class Cluster:
             f"controller.quorum.voters={','.join(voters)}",
             "moldau.metrics.listener=",
             "log.dirs=/data",
-            *self._settings,
+            *(each.replace("{id}", str(node_id)) for each in self._settings),
         ]
 
     async def stop(self, node_id: int) -> None:

@@ -41,7 +41,7 @@ from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, Resource, ResourceType, VersionRange
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
-from moldau.model.errors import InvalidConfig
+from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError
 from moldau.model.ids import NO_NODE, Address
 from moldau.model.ports import Ports
 from moldau.storage.settings import LogSettings
@@ -192,12 +192,13 @@ class Broker:
                 yield broker, address
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        epoch = self.image.brokers[self.node_id].epoch
-        if self.controller.is_here:
-            return await self.metadata.write(lambda machine: machine.decide_allocate_producer_ids(self.node_id, epoch))
-        request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=epoch)
-        answer = await self.controller.ask(request)
-        check(answer.error_code)
+        """Where nobody gives one, clients are told to try again, as Kafka does."""
+        request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.replicas.broker_epoch)
+        try:
+            answer = await self.controller.ask(request)
+            check(answer.error_code)
+        except KafkaError as error:
+            raise CoordinatorLoadInProgress(f"There are no producer ids to be had: {error.message}") from None
         return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
 
     # -- disk
@@ -225,7 +226,7 @@ class Broker:
     async def start(self) -> None:
         """Bring every log up to the metadata that is committed, then begin the chores."""
         await self.caught_up()
-        self._store.sweep(self.image, (METADATA_TOPIC,))
+        self._store.sweep(self.image, self.node_id, (METADATA_TOPIC,))
         self.upkeep.start()
         self.replicas.start()
         self.groups.start()

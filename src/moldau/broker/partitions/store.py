@@ -85,20 +85,31 @@ class LogStore:
         high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
         return log, max(high_watermark, log.start_offset)
 
+    def set_aside(self, name: TopicPartition) -> None:
+        """The log in the folder cannot be used: the next `open` makes a new one."""
+        path = self._folder.mark_stray(name, self._unique())
+        logger.warning("%s was renamed to %s", name, path)
+        for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
+            memory.pop(name, None)
+
     def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
         partition.log.abandon()
         path = self._folder.mark_deleted(partition.name, self._unique())
         self._remove_later(path, partition.log.settings.file_delete_delay_ms)
 
-    def sweep(self, image: MetadataImage, kept: Iterable[str] = ()) -> None:
-        """After the first image: remove what a delete left behind, set aside what no topic owns."""
+    def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
+        """After the first image: remove what a delete left behind, set aside what no topic owns, or not here."""
         for path in self._folder.deleted_folders():
             self._remove_later(path, 0)
         topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
         for found in self._folder.strays(topic_ids, set(kept)):
-            path = self._folder.mark_stray(found.partition, self._unique())
-            logger.warning("%s belongs to no topic; it was renamed to %s", found.partition, path)
+            logger.warning("%s belongs to no topic", found.partition)
+            self.set_aside(found.partition)
+        for name in list(self._known):
+            where = image.partition(name.topic, name.partition)
+            if where is not None and node_id not in where.replicas:
+                self.set_aside(name)
 
     async def sync(self) -> None:
         """Let what was opened anew and deleted survive a power loss."""

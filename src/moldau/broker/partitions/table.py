@@ -13,7 +13,7 @@ from moldau.broker.partitions.syncing import Syncing
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
 from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import NO_NODE, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from moldau.storage.recovery import CorruptLog
@@ -160,8 +160,19 @@ class Partitions:
             if known is not None:
                 logger.info("%s is no longer kept here", known.name)
                 await self._remove(known)
-        elif known is None and (topic.name, index) not in self._broken:
+        elif known is None and self._may_open(TopicPartition(topic.name, index), where):
             self._open(topic, index, where, settings)
+
+    def _may_open(self, name: TopicPartition, where: PartitionImage) -> bool:
+        """A damaged copy is given up for a new one when others have all of it, and nobody counts on this one."""
+        if name not in self._broken:
+            return True
+        if where.leader in (NO_NODE, self._node_id) or self._node_id in where.trusted:
+            return False
+        self._store.set_aside(name)
+        del self._broken[name]
+        logger.warning("%s is damaged here and is fetched anew from broker %d", name, where.leader)
+        return True
 
     def _open(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
         name = TopicPartition(topic.name, index)
@@ -169,7 +180,10 @@ class Partitions:
             log, high_watermark = self._store.open(name, topic.topic_id, settings)
         except CorruptLog as error:
             self._broken[name] = str(error)
-            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
+            if self._may_open(name, where):
+                self._open(topic, index, where, settings)
+            else:
+                logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
             return
         except OSError as error:  # a full disk, or no file descriptor is left
             if name not in self._unopened:

@@ -1,0 +1,218 @@
+"""Copies that come and go: restarts, reassignments, logs that are damaged, or too far behind to go on."""
+
+import asyncio
+
+import pytest
+from broker_scene import batch, list_offset, produce
+from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
+from replica_scene import are_same, contents, copy_of, create, leader_of, read, send, values, where
+
+from moldau.wire.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
+
+QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
+
+
+async def reassign(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:
+    moved = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
+    asked = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[moved])
+    talker = await cluster.connect(1)
+    answer = await talker.ask(0, AlterPartitionReassignmentsRequest(topics=[asked], timeout_ms=5000))
+    assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0), answer
+    talker.connection.close()
+
+
+async def is_placed(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:
+    def is_so() -> bool:
+        now = where(cluster, topic, index)
+        return list(now.replicas) == replicas and sorted(now.isr) == sorted(replicas) and not now.adding_replicas
+
+    await cluster.until(is_so, 10.0)
+
+
+def folders(cluster: Cluster, node_id: int, topic: str = "t") -> list[str]:
+    names = cluster.host(node_id).disk.contents()
+    return sorted({name.split("/")[2] for name in names if name.startswith(f"/data/{topic}-")})
+
+
+@pytest.mark.proves("H8")
+def test_a_partition_moves_and_its_old_copy_goes() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        for number in range(20):
+            await send(cluster, str(number).encode())
+        await reassign(cluster, [1, 2])
+        await is_placed(cluster, [1, 2])
+        await are_same(cluster, 1, 2)
+        await cluster.until(lambda: cluster.nodes[3].broker.partitions.find("t", 0) is None, 5.0)
+        await send(cluster, b"more")
+        await cluster.until(lambda: "t-0" not in folders(cluster, 3), 120.0)
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H8")
+def test_copies_are_added_to_a_lone_partition_and_taken_away_again_while_it_is_written() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2]])
+        sent = [str(number).encode() for number in range(60)]
+        for number, value in enumerate(sent):
+            if number == 10:
+                await reassign(cluster, [2, 3, 1])
+            if number == 40:
+                await is_placed(cluster, [2, 3, 1])
+                await reassign(cluster, [3])
+            await send(cluster, value)
+        await is_placed(cluster, [3])
+        assert await read(await cluster.connect(3)) == sent
+        assert copy_of(cluster, 3).leads_alone
+
+    on_cluster(script)
+
+
+def test_a_copy_that_moved_while_its_broker_was_down_is_set_aside() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        await reassign(cluster, [2, 1])
+        await is_placed(cluster, [2, 1])
+        await cluster.start(3)
+        assert [name.endswith("-stray") for name in folders(cluster, 3)] == [True]
+
+    on_cluster(script)
+
+
+def test_a_follower_remembers_what_was_committed() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        for number in range(5):
+            await send(cluster, str(number).encode())
+        await are_same(cluster, 2, 3)
+        await cluster.nodes[3].broker.partitions.checkpoint_high_watermarks()
+        await send(cluster, b"more")
+        cluster.kill(3)
+        await cluster.until(lambda: where(cluster).isr == (2,), 5.0)
+        cluster.simulation.network.cut_both("n2", "n3")
+        await cluster.start(3)
+        assert copy_of(cluster, 3).log.end_offset == 6
+        assert copy_of(cluster, 3).high_watermark == 5
+        assert await read(await cluster.connect(3)) == [str(number).encode() for number in range(5)]
+        cluster.simulation.network.heal()
+        await are_same(cluster, 2, 3)
+
+    on_cluster(script)
+
+
+def test_a_leader_of_several_copies_that_starts_again_shows_what_was_committed() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a", b"b")
+        await cluster.stop(3)
+        await cluster.stop(2)
+        assert leader_of(cluster) == -1
+        await cluster.start(2)
+        await cluster.until(lambda: leader_of(cluster) == 2, 5.0)
+        assert await read(await cluster.connect(2)) == [b"a", b"b"]
+        assert (await list_offset(await cluster.connect(2), "t", -1)).offset == 2
+
+    on_cluster(script)
+
+
+def test_a_follower_that_is_behind_all_that_its_leader_keeps_begins_anew() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        for number in range(10):
+            await send(cluster, str(number).encode())
+        deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=8)
+        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])]
+        await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+        await cluster.start(3)
+        await cluster.until(lambda: copy_of(cluster, 3).log.end_offset == 11, 5.0)
+        assert copy_of(cluster, 3).log.start_offset == 8
+        assert values(contents(copy_of(cluster, 3))) == [b"7", b"8", b"9"]
+        await cluster.until(lambda: sorted(where(cluster).isr) == [2, 3], 5.0)
+        await send(cluster, b"more")
+        await cluster.until(lambda: copy_of(cluster, 3).high_watermark == 12, 1.0)
+
+    on_cluster(script)
+
+
+def test_what_is_deleted_on_the_leader_is_deleted_on_its_followers() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await send(cluster, b"a")
+        await send(cluster, b"b")
+        deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)
+        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])]
+        answer = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+        assert answer.topics[0].partitions[0].error_code == 0
+        await cluster.until(lambda: [copy_of(cluster, each).log.start_offset for each in (1, 3)] == [1, 1], 1.0)
+
+    on_cluster(script)
+
+
+def test_a_damaged_batch_is_not_taken_over_from_the_leader() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        talker = await cluster.connect(2)
+        await produce(talker, "t", batch(b"damaged" * 20), acks=1)
+        log = "/data/t-0/00000000000000000000.log"
+        cluster.host(2).disk.flip_bit(log, copy_of(cluster, 2).log.size_bytes - 5)
+        await cluster.start(3)
+        await asyncio.sleep(3.0)
+        assert values(contents(copy_of(cluster, 3))) == [b"a"]
+        assert where(cluster).isr == (2,)
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_a_damaged_copy_is_fetched_anew_once_nobody_counts_on_it() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3, 1], [1, 2, 3]])
+        for number in range(10):
+            await send(cluster, str(number).encode())
+        await are_same(cluster, 1, 2, 3)
+        cluster.simulation.disks_fail = True
+        cluster.kill(3)
+        cluster.host(3).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
+        await cluster.start(3)
+        await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 30.0)
+        await are_same(cluster, 1, 2, 3)
+        assert any(name.endswith("-stray") for name in folders(cluster, 3))
+        await send(cluster, b"more", index=1)
+
+    on_cluster(script, settings=QUICK)
+
+
+def test_a_full_disk_of_a_follower_is_waited_for() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        cluster.simulation.disks_fail = True
+        cluster.host(3).disk.fail("pwrite", 28, path="/data/t-0/", times=3)
+        await send(cluster, b"b")
+        await are_same(cluster, 2, 3)
+
+    on_cluster(script)
+
+
+def test_many_partitions_fail_over_together() -> None:
+    async def script(cluster: Cluster) -> None:
+        placed = [[2, 3, 4], [3, 4, 2], [4, 2, 3]] * 10
+        await create(cluster, partitions=placed)
+        for index in range(len(placed)):
+            await send(cluster, b"before", index=index)
+        cluster.kill(2)
+        began_s = cluster.simulation.now_s
+        await asyncio.gather(*(send(cluster, b"after", index=index) for index in range(len(placed))))
+        assert cluster.simulation.now_s - began_s < 1.0
+        await cluster.start(2)
+        for index in range(len(placed)):
+            await are_same(cluster, 2, 3, 4, index=index)
+
+    on_cluster(script, roles=(*ONE_CONTROLLER, BROKER))

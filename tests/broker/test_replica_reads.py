@@ -1,0 +1,202 @@
+"""Who may be asked: leaders for everything, followers for reading, and where a client is sent instead."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_scene import Talker, batch, fetch, fetch_request, list_offset, produce, produce_request
+from cluster_scene import Cluster, on_cluster
+from replica_scene import are_same, copy_of, create, fetch_by_id, read, send, values
+
+from moldau.model.errors import ErrorCode
+from moldau.wire.messages import FetchRequest, OffsetForLeaderEpochRequest
+
+RACKS = (
+    "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "broker.rack=r{id}",
+)
+
+
+def at(answer: Any) -> Any:
+    return answer.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", [9, 10, 12, 13])
+def test_a_follower_refuses_to_take_records_and_says_who_does(version: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        request = produce_request("t", batch(b"a"))
+        request.topic_data[0].topic_id = cluster.nodes[1].broker.image.topics["t"].topic_id
+        answer = await (await cluster.connect(3)).ask(version, request)
+        (refused,) = answer.responses[0].partition_responses
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if version >= 10:
+            assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 0)
+            assert [(each.node_id, each.host, each.port) for each in answer.node_endpoints] == [(2, "n2", 9092)]
+        assert copy_of(cluster, 3).log.end_offset == 0
+
+    on_cluster(script)
+
+
+def test_a_broker_without_a_copy_says_who_leads() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        talker = await cluster.connect(1)
+        answer = await talker.ask(10, produce_request("t", batch(b"a")))
+        assert answer.responses[0].partition_responses[0].current_leader.leader_id == 2
+        answer = await talker.ask(16, await fetch_by_id(cluster, 0))
+        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert at(answer).current_leader.leader_id == 2
+        assert [each.node_id for each in answer.node_endpoints] == [2]
+
+    on_cluster(script)
+
+
+def test_old_consumers_read_from_the_leader_alone_and_newer_ones_from_followers_too() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await send(cluster, b"a", b"b")
+        await are_same(cluster, 1, 2, 3)
+        talker = await cluster.connect(3)
+        assert (await fetch(talker, "t", 0, 10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await read(talker) == [b"a", b"b"]
+        waiting = talker.begin(12, fetch_request("t", 2, max_wait_ms=10_000))
+        await send(cluster, b"c")
+        began_s = cluster.simulation.now_s
+        assert values(bytes(at(await waiting).records)) == [b"c"]
+        assert cluster.simulation.now_s - began_s < 0.1  # a follower hears soon what is committed
+
+    on_cluster(script)
+
+
+def test_a_follower_shows_nothing_that_is_not_committed() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, min_insync_replicas=3)
+        await send(cluster, b"a")
+        await are_same(cluster, 1, 2, 3)
+        cluster.kill(3)
+        await asyncio.sleep(0.5)
+        await send(cluster, b"b", acks=1)
+        await cluster.until(lambda: copy_of(cluster, 1).log.end_offset == 2, 2.0)
+        assert await read(await cluster.connect(1)) == [b"a"]
+        answer = await fetch(await cluster.connect(1), "t", 2, 12)
+        assert answer.error_code == 0  # it is there, though it may not be seen yet
+
+    on_cluster(script)
+
+
+def test_only_the_leader_answers_about_offsets() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await send(cluster, b"a")
+        for timestamp in (-1, -2, 0):
+            assert (await list_offset(await cluster.connect(2), "t", timestamp)).error_code == 0
+            refused = await list_offset(await cluster.connect(3), "t", timestamp)
+            assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            partition=0, current_leader_epoch=0, leader_epoch=0
+        )
+        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+        answer = await (await cluster.connect(3)).ask(4, request)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await (await cluster.connect(2)).ask(4, request)
+        assert answer.topics[0].partitions[0].end_offset == 1
+
+    on_cluster(script)
+
+
+def test_a_new_leader_does_not_tell_an_end_before_it_knows_what_was_committed() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]], min_insync_replicas=1)
+        await send(cluster, b"a")
+        await are_same(cluster, 2, 3)
+        await send(cluster, b"b")
+        cluster.kill(2)  # before the follower can have heard that the second is committed
+        await cluster.until(lambda: copy_of(cluster, 3).is_leader, 5.0)
+        partition = copy_of(cluster, 3)
+        assert partition.leading is not None
+        partition.leading.machine.high_watermark = 1  # as if another copy were waited for
+        talker = await cluster.connect(3)
+        assert (await list_offset(talker, "t", -1, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert (await list_offset(talker, "t", -1, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (await list_offset(talker, "t", -2, 5)).error_code == 0
+        partition.leading.ticked()
+        assert (await list_offset(talker, "t", -1, 5)).offset == 2
+
+    on_cluster(script)
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+@pytest.mark.proves("H5")
+def test_a_consumer_with_another_view_of_the_leader_is_fenced_by_leader_and_follower(epoch: int, code: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        cluster.kill(2)
+        await send(cluster, b"a")
+        for node_id in (1, 3):
+            request = fetch_request("t", 0)
+            request.topics[0].partitions[0].current_leader_epoch = epoch
+            assert at(await (await cluster.connect(node_id)).ask(12, request)).error_code == code
+
+    on_cluster(script)
+
+
+async def _from_rack(talker: Talker, offset: int, rack: str) -> Any:
+    request = fetch_request("t", offset, rack_id=rack)
+    return at(await talker.ask(12, request))
+
+
+def test_a_consumer_is_sent_to_the_copy_in_its_rack() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await send(cluster, b"a")
+        await are_same(cluster, 1, 2, 3)
+        talker = await cluster.connect(2)
+        for rack, preferred in (("r3", 3), ("r1", 1), ("r2", -1), ("r9", -1), ("", -1)):
+            answer = await _from_rack(talker, 0, rack)
+            assert (answer.error_code, answer.preferred_read_replica) == (0, preferred)
+            assert values(bytes(answer.records)) == ([] if preferred >= 0 else [b"a"])
+        assert values(bytes((await _from_rack(await cluster.connect(3), 0, "r3")).records)) == [b"a"]
+        cluster.kill(3)
+        await cluster.until(lambda: not cluster.broker(3, 2).is_active, 5.0)
+        assert (await _from_rack(talker, 0, "r3")).preferred_read_replica == -1
+
+    on_cluster(script, settings=RACKS)
+
+
+def _follower_fetch(cluster: Cluster, replica: int, epoch: int, *, leader_epoch: int = 0, offset: int = 0) -> Any:
+    request = fetch_request("", offset)
+    request.topics[0].topic_id = cluster.nodes[1].broker.image.topics["t"].topic_id
+    request.topics[0].partitions[0].current_leader_epoch = leader_epoch
+    request.replica_state = FetchRequest.ReplicaState(replica_id=replica, replica_epoch=epoch)
+    request.replica_id = replica
+    request.session_epoch = -1
+    return request
+
+
+def test_only_registered_brokers_fetch_as_followers() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await produce(await cluster.connect(2), "t", batch(b"a"), acks=1)
+        talker = await cluster.connect(2)
+        epoch = cluster.broker(3).epoch
+        answer = await talker.ask(17, _follower_fetch(cluster, 9, 1))
+        assert (answer.error_code, list(answer.responses)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+        answer = await talker.ask(17, _follower_fetch(cluster, 2, epoch))
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await talker.ask(12, _follower_fetch(cluster, 3, epoch))
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        # A broker that has no copy: it may know of one that the leader has not heard of yet.
+        answer = await talker.ask(17, _follower_fetch(cluster, 1, cluster.broker(1).epoch))
+        assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch - 1))
+        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # an earlier life of that broker
+        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=3))
+        assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=-1))
+        assert at(answer).error_code == ErrorCode.FENCED_LEADER_EPOCH
+        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, offset=7))
+        assert at(answer).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    on_cluster(script)
