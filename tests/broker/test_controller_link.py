@@ -175,3 +175,17 @@ def test_a_topic_that_is_made_by_asking_for_it_is_made_by_the_controller() -> No
         assert "t" in stand.a.broker.image.topics
 
     on_two(script)
+
+
+def test_a_producer_that_gets_no_id_is_told_to_try_again() -> None:
+    async def script(stand: Stand) -> None:
+        stand.point_b_at(None)
+        talker = await stand.talk_to_b()
+        answer = await talker.ask(4, m.InitProducerIdRequest())
+        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        stand.point_b_at(Address("a", 9093))
+        stand.b.broker.replicas.see(stand.a.broker.image)  # which knows another life of broker 1
+        answer = await talker.ask(4, m.InitProducerIdRequest())
+        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    on_two(script)

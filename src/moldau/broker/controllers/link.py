@@ -48,7 +48,7 @@ class ControllerLink:
         """
         clock = self._broker.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
-        wait_ms, why = RETRY_FIRST_MS, "no controller is known to be active"
+        wait_ms, why = RETRY_FIRST_MS, self._unknown
         while True:
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
@@ -58,9 +58,16 @@ class ControllerLink:
             except (NotController, OSError) as error:
                 why = str(error) or why
             if clock.monotonic_ms() + wait_ms >= deadline_ms:
-                raise RequestTimedOut(f"The active controller did not answer in time: {why}.")
+                raise RequestTimedOut(f"The active controller did not answer in time: {why}")
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = min(wait_ms * 2, RETRY_LONGEST_MS)
+
+    @property
+    def _unknown(self) -> str:
+        settings = self._broker.settings
+        known = settings.quorum_voters or settings.quorum_bootstrap_servers
+        where = f" (does a majority of {', '.join(known)} run?)" if known else ""
+        return f"no controller is known to be active{where}"
 
     async def _ask_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
         """None if nobody knows who is active."""

@@ -34,7 +34,7 @@ class Registering:
             try:
                 answer = await self._broker.controller.ask(self._request, timeout_ms=PATIENCE_MS)
             except RequestTimedOut as error:
-                logger.warning("This controller is not registered yet: %s", error.message)
+                logger.debug("This controller is not registered yet: %s", error.message)
                 continue
             if answer.error_code == ErrorCode.NONE:
                 return
