@@ -255,7 +255,9 @@ def read_everything(servers: str, topic: str, partitions: int, recorder: Recorde
         position = 0
         while position < ends[index]:
             recorder.invoke(name, "poll")
-            messages: list[Any] = [each for each in consumer.consume(500, wait_s) if each.error() is None]
+            messages: list[Any] = [
+                each for each in consumer.consume(min(500, ends[index] - position), wait_s) if each.error() is None
+            ]
             recorder.ok(name, "poll", {f"{topic}-{index}": [[each.offset(), number_in(each)] for each in messages]})
             if not messages:
                 break
