@@ -23,6 +23,8 @@ from moldau.model.ids import NO_NODE, NodeId
 REQUEST_TIMEOUT_MS = 2000.0
 LATE_MS_MAX = 6000.0
 CALL_MS_MAX = 20_000.0
+DELICATE = (do.PersistQuorumState, do.AnswerVote, do.SendVote, do.AppendLeaderChange, do.AppendVoters, do.BecomeLeader)
+DELICATE_FACTOR = 30
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Weather:
     late: float = 0.0  # by up to seconds: long after everybody has given it up
     crash: float = 0.0  # at each effect
     power: float = 0.5  # of the crashes, those that lose what was not synced
+    reboot: float = 0.0  # of the crashes, those after which the node is back at once
 
 
 @dataclass
@@ -116,6 +119,8 @@ class Cluster:
             self.seen["crash"] += 1
             node.disk.crash()
             self._hang_up(node)
+        if self.random.random() < self.weather.reboot:
+            self.later(self.random.uniform(0, 300), partial(self.restart, node.node_id))
 
     def _hang_up(self, node: Node) -> None:
         """The kernel closes the connections of a process that is gone; a host without power says nothing."""
@@ -274,8 +279,10 @@ class Cluster:
 
     # What nodes tell
 
-    def may_crash(self) -> bool:
-        return self.random.random() < self.weather.crash
+    def may_crash(self, effect: Effect) -> bool:
+        """More often where something could be forgotten."""
+        is_delicate = isinstance(effect, DELICATE)
+        return self.random.random() < self.weather.crash * (DELICATE_FACTOR if is_delicate else 1)
 
     def saw(self, node: Node, effect: Effect) -> None:
         self.seen[type(effect).__name__] += 1

@@ -178,7 +178,7 @@ class Scene:
     def answer(self, sender: Node, ticket: int, answer: Answer) -> None:
         """It is among the effects."""
 
-    def may_crash(self) -> bool:
+    def may_crash(self, _effect: Effect) -> bool:
         return False
 
     def appended(self, node: Node) -> None:

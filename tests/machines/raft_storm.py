@@ -41,6 +41,7 @@ class Storm:
             (self._weight(2), self._pause),
             (self._weight(1), self._resign),
             (self._weight(1), self._cry_wolf),
+            (self._weight(2), self._panic),
             (self._weight(3), self._snapshot),
             (self._weight(2), self._add),
             (self._weight(2), self._remove),
@@ -70,8 +71,9 @@ class Storm:
             lost=random.choice([0.0, 0.0, 0.05, 0.2]),
             doubled=random.choice([0.0, 0.1]),
             late=random.choice([0.0, 0.05]),
-            crash=random.choice([0.0, 0.0, 0.001, 0.005]),
+            crash=random.choice([0.0, 0.0, 0.0005, 0.002]),
             power=random.choice([0.0, 0.5, 1.0]),
+            reboot=random.choice([0.0, 0.5, 1.0]),
         )
 
     # Both phases
@@ -197,6 +199,11 @@ class Storm:
         node = self._some()
         if node.is_alive:
             self.cluster.guard(lambda: self.cluster.tell_vanished(node, node.machine.leadership.leader_id))
+
+    def _panic(self) -> None:
+        """All of them take their leader for dead, so that several stand at once."""
+        for node in self.cluster.alive:
+            self.cluster.guard(partial(self.cluster.tell_vanished, node, node.machine.leadership.leader_id))
 
     def _snapshot(self) -> None:
         node = self._some()
