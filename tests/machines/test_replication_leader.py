@@ -315,6 +315,24 @@ def test_who_was_refused_counts_until_no_copy_of_the_proposal_can_be_accepted_an
     assert machine.high_watermark == 10
 
 
+def test_who_was_refused_counts_on_when_that_cannot_be_settled_at_once() -> None:
+    machine = leader(isr=(1, 3), min_isr=1)
+    proposal = fetch(machine, 2, 0)
+    assert proposal is not None
+    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    assert settling is not None
+    assert machine.isr_refused(settling, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
+    append(machine, 10)
+    fetch(machine, 3, 10)
+    assert machine.high_watermark == 0
+    assert machine.ticked(99.0) is None
+    again = machine.ticked(100.0)
+    assert again is not None
+    assert again.isr == (1, 3)
+    machine.isr_answered(again, 8, (1, 3), LAG_MAX_MS + 1)
+    assert machine.high_watermark == 10
+
+
 def test_a_leader_is_quiet_for_a_moment_after_a_refusal() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)

@@ -171,6 +171,8 @@ class LeaderMachine:
     def ticked(self, now_ms: float) -> ProposeIsr | None:
         """Time has gone by, or brokers came and went: somebody may have fallen behind, or need not be waited for."""
         self._advance(now_ms)
+        if self._counted.difference(self._isr) and self._may_propose(now_ms):
+            return self._settle()
         return self._propose_without_lagging(now_ms) or self._propose_with_joining(now_ms)
 
     def min_isr_changed(self, min_isr: int, now_ms: float) -> None:
@@ -207,10 +209,9 @@ class LeaderMachine:
         if code not in NOT_APPLIED:
             return proposal
         self._quiet_until_ms = now_ms + REFUSED_WAIT_MS
-        if set(proposal.isr) <= set(self._isr):
-            self._proposal = None
-            return None
-        return self._settle()
+        self._proposal = None
+        is_expansion = any(each not in self._isr for each in proposal.isr)
+        return self._settle() if is_expansion else None
 
     # ── High watermark ──
 
@@ -271,7 +272,7 @@ class LeaderMachine:
     def _propose(self, isr: tuple[int, ...]) -> ProposeIsr:
         epochs = tuple(self._known_broker_epoch(each) for each in isr)
         self._proposal = ProposeIsr(isr, epochs, self.leader_epoch, self.partition_epoch)
-        self._counted = frozenset(self._isr + isr)
+        self._counted = self._counted.union(isr)
         return self._proposal
 
     def _settle(self) -> ProposeIsr:
