@@ -67,8 +67,10 @@ def test_every_node_has_its_own_folder_ports_and_id(cluster: Cluster) -> None:
 def test_the_first_three_nodes_are_controllers_and_all_know_them(cluster: Cluster) -> None:
     roles = [cluster[node].settings["process.roles"] for node in cluster.nodes]
     assert roles == ["broker,controller", "broker,controller", "broker,controller", "broker"]
-    (voters,) = {cluster[node].settings["controller.quorum.voters"] for node in cluster.nodes}
-    assert [each.split("@")[0] for each in str(voters).split(",")] == ["1", "2", "3"]
+    (controllers,) = {cluster[node].settings["controller.quorum.bootstrap.servers"] for node in cluster.nodes}
+    assert [int(each.split(":")[1]) for each in str(controllers).split(",")] == [
+        each.port for each in cluster.layout.memory.controllers
+    ]
 
 
 def test_settings_reach_all_nodes_by_kafkas_names(cluster: Cluster) -> None:

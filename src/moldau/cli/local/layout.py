@@ -14,16 +14,22 @@ from typing import Final, Self
 
 from moldau.broker.known_settings import broker_setting
 from moldau.cli.errors import Complaint, wrong_usage
-from moldau.model.ids import Address, DirectoryId, NodeId
+from moldau.machines.raft import Voter, VoterSet
+from moldau.model.ids import Address, NodeId
+from moldau.node.formatting import FirstVoters, format_folder
 from moldau.node.identity import random_id
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.storage.folder import META_PROPERTIES, FolderIdentity, decode_id, encode_id
+from moldau.storage.folder import META_PROPERTIES, DataFolder, FolderIdentity, decode_id, encode_id
 
 MEMORY: Final = "cluster.json"
 BROKERS_DEFAULT: Final = 3
 BROKERS_MAX: Final = 100
 CONTROLLERS: Final = 3  # two of three are a majority; more voters make each write wait for more disks
 REPLICAS: Final = 3
+CONTROLLER: Final = "CONTROLLER"
 CONTROLLER_PORTS_ABOVE: Final = 10_000
 METRICS_PORT: Final = 9404
 PORT_MAX: Final = 65_535
@@ -108,7 +114,7 @@ class LocalCluster:
         memory = _remembered(folder, brokers, port, controller_port)
         nodes = tuple(_node(folder, host_of, memory, node_id, settings or {}) for node_id in _ids(memory))
         cluster = cls(folder, memory, nodes)
-        cluster._write()
+        cluster._write(_first_voters(memory, host_of))
         return cluster
 
     @property
@@ -118,10 +124,10 @@ class LocalCluster:
     def node(self, node_id: int) -> LocalNode:
         return self.nodes[node_id - 1]
 
-    def _write(self) -> None:
+    def _write(self, voters: VoterSet) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for node in self.nodes:
-            _format(node, self.memory)
+            _format(node, self.memory.cluster_id, voters)
             node.settings_file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
         self.memory.write(self.folder / MEMORY)  # last: a folder without it is one that was never finished
 
@@ -162,9 +168,7 @@ def _node(folder: Path, host_of: HostOf, memory: Memory, node_id: int, more: Map
         "node.id": str(node_id),
         "process.roles": "broker,controller" if controller else "broker",
         **_listeners(address, controller),
-        "controller.quorum.voters": ",".join(
-            f"{each.node_id}@{Address(host_of(each.node_id), each.port)}" for each in memory.controllers
-        ),
+        "controller.quorum.bootstrap.servers": ",".join(str(_endpoint(each, host_of)) for each in memory.controllers),
         "log.dirs": str(place.absolute()),
         "moldau.metrics.listener": str(Address(address.host, METRICS_PORT + node_id - 1)),
         **_replication(memory.brokers),
@@ -176,11 +180,11 @@ def _node(folder: Path, host_of: HostOf, memory: Memory, node_id: int, more: Map
 def _listeners(address: Address, controller: Controller | None) -> dict[str, str]:
     listeners = [f"PLAINTEXT://{address}"]
     if controller is not None:
-        listeners.append(f"CONTROLLER://{Address(address.host, controller.port)}")
+        listeners.append(f"{CONTROLLER}://{Address(address.host, controller.port)}")
     return {
         "listeners": ",".join(listeners),
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "controller.listener.names": CONTROLLER,
+        "listener.security.protocol.map": f"{CONTROLLER}:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     }
 
 
@@ -203,21 +207,42 @@ def _has_effect(name: str) -> bool:
     return setting is not None and setting.has_effect
 
 
-def _format(node: LocalNode, memory: Memory) -> None:
-    """Say in a new folder whose it is; refuse one that belongs to somebody else."""
+def _endpoint(controller: Controller, host_of: HostOf) -> Address:
+    return Address(host_of(controller.node_id), controller.port)
+
+
+def _first_voters(memory: Memory, host_of: HostOf) -> VoterSet:
+    return VoterSet.of(
+        Voter(NodeId(each.node_id), decode_id(each.directory_id), ((CONTROLLER, _endpoint(each, host_of)),))
+        for each in memory.controllers
+    )
+
+
+def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
+    """Say in a new folder whose it is, and who votes; refuse one that belongs to somebody else."""
+    disk = SystemDisk(Capabilities.detect())
     path = node.folder / META_PROPERTIES
     if path.exists():
-        known = FolderIdentity.decode(path.read_bytes())
-        if known.cluster_id != memory.cluster_id or known.node_id != node.node_id:
-            raise Complaint(
-                f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "
-                f"{node.node_id} of {memory.cluster_id}: choose another --data folder"
-            )
+        _check(node, FolderIdentity.decode(path.read_bytes()), cluster_id)
         return
-    node.folder.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_identity(node, memory).encode())
+    folder = DataFolder.open(disk, str(node.folder))
+    try:
+        format_folder(
+            folder,
+            disk,
+            system_random(),
+            SystemClock(),
+            node_id=node.node_id,
+            cluster_id=cluster_id,
+            voters=voters if node.is_controller else FirstVoters.UNSAID,
+        )
+    finally:
+        folder.close()
 
 
-def _identity(node: LocalNode, memory: Memory) -> FolderIdentity:
-    directory_id = decode_id(node.controller.directory_id) if node.controller else random_id(system_random())
-    return FolderIdentity(memory.cluster_id, NodeId(node.node_id), DirectoryId(directory_id))
+def _check(node: LocalNode, known: FolderIdentity, cluster_id: str) -> None:
+    if known.cluster_id != cluster_id or known.node_id != node.node_id:
+        raise Complaint(
+            f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "
+            f"{node.node_id} of {cluster_id}: choose another --data folder"
+        )
