@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
 from typing import Any
 
 from moldau.broker.drivers.metadata import MetadataDriver
@@ -44,6 +45,8 @@ class Quorum:
         self.size = size
         self.nodes: dict[int, Node] = {}
         self.cluster_ids: dict[int, str] = {}
+        self.ports: dict[int, int] = {}  # where other than at PORT
+        self.gives_up = 0  # a node that is expected to stop itself
         self.images: dict[int, list[MetadataImage]] = {}
         self.failures: list[BaseException] = []
         self.settings = list(settings)
@@ -80,6 +83,9 @@ class Quorum:
 
     async def _run(self, node_id: int, ports: Ports) -> Node:
         def fail(what: str, error: BaseException) -> None:
+            if node_id == self.gives_up:
+                self.simulation.loop.call_soon(self._end, node_id, context=Context())
+                return
             self.failures.append(error)
             self.simulation.fail(what, error)
 
@@ -99,13 +105,17 @@ class Quorum:
         return [
             f"node.id={node_id}",
             "process.roles=controller",
-            f"listeners=CONTROLLER://n{node_id}:{PORT}",
+            f"listeners=CONTROLLER://n{node_id}:{self.ports.get(node_id, PORT)}",
             "controller.listener.names=CONTROLLER",
             known,
             "moldau.metrics.listener=",
             f"log.dirs={DATA}",
             *self.settings,
         ]
+
+    def _end(self, node_id: int) -> None:
+        self.host(node_id).exit()
+        self.nodes.pop(node_id, None)
 
     def kill(self, *node_ids: int) -> None:
         for node_id in node_ids:
@@ -169,7 +179,7 @@ class Quorum:
     async def ask(self, node_id: int, request: Any, version: int | None = None) -> Any:
         """Any request to the controllers' listener of a node."""
         network = self.simulation.network.host("client")
-        link = Link(Address(f"n{node_id}", PORT), self.host(node_id).clock, ClientSettings())
+        link = Link(Address(f"n{node_id}", self.ports.get(node_id, PORT)), self.host(node_id).clock, ClientSettings())
         await link.open(network)
         try:
             return await link.ask(request, timeout_ms=30_000.0, version_at_most=version)

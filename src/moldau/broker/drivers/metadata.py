@@ -5,7 +5,7 @@ The node that leads the quorum runs the metadata machine on the log: it is the a
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -27,7 +27,7 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.machines.raft import Endpoints, Leadership, RaftMachine
+from moldau.machines.raft import Endpoints, Leadership, QuorumDescription, RaftMachine, VotersAt, VoterSet
 from moldau.model.errors import KafkaError, NotController
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address
 from moldau.model.ports import Clock, Disk, Executor, Random
@@ -105,7 +105,8 @@ class MetadataDriver:
         written = await self._log.voter_sets()
         known = remembered(self._disk, self._log, self._membership, written)
         voter_sets, static_voters = first_voters(self._log, self._membership, written, is_to_join=known.is_to_join)
-        await self._log.synced(self._log.end_offset)
+        if not self._is_alone(voter_sets, static_voters):
+            await self._log.synced(self._log.end_offset)  # others will count on what this node says it has
         machine = RaftMachine(
             self._membership.me,
             self._log,
@@ -131,6 +132,11 @@ class MetadataDriver:
         elif not machine.is_leader:
             self._follower.start()
         await self._log.drop_superfluous()  # a crash may have come between a snapshot and this
+
+    def _is_alone(self, voter_sets: Sequence[VotersAt], static_voters: VoterSet | None) -> bool:
+        """Then the first sync of its own epoch makes everything before it durable as well."""
+        voters = voter_sets[-1].voters if voter_sets else static_voters
+        return voters is not None and voters.ids == (self._membership.me.node_id,)
 
     def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
         return QuorumPeers(
@@ -273,6 +279,10 @@ class MetadataDriver:
     async def wait_for_leader(self) -> None:
         """Until somebody leads the quorum."""
         await self._until(lambda: self.leader_id != NO_NODE)
+
+    def describe(self) -> QuorumDescription:
+        """The quorum as this node sees it; how far the others are, only its leader knows."""
+        return self.quorum.machine.describe(self._clock.monotonic_ms())
 
     @property
     def next_offset(self) -> int:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Final
 
-from moldau.broker.drivers.metadata_batches import build_records, read_records
+from moldau.broker.drivers.metadata_batches import build_records, check_batch, read_records
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_records import Control, voter_sets_in
 from moldau.broker.drivers.snapshot_store import LoadedSnapshot, SnapshotStore
@@ -183,8 +183,12 @@ class MetadataLog:
         return sets
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from `offset` on, committed or not, for another node that keeps the log."""
-        return self._open_log.read_bytes(offset, max_bytes)
+        """Whole batches from `offset` on, committed or not, for another node that keeps the log. Damage is found here:
+        whoever fetches would find it too, and could do nothing about it."""
+        batches = self._open_log.read_bytes(offset, max_bytes)
+        for header, batch in iterate_batches(batches):
+            check_batch(header, batch)
+        return batches
 
     # Appending
 

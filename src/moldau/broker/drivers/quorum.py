@@ -6,7 +6,7 @@ Requests to other nodes are tasks of their own, whose answers come back as event
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -124,7 +124,7 @@ class Quorum:
         self._static_voters = static_voters
         self._failed = failed
         self._peers = peers(self.post)
-        self.fetches = WaitingFetches(metadata_log, lambda: (machine.high_watermark, machine.leadership))
+        self.fetches = WaitingFetches(metadata_log, lambda: (machine.high_watermark, machine.leadership), self._give_up)
         self._events: deque[tuple[Event, Any]] = deque()
         self._is_stepping = False
         self._waiting_for_disk: asyncio.Task[None] | None = None
@@ -132,6 +132,7 @@ class Quorum:
         self._records: Any = None  # that came with the event of this step
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
+        self._troubles: Counter[str] = Counter()
         self._last_ticket = 0
         self._asked: dict[Ticket, _Asked] = {}
 
@@ -272,6 +273,13 @@ class Quorum:
         self.post(LogAppended(end_offset))
         self.fetches.look()
 
+    def _complain(self, what: str, error: BaseException) -> None:
+        """Each kind of trouble is said once, twice, four times …: what is tried again and again fails as often."""
+        self._troubles[what] += 1
+        count = self._troubles[what]
+        if count.bit_count() == 1:
+            log.error("%s (%d times by now): %s", what, count, error)
+
     # Effects
 
     def _do(self, effect: Effect) -> Coroutine[Any, Any, None] | None:
@@ -328,7 +336,7 @@ class Quorum:
                 await self._executor.run(write_quorum_state, self._disk, self._log.folder, kept, fixed)
                 return
             except OSError as error:
-                log.error("the state of the quorum cannot be written: %s", error)
+                self._complain("the state of the quorum cannot be written", error)
                 await asyncio.sleep(RETRY_S)
 
     def _written(self, write: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
@@ -336,7 +344,7 @@ class Quorum:
         try:
             write()
         except OSError as error:
-            log.error("the metadata log cannot be written: %s", error)
+            self._complain("the metadata log cannot be written", error)
             return self._write_later(write)
         return None
 
@@ -347,7 +355,7 @@ class Quorum:
                 write()
                 return
             except OSError as error:
-                log.debug("the metadata log cannot be written yet: %s", error)
+                self._complain("the metadata log cannot be written", error)
 
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
         self._log.leading_epoch = effect.epoch
@@ -368,7 +376,7 @@ class Quorum:
         try:
             voter_sets = self._log.append_followed(self._records, effect.request.epoch)
         except (CorruptMessage, OSError) as error:
-            log.warning("what the leader of the metadata sent cannot be kept: %s", error)
+            self._complain("what the leader of the metadata sent cannot be kept", error)
             self.post(RequestFailed(effect.request))
             return
         for each in voter_sets:
@@ -381,7 +389,7 @@ class Quorum:
         try:
             loaded = await incoming.keep()
         except (BrokenSnapshot, OSError) as error:
-            log.error("the snapshot that the leader of the metadata sent cannot be kept: %s", error)
+            self._complain("the snapshot that the leader of the metadata sent cannot be kept", error)
             self.post(RequestFailed(effect.request))
             return
         await self._log.begin_at(loaded.snapshot)

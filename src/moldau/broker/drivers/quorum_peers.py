@@ -154,7 +154,7 @@ class QuorumPeers:
                 return RequestFailed(send)
             self.incoming.add(found.position, found.size, found.unaligned_records or b"")
         except (BrokenSnapshot, OSError) as error:
-            log.warning("a piece of a snapshot of the metadata cannot be kept: %s", error)
+            log.debug("a piece of a snapshot of the metadata cannot be kept: %s", error)
             self.drop_incoming()
             return RequestFailed(send)
         return event

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.machines.raft import AnswerFetch, FailWaitingFetches, Leadership, ServeFetch, Ticket
+from moldau.model.errors import CorruptMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,16 @@ class _Waiting:
 class WaitingFetches:
     """Answered as soon as the log has grown or more of it is committed, so that commits spread without delay."""
 
-    def __init__(self, log: MetadataLog, facts: Callable[[], tuple[int, Leadership]]) -> None:
-        """`facts` are the high watermark and who leads."""
+    def __init__(
+        self,
+        log: MetadataLog,
+        facts: Callable[[], tuple[int, Leadership]],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`facts` are the high watermark and who leads; `failed` hears that the log cannot be read any more."""
         self._log = log
         self._facts = facts
+        self._failed = failed
         self._waiting: dict[Ticket, _Waiting] = {}
 
     def add(self, wanted: ServeFetch, max_bytes: int, answer: "asyncio.Future[AnswerFetch | Served]") -> None:
@@ -52,7 +59,11 @@ class WaitingFetches:
         each = self._waiting.pop(ticket, None)
         if each is not None and not each.answer.done():
             high_watermark, leadership = self._facts()
-            records = self._log.read(each.wanted.offset, each.max_bytes)
+            try:
+                records = self._log.read(each.wanted.offset, each.max_bytes)
+            except (CorruptMessage, OSError) as error:  # somebody whose log is whole must lead
+                self._failed(error)
+                return
             each.answer.set_result(Served(records, self._log.start_offset, high_watermark, leadership))
 
     def forget(self, ticket: Ticket) -> None:
