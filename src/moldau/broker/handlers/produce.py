@@ -60,6 +60,10 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         return None
     if waiting:
         await _wait(waiting, request.timeout_ms, context)
+    return _response(responses, context)
+
+
+def _response(responses: list[Any], context: RequestContext) -> ProduceResponse:
     if context.leader_hints is None:
         return ProduceResponse(responses=responses)
     return ProduceResponse(responses=responses, node_endpoints=list(context.leader_hints.endpoints.values()))
@@ -157,17 +161,12 @@ def _write(
 async def _wait(waiting: list[Waiting], timeout_ms: int, context: RequestContext) -> None:
     """Until all of them are committed; what is not by then is answered with an error, though it stays in the log."""
     waits = [partition.commit_wait(offset) for partition, offset, _ in waiting]
-    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, _give_up, waits)
+    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, give_up, *waits)
     try:
+        await asyncio.wait(waits)
         for wait, (partition, offset, answer) in zip(waits, waiting, strict=True):
-            try:
-                await wait
-                if partition.leading is not None:
-                    partition.leading.check_enough_after_append()
-            except RequestTimedOut:
-                words = f"Offset {offset - 1} of {partition.name} was not committed in {timeout_ms} ms."
-                _mark(answer, RequestTimedOut(words))
-            except KafkaError as error:
+            error = refusal_of(wait, partition, offset)
+            if error is not None:
                 _mark(answer, error)
                 _hint(answer, *partition.name, error, context)
     finally:
@@ -177,10 +176,28 @@ async def _wait(waiting: list[Waiting], timeout_ms: int, context: RequestContext
                 wait.exception()  # nobody needs to hear of it any more
 
 
-def _give_up(waits: list[asyncio.Future[None]]) -> None:
+def give_up(*waits: asyncio.Future[None]) -> None:
+    """The time is up for those that are not committed yet."""
     for wait in waits:
         if not wait.done():
             wait.set_exception(RequestTimedOut())
+
+
+def refusal_of(wait: asyncio.Future[None], partition: Partition, end_offset: int) -> KafkaError | None:
+    """Why what was waited for is not acknowledged, though it may well be in the log; None if it is."""
+    if wait.cancelled():
+        return RequestTimedOut()
+    failure = wait.exception()
+    if isinstance(failure, RequestTimedOut):
+        return RequestTimedOut(f"Offset {end_offset - 1} of {partition.name} was not committed in time.")
+    if isinstance(failure, KafkaError):
+        return failure
+    try:
+        if partition.leading is not None:
+            partition.leading.check_enough_after_append()
+    except KafkaError as error:
+        return error
+    return None
 
 
 def _mark(answer: Any, error: KafkaError) -> None:
@@ -208,19 +225,18 @@ def _hint(answer: Any, topic: str, index: int, error: KafkaError, context: Reque
 
 def refuse_batches(request: ProduceRequest, error: KafkaError, context: RequestContext) -> ProduceResponse:
     """None of the batches could be appended, for one reason."""
-    return ProduceResponse(
-        responses=[
-            TopicAnswer(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _failed(topic.name, data.index, len(data.records or b""), error, context)
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+    responses = [
+        TopicAnswer(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[
+                _failed(_name(topic, context)[0], data.index, len(data.records or b""), error, context)
+                for data in topic.partition_data
+            ],
+        )
+        for topic in request.topic_data
+    ]
+    return _response(responses, context)
 
 
 def _refused(index: int, error: KafkaError) -> Any:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
 from moldau.broker.handlers import produce
 from moldau.broker.meters import ApiMeter
-from moldau.broker.network.repetition import PRODUCE, Repetition
+from moldau.broker.network.repetition import PRODUCE, Known, Repetition, Run
 from moldau.broker.turns import ALONE
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, FileSlice, Piece
 from moldau.model.units import MiB
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
+from moldau.wire.messages import ProduceRequest
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -125,9 +126,9 @@ class ServedConnection:
     def frame_received(self, frame: memoryview) -> None:
         repetition = self._repetition
         if repetition is not None:
-            if not self._replies and self._produced_again(repetition, frame):
+            if self._produced_again(repetition, frame):
                 return
-            if repetition.answers:
+            if repetition.runs:
                 self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
         try:
@@ -166,23 +167,57 @@ class ServedConnection:
         try:
             is_done = repetition.append(frame)
         except KafkaError as error:
-            self._refuse_produce(frame, error)
+            self._refuse_produce(repetition, frame, error)
             return True
         if not is_done:
             gathering.is_open = was_open
         return is_done
 
     def _send_repeated(self, repetition: Repetition) -> None:
-        connection = self._connection
-        assert connection is not None
-        self.last_active_ms = self._broker.clock.monotonic_ms()
-        connection.send((repetition.take_answers(),))
-        if connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX:
-            self._hold_if_needed()
+        """Answer what was produced in this turn so far, or have it wait for other replicas."""
+        now_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
+        for run in repetition.take_runs():
+            if not run.count:
+                continue
+            if run.partition is None:
+                repetition.meter.finished_together(run.count, now_ms - run.started_ms)
+                self._send([run.answers], None)
+            else:
+                self._wait_for_run(run, run.partition.commit_wait(run.end_offset))
 
-    def _refuse_produce(self, frame: memoryview, error: KafkaError) -> None:
-        if self._repetition is not None and self._repetition.answers:
-            self._send_repeated(self._repetition)
+    def _wait_for_run(self, run: Run, wait: asyncio.Future[None]) -> None:
+        reply = _Reply(run.count)
+        self._line_up(reply)
+        timer = asyncio.get_running_loop().call_later(max(run.asked[0][0].timeout_ms, 0) / 1000, produce.give_up, wait)
+
+        def done(wait: asyncio.Future[None]) -> None:
+            timer.cancel()
+            self._finish_run(run, reply, wait)
+
+        wait.add_done_callback(done)
+
+    def _finish_run(self, run: Run, reply: _Reply, wait: asyncio.Future[None]) -> None:
+        assert self._repetition is not None
+        assert run.partition is not None
+        refusal = produce.refusal_of(wait, run.partition, run.end_offset)
+        self._repetition.meter.finished_together(run.count, self._broker.clock.monotonic_ms() - run.started_ms)
+        pieces: list[Piece] = [run.answers]
+        if refusal is not None:
+            pieces = [
+                piece for known, correlation_id in run.asked for piece in self._refused(known, correlation_id, refusal)
+            ]
+        self._send(pieces, reply)
+
+    def _refused(self, known: Known, correlation_id: int, error: KafkaError) -> list[Piece]:
+        header = RequestHeader(PRODUCE, known.version, correlation_id, "")
+        now_ms = self._broker.clock.monotonic_ms()
+        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
+        response = produce.refuse_batches(ProduceRequest(topic_data=[known.said]), error, context)
+        return frame_response(PRODUCE, known.version, correlation_id, response)
+
+    def _refuse_produce(self, repetition: Repetition, frame: memoryview, error: KafkaError) -> None:
+        if repetition.runs:
+            self._send_repeated(repetition)
         header, position = parse_request_header(frame)
         api = self._router.api(PRODUCE)
         assert api is not None
@@ -206,7 +241,7 @@ class ServedConnection:
                 self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
                 assert self._connection is not None
                 self._connection.abort()
-        if self._repetition is not None and self._repetition.answers:
+        if self._repetition is not None and self._repetition.runs:
             self._send_repeated(self._repetition)
 
     def drained(self) -> None:

@@ -2,8 +2,9 @@
 
 Two produce requests of one client to one partition differ in the correlation id and the batch. So all the rest is
 compared with requests that were taken apart before, instead of being taken apart again, and the answer is the earlier
-one with other numbers in it. Whatever is not exactly so goes the long way, through decoder, handler and encoder: so
-does everything that has to wait.
+one with other numbers in it. Whatever is not exactly so goes the long way, through decoder, handler and encoder.
+
+What one turn brings for one partition that others follow is waited for together: its followers fetch it together.
 """
 
 from struct import Struct
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
 PRODUCE: Final = 0  # the API's number
+ALL: Final = -1  # of acks
 OLDEST: Final = 5  # from here on an answer has its three numbers side by side
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
@@ -42,71 +44,94 @@ _pack_numbers = _NUMBERS.pack_into
 _length_at = _LENGTH.unpack_from
 
 
-class _Known:
+class Known:
     """One request that came before: where its batch goes, and what it is answered."""
 
-    __slots__ = ("_answer", "_numbers_position", "_settings", "_version", "partition")
+    __slots__ = ("_answer", "_numbers_position", "_settings", "asks_all", "partition", "said", "timeout_ms", "version")
 
-    def __init__(self, partition: Partition, answer: bytes, version: int) -> None:
+    def __init__(self, partition: Partition, request: ProduceRequest, version: int) -> None:
+        topic = request.topic_data[0]
         self.partition = partition
+        self.version = version
+        self.asks_all = request.acks == ALL
+        self.timeout_ms = request.timeout_ms
+        self.said = _without_batch(topic)
         self._settings = partition.log.settings
-        self._version = version
-        self._answer = answer
-        self._numbers_position = answer.index(_NUMBERS.pack(*_SENTINELS))
+        self._answer = _answer(topic, version)
+        self._numbers_position = self._answer.index(_NUMBERS.pack(*_SENTINELS))
 
-    def append(self, batch: memoryview, correlation_id: int, now_ms: int, answers: bytearray) -> bool:
+    def append(self, batch: memoryview, correlation_id: int, now_ms: int, run: "Run") -> bool:
         """Whether it is appended and answered; if it is not as simple as it was, it is neither.
 
         Raises what the log says against the batch.
         """
         partition = self.partition
         log = partition.log
-        if not partition.is_open or not partition.leads_alone or log.settings is not self._settings:
+        if not partition.is_leader or log.settings is not self._settings:
             return False
         try:
-            accepted = accept(batch, log, now_ms, self._version)
+            accepted = accept(batch, log, now_ms, self.version)
         except KafkaError:
             return False
         if accepted is None:
             return False
+        if run.partition is not None:
+            assert partition.leading is not None
+            partition.leading.check_enough()
+            run.asked.append((self, correlation_id))
         partition.traffic.produces += 1
-        appended = partition.append(*accepted, now_ms)
-        base_offset, _, _, log_append_time_ms = appended
+        base_offset, last_offset, _, log_append_time_ms = partition.append(*accepted, now_ms)
+        answers = run.answers
         start = len(answers)
         answers += self._answer
         _pack_correlation(answers, start + _CORRELATION_POSITION, correlation_id)
         _pack_numbers(answers, start + self._numbers_position, base_offset, log_append_time_ms, log.start_offset)
+        run.count += 1
+        if last_offset >= run.end_offset:
+            run.end_offset = last_offset + 1
         return True
+
+
+class Run:
+    """Requests of one turn that are answered together: at once, or once other replicas have what they brought."""
+
+    __slots__ = ("answers", "asked", "count", "end_offset", "partition", "started_ms")
+
+    def __init__(self, partition: Partition | None, started_ms: float) -> None:
+        self.partition = partition  # whose other replicas have to be waited for
+        self.started_ms = started_ms
+        self.answers = bytearray()
+        self.count = 0
+        self.end_offset = 0
+        self.asked: list[tuple[Known, int]] = []  # with their correlation ids, where there may be a refusal yet
 
 
 class Repetition:
     """The produce requests that one connection is known to send. All known ones are of one length without the batch."""
 
     __slots__ = (
-        "_appended",
         "_broker",
         "_clock",
         "_end",
         "_head",
         "_is_flexible",
         "_known",
-        "_meter",
         "_misses",
         "_now_ms",
         "_read",
         "_started_ms",
-        "answers",
+        "meter",
+        "runs",
     )
 
     def __init__(self, broker: "Broker", meter: ApiMeter) -> None:
-        self._meter = meter
+        self.meter = meter
         self._broker = broker
         self._clock = broker.clock
-        self.answers = bytearray()  # to requests of the turn that runs
-        self._appended = 0  # how many these are
-        self._started_ms = 0.0  # when the first of them came: a turn is short, so they share one time
+        self.runs: list[Run] = []  # of the turn that is under way, in the order they came
+        self._started_ms = 0.0  # when the first of them came: a turn is short, so all share one time
         self._now_ms = 0
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, Known] = {}
         self._misses = 0
         self._begin(b"", HEAD_BYTES, 0)
 
@@ -119,7 +144,7 @@ class Repetition:
         self._read = Struct(f">4si{end - HEAD_BYTES}s").unpack_from
 
     def append(self, frame: memoryview) -> bool:
-        """Whether this is a request that is known: then it is appended, and its answer is the last of `answers`.
+        """Whether this is a request that is known: then it is appended, and its answer is the last of the last run.
 
         When it is not, or a `KafkaError` is raised, nothing has been appended.
         """
@@ -136,19 +161,21 @@ class Repetition:
         if batch is None:
             return False
         self._misses = 0
-        if not self._appended:
-            self._started_ms, self._now_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        if not known.append(batch, correlation_id, self._now_ms, self.answers):
-            return False
-        self._appended += 1
-        return True
+        partition = known.partition
+        waits_on = partition if known.asks_all and not partition.leads_alone else None
+        runs = self.runs
+        if not runs or runs[-1].partition is not waits_on:
+            self._add_run(waits_on)
+        return known.append(batch, correlation_id, self._now_ms, runs[-1])
 
-    def take_answers(self) -> bytearray:
-        """The answers so far, which leave together; how long they took is counted."""
-        self._meter.finished_together(self._appended, self._clock.monotonic_ms() - self._started_ms)
-        self._appended = 0
-        answers, self.answers = self.answers, bytearray()
-        return answers
+    def _add_run(self, waits_on: Partition | None) -> None:
+        if not self.runs:
+            self._started_ms, self._now_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        self.runs.append(Run(waits_on, self._started_ms))
+
+    def take_runs(self) -> list[Run]:
+        runs, self.runs = self.runs, []
+        return runs
 
     def _batch(self, frame: memoryview, end: int) -> memoryview | None:
         stop = len(frame)
@@ -189,8 +216,7 @@ class Repetition:
             self._begin(head, end, version)
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        answer = _answer(topic, version)
-        self._known[bytes(frame[HEAD_BYTES:end])] = _Known(partition, answer, version)
+        self._known[bytes(frame[HEAD_BYTES:end])] = Known(partition, request, version)
 
     def _partition(self, topic: Any, index: int, version: int) -> Partition | None:
         broker = self._broker
@@ -203,7 +229,7 @@ class Repetition:
         if not broker.allows_all or name in INTERNAL:
             return None
         partition = broker.partitions.find(name, index)
-        return partition if partition is not None and partition.leads_alone else None
+        return partition if partition is not None and partition.is_leader else None
 
 
 def _end_before_batch(frame: memoryview, batch_bytes: int, version: int) -> int | None:
@@ -216,6 +242,11 @@ def _end_before_batch(frame: memoryview, batch_bytes: int, version: int) -> int 
     if end < HEAD_BYTES or frame[end:start] != length or (is_flexible and frame[stop:] != NO_TAGS):
         return None
     return end
+
+
+def _without_batch(topic: Any) -> Any:
+    data = ProduceRequest.PartitionProduceData(index=topic.partition_data[0].index, records=None)
+    return ProduceRequest.TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=[data])
 
 
 def _answer(topic: Any, version: int) -> bytes:

@@ -1,0 +1,129 @@
+"""Produce requests like the one before, to a partition that others follow: answered once they have it, in order."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_scene import Talker, batch, produce_request
+from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
+from replica_scene import are_same, contents, copy_of, create, elect_preferred, send, values, where
+
+from moldau.broker.network.repetition import Repetition
+from moldau.model.errors import ErrorCode
+
+QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
+
+
+@pytest.fixture(autouse=True)
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What went the short way."""
+    done: list[bool] = []
+    original = Repetition.append
+
+    def counted(known: Repetition, frame: memoryview) -> bool:
+        is_done = original(known, frame)
+        done.extend([True] * is_done)
+        return is_done
+
+    monkeypatch.setattr(Repetition, "append", counted)
+    return done
+
+
+def sent(talker: Talker, *told: bytes, version: int = 10, **options: Any) -> "list[asyncio.Future[Any]]":
+    return [talker.begin(version, produce_request("t", batch(each), **options)) for each in told]
+
+
+async def answers(asked: "list[asyncio.Future[Any]]") -> list[tuple[int, int]]:
+    async with asyncio.timeout(60):
+        found = [(await each).responses[0].partition_responses[0] for each in asked]
+    return [(each.error_code, each.base_offset) for each in found]
+
+
+@pytest.mark.proves("H1")
+@pytest.mark.parametrize("version", [7, 10])
+def test_they_are_answered_once_all_have_them(version: int, taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        talker = await cluster.connect(2)
+        told = [b"%d" % number for number in range(40)]
+        assert await answers(sent(talker, *told, version=version)) == [(0, number) for number in range(40)]
+        for node_id in (1, 2, 3):
+            assert values(contents(copy_of(cluster, node_id))) == told
+        assert len(taken) >= 39
+
+    on_cluster(script)
+
+
+def test_who_asks_the_leader_alone_does_not_wait_for_the_others(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        talker = await cluster.connect(2)
+        await answers(sent(talker, b"a", acks=1))
+        cluster.host(3).pause()
+        assert await answers(sent(talker, b"b", b"c", acks=1)) == [(0, 1), (0, 2)]
+        waiting = sent(talker, b"d")
+        cluster.host(3).resume()
+        assert await answers(waiting) == [(0, 3)]
+        assert len(taken) == 2
+
+    on_cluster(script, settings=QUICK)
+
+
+@pytest.mark.proves("H2")
+def test_too_few_in_sync_are_told(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, min_insync_replicas=3)
+        talker = await cluster.connect(2)
+        assert await answers(sent(talker, b"a", b"b")) == [(0, 0), (0, 1)]
+        cluster.kill(3)
+        await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
+        await asyncio.sleep(0.1)
+        refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+        assert await answers(sent(talker, b"c", b"d")) == [refused, refused]
+        assert copy_of(cluster, 2).log.end_offset == 2
+        assert taken
+
+    on_cluster(script)
+
+
+def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        talker = await cluster.connect(2)
+        await answers(sent(talker, b"a", timeout_ms=300))
+        cluster.host(3).pause()
+        late = (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert await answers(sent(talker, b"b", b"c", timeout_ms=300)) == [late, late]
+        cluster.host(3).resume()
+        await are_same(cluster, 1, 2, 3)
+        assert await answers(sent(talker, b"d", timeout_ms=300)) == [(0, 3)]
+        assert len(taken) == 3
+
+    on_cluster(script, settings=QUICK)
+
+
+@pytest.mark.proves("H3")
+def test_who_waits_on_a_leader_that_is_deposed_hears_of_each_request(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[3, 2, 4]])
+        await send(cluster, b"a")
+        cluster.kill(3)
+        await send(cluster, b"b")
+        talker = await cluster.connect(2)
+        await answers(sent(talker, b"c"))
+        await cluster.start(3)
+        await cluster.until(lambda: len(where(cluster).isr) == 3, 5.0)
+        cluster.host(4).pause()
+        waiting = sent(talker, b"d", b"e")
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in waiting)
+        await elect_preferred(cluster)
+        gone = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert await answers(waiting) == [gone, gone]
+        assert [each.node_id for each in (await waiting[1]).node_endpoints] == [3]
+        assert await answers(sent(talker, b"f")) == [gone]
+        cluster.host(4).resume()
+        await are_same(cluster, 2, 3, 4)
+        assert len(taken) == 2
+
+    on_cluster(script, roles=(*ONE_CONTROLLER, BROKER))
