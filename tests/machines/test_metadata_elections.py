@@ -174,6 +174,23 @@ def test_a_partition_without_a_leader_keeps_its_eligible_replicas_when_the_numbe
     assert standing(scene) == (-1, (), (1, 2), (1,))
 
 
+def test_whoever_leads_with_enough_in_sync_leaves_nobody_eligible_behind() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    fence(scene, 2, 1)
+    assert alter(scene, TOPIC, MIN_ISR, "1") is None
+    unfence(scene, 1)
+    assert standing(scene) == (1, (1,), (), ())  # it acknowledges alone, and 2 lacks that
+
+
+def test_a_leader_that_took_over_is_waited_for_like_the_first() -> None:
+    scene = scene_with([1, 2, 3])
+    fence(scene, 1)
+    restart(scene, 1, is_clean=True)
+    fence(scene, 3)
+    scene.register(2, b"j" * 16, is_clean=False)
+    assert standing(scene) == (-1, (), (), (2,))
+
+
 def test_with_a_greater_number_a_leader_must_know_it_before_it_changes_its_isr() -> None:
     scene = scene_with([1, 2])
     epoch = partition(scene).partition_epoch

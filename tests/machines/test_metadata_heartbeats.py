@@ -51,6 +51,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_and_others_lead() -> No
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     beat(scene, 1, 0.0)
+    beat(scene, 2, 0.0)
     beat(scene, 2, 5_000.0)
     assert scene.time_out(SessionEnded(1), SESSION_MS) == []
     assert not scene.machine.image.is_active(1)

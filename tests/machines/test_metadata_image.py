@@ -15,7 +15,7 @@ from moldau.machines.metadata import (
     TopicReference,
 )
 from moldau.machines.metadata.builder import ImageBuilder, ImpossibleRecord
-from moldau.machines.metadata.records import EpochBegan, Record
+from moldau.machines.metadata.records import METADATA_VERSION_HIGHEST, EpochBegan, Record
 from moldau.machines.metadata.snapshot import records_of
 from moldau.model.ids import TopicId
 from moldau.wire import messages
@@ -234,3 +234,26 @@ def test_every_field_of_a_partition_can_change() -> None:
     assert (partition.leader_recovery_state, partition.directories) == (1, (b"a" * 16, b"b" * 16))
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((1,), (2,))
     assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
+
+
+def test_what_the_newest_known_level_writes_is_understood() -> None:
+    builder = ImageBuilder(MetadataImage())
+    records = [
+        messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION_HIGHEST),
+        messages.ZkMigrationStateRecord(),
+        messages.RegisterBrokerRecord(broker_id=1, broker_epoch=2, cordoned_log_dirs=[b"d" * 16]),
+        messages.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=2, fenced=-1, cordoned_log_dirs=[]),
+        messages.ClearElrRecord(),
+        messages.NoOpRecord(),
+    ]
+    for offset, record in enumerate(records):
+        builder.apply(record, offset)
+    image, _ = builder.finish()
+    assert image.features == {"metadata.version": METADATA_VERSION_HIGHEST}
+    assert image.is_active(1)
+    with pytest.raises(ImpossibleRecord, match="it takes a newer one to run it"):
+        builder.apply(
+            messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION_HIGHEST + 1), 9
+        )
+    with pytest.raises(ImpossibleRecord, match="eligible replicas of topic t"):
+        builder.apply(messages.ClearElrRecord(topic_name="t"), 9)
