@@ -39,13 +39,15 @@ class Publishing:
         if is_so(self.image):
             return True
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waits.append((is_so, done))
+        wait = (is_so, done)
+        self._waits.append(wait)
         seconds = None if timeout_ms is None else timeout_ms / 1000
         try:
             await asyncio.wait([done], timeout=seconds)
             return done.done()
         finally:
-            done.cancel()
+            if wait in self._waits:
+                self._waits.remove(wait)
 
     async def _catch_up(self) -> None:
         try:
@@ -63,8 +65,6 @@ class Publishing:
     def _release(self) -> None:
         waits, self._waits = self._waits, []
         for is_so, done in waits:
-            if done.done():  # whoever waited has gone
-                continue
             if is_so(self.image):
                 done.set_result(None)
             else:

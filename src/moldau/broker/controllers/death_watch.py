@@ -30,7 +30,7 @@ class DeathWatch:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._was_active = False
-        self._heard: dict[tuple[int, int], None] = {}  # brokers and epochs, since this node became active
+        self._heard: dict[int, int] = {}  # the last epoch of each broker, since this node became active
         self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
         self._waiting: asyncio.Task[None] | None = None
 
@@ -40,7 +40,7 @@ class DeathWatch:
 
     def heard(self, broker_id: int, epoch: int, connection: "ServedConnection | None") -> None:
         """A heartbeat came over this connection: its end is worth a look. Nobody connects to itself."""
-        self._heard[broker_id, epoch] = None
+        self._heard[broker_id] = epoch
         if connection is not None:
             connection.when_lost = lambda: self._look_for(broker_id, epoch)
 
@@ -61,7 +61,11 @@ class DeathWatch:
 
     def _unheard(self) -> list[tuple[int, int]]:
         keys = [(each.broker_id, each.epoch) for each in self._broker.metadata.image.brokers.values()]
-        return [key for key in keys if key not in self._heard and self._unfenced(*key) is not None]
+        return [
+            (broker_id, epoch)
+            for broker_id, epoch in keys
+            if self._heard.get(broker_id) != epoch and self._unfenced(broker_id, epoch) is not None
+        ]
 
     def _look_for(self, broker_id: int, epoch: int) -> None:
         key = (broker_id, epoch)

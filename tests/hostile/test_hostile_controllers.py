@@ -1,0 +1,33 @@
+"""Frames of every kind on a controllers' listener: whatever is in them, they are answered or their connection ends."""
+
+import asyncio
+
+import pytest
+from broker_scene import CONTROLLER, FRAME_BYTES_MAX, WITH_CONTROLLER, Scene, on_broker
+from hostile_frames import HostileFrames
+from raw_peers import Peer
+
+FRAMES = 3000
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_that_comes_through_a_controllers_listener_is_a_bug(seed: int) -> None:
+    async def script(scene: Scene) -> None:
+        apis = scene.node.broker.controller_router.apis.values()
+        names = {f"{api.name}Request" for api in apis}
+        frames = HostileFrames(seed)
+        frames._kinds = [each for each in frames._kinds if each[0] in names]
+        network = scene.simulation.network.host("client")
+        peer = Peer()
+        await network.connect(CONTROLLER, peer, FRAME_BYTES_MAX)
+        for _, frame in zip(range(FRAMES), frames, strict=False):
+            if peer.is_lost.is_set():
+                peer = Peer()
+                await network.connect(CONTROLLER, peer, FRAME_BYTES_MAX)
+            peer.connection.send([frame])
+            await asyncio.sleep(0.002)
+        assert [api.name for api in apis if not api.meter.count] == []
+        assert scene.node.broker.bugs == 0
+        assert scene.host.is_up
+
+    on_broker(script, settings=WITH_CONTROLLER)
