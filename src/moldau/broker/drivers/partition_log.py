@@ -68,8 +68,8 @@ class PartitionLog(Generic[Record]):
 
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
         partition = self._partition
-        if not partition.is_open:
-            raise NotLeaderOrFollower(f"{partition.name} is no longer here.")
+        if not partition.is_leader:
+            raise NotLeaderOrFollower(f"{partition.name} is no longer led here.")
         now_ms = self._clock.wall_ms()
         encode = self._coding.encode
         for records in decisions:

@@ -31,6 +31,7 @@ from moldau.model.errors import (
     NotController,
     NotCoordinator,
     NotLeaderOrFollower,
+    RequestTimedOut,
     StorageFailed,
     UnknownServerFailure,
 )
@@ -88,6 +89,11 @@ class _Held(NamedTuple):
     offset: int
     answers: Sequence[tuple[asyncio.Future[Any], Any]]
     effects: Sequence[object]
+
+
+def _give_up(waiter: asyncio.Future[Any]) -> None:
+    if not waiter.done():
+        waiter.set_exception(RequestTimedOut("The change was written, but was not committed in time."))
 
 
 def _perform_nothing(effect: object) -> None:
@@ -177,12 +183,16 @@ class ReplicatedDriver(Generic[Machine, Record]):
     # Requests
 
     async def write(
-        self, decide: Callable[[Machine], Decision[Record, Answer]], ticket: Ticket | None = None
+        self,
+        decide: Callable[[Machine], Decision[Record, Answer]],
+        ticket: Ticket | None = None,
+        timeout_ms: float | None = None,
     ) -> Answer:
         """Decide, and answer once that is committed. `decide` runs at once and to its end.
 
         A request whose answer another one will give (a join that waits for the rest) brings its own `ticket`, from
-        `new_ticket`, under which the machine remembers it.
+        `new_ticket`, under which the machine remembers it. `RequestTimedOut` if it is not committed in time; what was
+        decided stands.
         """
         machine = self._leading_machine()
         try:
@@ -200,11 +210,14 @@ class ReplicatedDriver(Generic[Machine, Record]):
             raise AssertionError("a request without a ticket was left without an answer")
         if key is not ASKER:
             self._waiting[key] = waiter
+        timer = None if timeout_ms is None else waiter.get_loop().call_later(timeout_ms / 1000, _give_up, waiter)
         try:
             self._accept(decision, waiter)
             return await waiter
         finally:
             self._waiting.pop(key, None)
+            if timer is not None:
+                timer.cancel()
 
     def _can_be_answered_now(self, decision: Decision[Record, Any]) -> bool:
         """Most requests change nothing (reads, refusals, heartbeats), and mostly all before them is committed."""

@@ -9,6 +9,7 @@ from moldau.broker.groups.lag import LagWatch
 from moldau.broker.groups.loading import Loading
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic, partition_for
 from moldau.broker.groups.shard import Shard
+from moldau.broker.partitions.partition import Partition
 from moldau.broker.topics import request_topics
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
@@ -100,16 +101,21 @@ class Groups:
                 self._notify(shard.topics_deleted(removed))
 
     async def _place(self, topic: TopicImage, index: int) -> None:
-        shard = self._shards.get(index)
-        if topic.partitions[index].leader != self._broker.node_id:
+        shard, where = self._shards.get(index), topic.partitions[index]
+        is_led = where.leader == self._broker.node_id
+        if not is_led:
             self._offline.discard(index)
-            if shard is not None:
-                self._resign(index)
-        elif shard is None:
+        # An epoch between that we have not heard of was somebody else's: what it wrote is not in this machine.
+        if shard is not None and (not is_led or where.leader_epoch > shard.leader_epoch + 1):
+            self._resign(index)
+            shard = None
+        if shard is not None:
+            shard.leader_epoch = where.leader_epoch
+        elif is_led:
             await self._begin(index)
 
     async def _begin(self, index: int) -> None:
-        partition = self._broker.partitions.find(OFFSETS_TOPIC, index)
+        partition = self._led(index)
         if partition is None:  # the disk refused, or the log is damaged: the rest is served
             self._offline.add(index)
             return
@@ -119,9 +125,13 @@ class Groups:
         else:
             self._loading.add(shard)
 
+    def _led(self, index: int) -> Partition | None:
+        partition = self._broker.partitions.find(OFFSETS_TOPIC, index)
+        return partition if partition is not None and partition.is_leader else None
+
     def _begin_late(self, index: int) -> Shard:
         """A partition that could not be opened may be open by now."""
-        partition = self._broker.partitions.find(OFFSETS_TOPIC, index) if index in self._offline else None
+        partition = self._led(index) if index in self._offline else None
         if partition is None:
             raise NotCoordinator("This broker does not coordinate the group.")
         self._offline.discard(index)

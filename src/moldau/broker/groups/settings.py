@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.model.settings import SHORT_MAX, Kind, setting
-from moldau.model.units import MINUTE_MS, MiB
+from moldau.model.units import MINUTE_MS, SECOND_MS, MiB
 from moldau.records.compression import Compression
 
 CODECS: Final = tuple(int(codec) for codec in Compression)
@@ -46,6 +46,13 @@ class OffsetsTopicSettings:
         kind=Kind.INT,
         check=_codec,
         doc="The codec of what is written to the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms",
+        5 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        doc="How long a commit of offsets waits until it is on the replicas of the offsets topic.",
     )
     offsets_load_buffer_size: int = setting(
         "offsets.load.buffer.size",

@@ -2,17 +2,24 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.groups import patterns
 from moldau.broker.groups.coding import GroupCoding
 from moldau.broker.partitions.partition import Partition
+from moldau.machines.decision import Decision
 from moldau.machines.groups.draft import Now
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record
-from moldau.model.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
+from moldau.model.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaError,
+    NotCoordinator,
+    RequestTimedOut,
+)
 from moldau.model.ids import TopicPartition
 from moldau.records.compression import Compression
 
@@ -49,6 +56,7 @@ class Shard:
         self.read = self._driver.read
         self.new_ticket = self._driver.new_ticket
         self._awaits_load = False
+        self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
         self._gone_topics: dict[str, None] = {}  # deleted while the shard was not ready to hear it
 
     @property
@@ -67,6 +75,18 @@ class Shard:
     @property
     def now(self) -> Now:
         return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
+
+    async def commit(self, decide: Callable[[GroupsMachine], Decision[Record, Any]]) -> Any:
+        """As `write`, but where replicas are too few or too slow, the client hears so and tries again."""
+        leading = self._partition.leading
+        if leading is None:
+            return await self.write(decide)
+        if leading.machine.is_under_min_isr:
+            raise CoordinatorNotAvailable(f"Too few replicas of {self.name} are in sync.")
+        try:
+            return await self.write(decide, timeout_ms=self._broker.settings.offsets_commit_timeout_ms)
+        except RequestTimedOut:
+            raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
 
     def _new_machine(self) -> GroupsMachine:
         now = self.now

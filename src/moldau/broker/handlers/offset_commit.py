@@ -29,7 +29,7 @@ async def handle(request: OffsetCommitRequest, context: RequestContext) -> Offse
         return OffsetCommitResponse(topics=refused)
     version = context.api_version
     try:
-        response = await shard.write(
+        response = await shard.commit(
             lambda machine: machine.decide_commit_offsets(request, api_version=version, now=shard.now)
         )
     except KafkaError as error:

@@ -88,7 +88,6 @@ GROUPS: Final = (
 )
 
 OFFSETS: Final = (
-    row("offsets.commit.timeout.ms", INT, 5 * SECOND_MS, "How long a commit waits for the replicas.", at_least=1),
 )
 
 TRANSACTIONS: Final = (
