@@ -112,6 +112,15 @@ def test_when_all_came_back_with_less_the_last_leader_leads_again() -> None:
     assert partition(scene).leader_recovery_state == RECOVERING
 
 
+def test_the_last_leader_does_not_lead_with_less_than_another_has() -> None:
+    scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
+    fence(scene, 3, 1)
+    restart(scene, 2, is_clean=False)
+    assert standing(scene) == (-1, (), (1,), (2,))
+    unfence(scene, 1)
+    assert standing(scene) == (1, (1,), (), ())
+
+
 def test_without_eligible_replicas_the_last_in_sync_is_waited_for_even_if_it_lost_something() -> None:
     scene = scene_with([1, 2, 3], has_elr=False)
     restart(scene, 1, is_clean=False)

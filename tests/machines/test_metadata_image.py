@@ -238,7 +238,7 @@ def test_every_field_of_a_partition_can_change() -> None:
 
 def test_what_the_newest_known_level_writes_is_understood() -> None:
     builder = ImageBuilder(MetadataImage())
-    records = [
+    records: list[Record] = [
         messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION_HIGHEST),
         messages.ZkMigrationStateRecord(),
         messages.RegisterBrokerRecord(broker_id=1, broker_epoch=2, cordoned_log_dirs=[b"d" * 16]),

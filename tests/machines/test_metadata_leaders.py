@@ -96,6 +96,8 @@ def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:
     fence(scene, 1)
     unfence(scene, 1)
     scene.time_out(LeadersChecked(), 0.0)
+    (outcome,) = scene.run(scene.machine.decide_elect_leaders(ElectionType.PREFERRED, [("t", 0)]))
+    assert outcome.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     assert leaders(scene) == [2]
 
 

@@ -1,0 +1,121 @@
+"""What a broker says of its copies, and who leads when one of them is lost."""
+
+import pytest
+from metadata_scene import Scene
+
+from moldau.machines.metadata import NewTopic
+from moldau.machines.metadata.copies import LOST, CopyPlaced
+from moldau.machines.metadata.image import PartitionImage
+from moldau.model.errors import ErrorCode, StaleBrokerEpoch
+from moldau.model.ids import DirectoryId, TopicId
+
+
+def scene_with(replicas: list[int], min_isr: int = 2) -> Scene:
+    scene = Scene(brokers=3)
+    scene.create_one(NewTopic("t", assignments=[(0, replicas)], configs=[("min.insync.replicas", str(min_isr))]))
+    return scene
+
+
+def partition(scene: Scene) -> PartitionImage:
+    found = scene.machine.image.partition("t", 0)
+    assert found is not None
+    return found
+
+
+def place(
+    scene: Scene,
+    broker_id: int,
+    directory: DirectoryId = LOST,
+    *,
+    topic_id: TopicId | None = None,
+    index: int = 0,
+    epoch: int | None = None,
+) -> ErrorCode:
+    machine = scene.machine
+    copy = CopyPlaced(topic_id or machine.image.topic_id("t"), index, directory)
+    broker_epoch = machine.image.brokers[broker_id].epoch if epoch is None else epoch
+    (noted,) = scene.run(machine.decide_place_copies(broker_id, broker_epoch, [copy, copy]))
+    assert noted.copy == copy
+    return noted.error
+
+
+def fence(scene: Scene, *brokers: int) -> None:
+    for broker_id in brokers:
+        scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
+
+
+@pytest.mark.proves("H4")
+def test_a_leader_whose_copy_is_lost_leads_no_longer() -> None:
+    scene = scene_with([1, 2, 3])
+    before = partition(scene)
+    assert place(scene, 1) == ErrorCode.NONE
+    after = partition(scene)
+    assert (after.leader, after.isr, after.eligible_leader_replicas) == (2, (2, 3), ())
+    assert after.leader_epoch == before.leader_epoch + 1
+
+
+def test_a_follower_whose_copy_is_lost_is_not_in_sync_and_what_its_leader_knew_of_it_is_forgotten() -> None:
+    scene = scene_with([1, 2, 3])
+    before = partition(scene)
+    assert place(scene, 3) == ErrorCode.NONE
+    after = partition(scene)
+    assert (after.leader, after.isr) == (1, (1, 2))
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert place(scene, 3) == ErrorCode.NONE  # nobody counts on it, but the leader may know an old length
+    assert partition(scene).leader_epoch == after.leader_epoch + 1
+
+
+def test_a_replica_whose_copy_is_lost_is_not_eligible_when_too_few_remain() -> None:
+    scene = scene_with([1, 2])
+    assert place(scene, 1) == ErrorCode.NONE
+    assert (partition(scene).leader, partition(scene).isr, partition(scene).eligible_leader_replicas) == (2, (2,), ())
+
+
+@pytest.mark.proves("H4")
+def test_the_only_copy_that_has_everything_cannot_be_lost() -> None:
+    scene = scene_with([1, 2], min_isr=1)
+    fence(scene, 2)
+    before = partition(scene)
+    assert (before.isr, before.eligible_leader_replicas) == ((1,), ())
+    assert place(scene, 1) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert partition(scene) == before
+
+
+def test_the_last_leader_of_all_cannot_lose_its_copy_either() -> None:
+    scene = scene_with([1, 2], min_isr=1)
+    fence(scene, 2, 1)
+    assert set(partition(scene).trusted) == {1}
+    assert place(scene, 1) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+@pytest.mark.proves("H4")
+def test_a_lost_copy_waits_for_an_eligible_replica_that_is_down() -> None:
+    scene = scene_with([1, 2])
+    fence(scene, 2)
+    assert (partition(scene).isr, partition(scene).eligible_leader_replicas) == ((1,), (2,))
+    assert place(scene, 1) == ErrorCode.NONE
+    assert (partition(scene).leader, partition(scene).isr) == (-1, ())
+    assert partition(scene).eligible_leader_replicas == (2,)
+    scene.run(scene.machine.decide_unfence_broker(2, scene.machine.image.brokers[2].epoch))
+    assert (partition(scene).leader, partition(scene).trusted) == (2, (2,))
+
+
+def test_a_directory_of_the_broker_is_noted_and_another_is_refused() -> None:
+    scene = scene_with([1, 2, 3])
+    own = scene.machine.image.brokers[2].directories
+    assert own
+    before = partition(scene)
+    assert place(scene, 2, DirectoryId(b"z" * 16)) == ErrorCode.INVALID_REQUEST
+    for directory in own:
+        assert place(scene, 2, DirectoryId(directory)) == ErrorCode.NONE
+        assert partition(scene).directories[1] == directory
+    assert (partition(scene).isr, partition(scene).leader_epoch) == (before.isr, before.leader_epoch)
+
+
+def test_who_has_no_copy_and_what_does_not_exist_is_refused() -> None:
+    scene = scene_with([1, 2])
+    assert place(scene, 3) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert place(scene, 1, index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert place(scene, 1, topic_id=TopicId(b"x" * 16)) == ErrorCode.UNKNOWN_TOPIC_ID
+    with pytest.raises(StaleBrokerEpoch):
+        place(scene, 1, epoch=0)
