@@ -53,6 +53,10 @@ soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers an
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load
 
+.PHONY: soak-cluster
+soak-cluster: $(DEV_STAMP) ## kills of leader, controller, follower, all, and rolling restarts of a cluster; ROUNDS=20
+	MOLDAU_ROUNDS=$(or $(ROUNDS),20) $(PYTEST) tests/clients/test_cluster_faults.py
+
 .PHONY: sim
 sim: $(DEV_STAMP) ## simulate a broker under crashes, power losses, failing disks; SEEDS=100 of each
 	@for trouble in process power disk; do \

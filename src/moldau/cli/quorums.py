@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from moldau.model.ids import Address
 
 app = typer.Typer(help="Look at the controllers' quorum, and change who votes in it.", no_args_is_help=True)
+
+FETCHES_WITHIN_MS: Final = 1_000  # whoever follows the quorum asks at least twice a second
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, show_default=False, help="The controller's node id.")]
 Directory = Annotated[
@@ -113,15 +115,16 @@ def _parsed(directory_id: str | None) -> bytes | None:
 
 
 def _directory_of(replicas: "tuple[QuorumReplica, ...]", node: int) -> bytes:
-    found = [each.directory_id for each in replicas if each.node_id == node]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    """The folder that the node runs on. One that it ran on before may still be remembered; it fetches no more."""
+    found = sorted((each for each in replicas if each.node_id == node), key=lambda each: -each.last_fetch_ms)
+    if not found:
+        raise Complaint(
+            f"node {node} is not there: moldau quorum describe shows who is. A controller must run before it is "
+            "added, with the cluster id and the controllers of this cluster in its settings"
+        )
+    if len(found) > 1 and found[0].last_fetch_ms - found[1].last_fetch_ms < FETCHES_WITHIN_MS:
         raise Complaint(f"node {node} is there with several data folders; say which with --directory-id")
-    raise Complaint(
-        f"node {node} is not there: moldau quorum describe shows who is. A controller must run before it is added; "
-        "its voters' list and cluster id must be those of this cluster"
-    )
+    return found[0].directory_id
 
 
 def _listener(text: str, view: "QuorumView") -> "tuple[str, Address]":
