@@ -239,6 +239,13 @@ def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> 
     assert second.memory.controllers == first.memory.controllers
 
 
+@pytest.mark.parametrize(("port", "controllers"), [(9092, 19092), (22768, 12768), (30000, 20000), (60000, 50000)])
+def test_controllers_listen_where_no_outgoing_connection_takes_their_port(
+    tmp_path: Path, port: int, controllers: int
+) -> None:
+    assert LocalCluster.open(tmp_path, port=port).memory.controllers[0].port == controllers
+
+
 def test_settings_of_the_user_win(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path, settings={"min.insync.replicas": "1", "log.retention.hours": "1"})
     text = cluster.nodes[2].settings_file.read_text()

@@ -268,7 +268,7 @@ class Cluster:
 
     def _lay_out(self, brokers: int) -> None:
         is_new = not self._brokers
-        ports = _free_ports(2 * brokers + SPARE_PORTS) if is_new else None
+        ports = free_ports(2 * brokers + SPARE_PORTS) if is_new else None
         self.layout = LocalCluster.open(
             self.data,
             brokers=brokers,
@@ -309,7 +309,7 @@ class Cluster:
         return "\n".join(f"Node {node} said:\n{broker.last_words}" for node, broker in self._brokers.items())
 
 
-def _free_ports(count: int) -> range:
+def free_ports(count: int) -> range:
     """So many free ports in a row."""
     chance: Any = random.SystemRandom()
     for _ in range(PORT_TRIES_MAX):

@@ -30,9 +30,10 @@ BROKERS_MAX: Final = 100
 CONTROLLERS: Final = 3  # two of three are a majority; more voters make each write wait for more disks
 REPLICAS: Final = 3
 CONTROLLER: Final = "CONTROLLER"
-CONTROLLER_PORTS_ABOVE: Final = 10_000
+CONTROLLER_PORTS_APART: Final = 10_000
+PORTS_OF_ROOT: Final = 1023
+OUTGOING_PORTS_FROM: Final = 32_768  # a node that is down may find its port taken by a connection there
 METRICS_PORT: Final = 9404
-PORT_MAX: Final = 65_535
 
 HostOf = Callable[[int], str]
 
@@ -152,8 +153,8 @@ def _new(brokers: int, port: int, controller_port: int | None) -> Memory:
 
 
 def _controller_port(port: int) -> int:
-    above = port + CONTROLLER_PORTS_ABOVE
-    return above if above + CONTROLLERS <= PORT_MAX else port - CONTROLLER_PORTS_ABOVE
+    above, below = port + CONTROLLER_PORTS_APART, port - CONTROLLER_PORTS_APART
+    return above if above + CONTROLLERS <= OUTGOING_PORTS_FROM or below <= PORTS_OF_ROOT else below
 
 
 def _ids(memory: Memory) -> Iterator[int]:

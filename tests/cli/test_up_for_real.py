@@ -1,0 +1,134 @@
+"""`moldau up` with real nodes: a cluster that serves, survives a kill, and is the same one the next time."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.testing.cluster import free_ports
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.proves("H3")]
+
+MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
+Start = Callable[..., "Up"]
+
+
+class Up:
+    """A running `moldau up` whose lines can be waited for."""
+
+    def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
+        self.process = process
+        self._environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": f"localhost:{port}"}
+        self.lines: list[str] = []
+
+    def until(self, text: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return self.lines[-1]
+        raise AssertionError(f"it never said {text!r}, but:\n" + "\n".join(self.lines))
+
+    def moldau(self, *arguments: str, text: str = "", code: int | None = 0) -> str:
+        result = CliRunner().invoke(app, arguments, input=text, env=self._environment)
+        assert code is None or result.exit_code == code, f"{result.output}{result.exception!r}"
+        return result.stdout
+
+    def health(self) -> Any:
+        return json.loads(self.moldau("cluster", "health", "--json", code=None))
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stdout is not None
+        self.lines += [line.rstrip() for line in self.process.stdout]
+        assert self.process.wait(60) == 0, "\n".join(self.lines)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    ports = free_ports(12)
+    running: list[Up] = []
+
+    def up(*options: str) -> Up:
+        command = [*MOLDAU, "up", "--data", str(tmp_path / "cluster"), "--port", str(ports.start), *options]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            [*command, "-c", "moldau.metrics.listener="],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        running.append(Up(process, ports.start))
+        running[-1].until("brokers serve on")
+        return running[-1]
+
+    yield up
+    for each in running:
+        each.process.kill()
+        each.process.wait()
+        assert each.process.stdout is not None
+        each.process.stdout.close()
+
+
+def pid_of(folder: Path) -> int:
+    """Of the process that holds the lock of a data folder."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"{folder}.properties".encode() in words:
+                return int(entry.name)
+    raise AssertionError(f"no process runs on {folder}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start: Start, tmp_path: Path) -> None:
+    up = start("--brokers", "3")
+    up.moldau("topic", "create", "orders", "--partitions", "3")
+    up.moldau("produce", "orders", text="one\ntwo\n")
+    os.kill(pid_of(tmp_path / "cluster" / "node-2"), signal.SIGKILL)
+    up.until("node 2 was killed (SIGKILL) and stays down")
+    up.moldau("produce", "orders", text="three\n")
+    assert sorted(up.moldau("consume", "orders", "--until", "end").split()) == ["one", "three", "two"]
+    assert not up.health()["is_healthy"]
+    cluster_id = up.health()["cluster_id"]
+    up.stop()
+    again = start("--brokers", "4")
+    assert again.health()["cluster_id"] == cluster_id
+    assert [each["id"] for each in again.health()["brokers"]] == [1, 2, 3, 4]
+    assert [each["id"] for each in again.health()["quorum"]["voters"]] == [1, 2, 3]
+    assert sorted(again.moldau("consume", "orders", "--until", "end").split()) == ["one", "three", "two"]
+    again.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_a_killed_node_comes_back_where_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+    up = start("--restart")
+    up.moldau("topic", "create", "orders")
+    os.kill(pid_of(tmp_path / "cluster" / "node-1"), signal.SIGKILL)
+    up.until("node 1 serves again")
+    up.moldau("produce", "orders", text="one\n")
+    assert [each["is_fenced"] for each in up.health()["brokers"]] == [False] * 3
+    up.stop()
+
+
+def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
+    ports = free_ports(12)
+    with socket.create_server(("localhost", ports.start + 1)):
+        options = ["--data", str(tmp_path / "cluster"), "--port", str(ports.start), "-c", "moldau.metrics.listener="]
+        done = subprocess.run([*MOLDAU, "up", *options], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 1
+    assert f"{ports.start + 1} is in use" in done.stderr
+    assert "node 2 did not start" in done.stderr.splitlines()[-1]
