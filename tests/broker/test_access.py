@@ -126,6 +126,7 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     ),
     "DescribeCluster": lambda: m.DescribeClusterRequest(),
     "AlterPartition": lambda: m.AlterPartitionRequest(broker_id=1),
+    "AssignReplicasToDirs": lambda: m.AssignReplicasToDirsRequest(broker_id=1),
     "Envelope": lambda: m.EnvelopeRequest(request_data=b"", client_host_address=b""),
     "ControllerRegistration": lambda: m.ControllerRegistrationRequest(controller_id=1),
     "BrokerRegistration": lambda: m.BrokerRegistrationRequest(broker_id=1),

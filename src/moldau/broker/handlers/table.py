@@ -10,6 +10,7 @@ from moldau.broker.handlers import (
     alter_partition,
     alter_partition_reassignments,
     api_versions,
+    assign_replicas_to_dirs,
     begin_quorum_epoch,
     broker_heartbeat,
     broker_registration,
@@ -61,6 +62,7 @@ from moldau.wire.messages import (
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     ApiVersionsResponse,
+    AssignReplicasToDirsResponse,
     BeginQuorumEpochResponse,
     BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
@@ -181,6 +183,9 @@ def served_apis() -> list[Api]:
         _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
         _internal(
             70, "ControllerRegistration", 0, 0, controller_registration, with_error_code(ControllerRegistrationResponse)
+        ),
+        _internal(
+            73, "AssignReplicasToDirs", 0, 0, assign_replicas_to_dirs, with_error_code(AssignReplicasToDirsResponse)
         ),
         _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]

@@ -8,6 +8,7 @@ from moldau.machines.metadata import (
     brokers,
     configs,
     controllers,
+    copies,
     features,
     heartbeats,
     in_sync,
@@ -166,6 +167,11 @@ class MetadataMachine:
         self, broker_id: int, broker_epoch: int, proposals: Sequence[in_sync.IsrProposal]
     ) -> Decision[Record, list[in_sync.IsrAnswered]]:
         return in_sync.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
+
+    def decide_place_copies(
+        self, broker_id: int, broker_epoch: int, placed: Sequence[copies.CopyPlaced]
+    ) -> Decision[Record, list[copies.CopyNoted]]:
+        return copies.decide_place_copies(self._view, broker_id, broker_epoch, placed)
 
     def decide_alter_reassignments(
         self, wanted: Sequence[reassignments.Reassignment], *, may_change_factor: bool = True

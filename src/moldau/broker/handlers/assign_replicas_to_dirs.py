@@ -1,0 +1,43 @@
+"""AssignReplicasToDirs: a broker says in which directory copies are, or that they are lost."""
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.machines.metadata.copies import CopyNoted, CopyPlaced
+from moldau.model.ids import DirectoryId, TopicId
+from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+
+Answers = dict[bytes, dict[bytes, list[AssignReplicasToDirsResponse.PartitionData]]]
+
+
+async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) -> AssignReplicasToDirsResponse:
+    """Answered by the active controller, for each copy."""
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    placed = [
+        CopyPlaced(TopicId(topic.topic_id), partition.partition_index, DirectoryId(directory.id_))
+        for directory in request.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+    ]
+    noted = await context.broker.metadata.write(
+        lambda machine: machine.decide_place_copies(request.broker_id, request.broker_epoch, placed)
+    )
+    return AssignReplicasToDirsResponse(
+        directories=[
+            AssignReplicasToDirsResponse.DirectoryData(
+                id_=directory,
+                topics=[
+                    AssignReplicasToDirsResponse.TopicData(topic_id=topic_id, partitions=partitions)
+                    for topic_id, partitions in topics.items()
+                ],
+            )
+            for directory, topics in _by_directory(noted).items()
+        ]
+    )
+
+
+def _by_directory(noted: list[CopyNoted]) -> Answers:
+    answers: Answers = {}
+    for each in noted:
+        answer = AssignReplicasToDirsResponse.PartitionData(partition_index=each.copy.index, error_code=int(each.error))
+        answers.setdefault(each.copy.directory, {}).setdefault(each.copy.topic_id, []).append(answer)
+    return answers
