@@ -69,6 +69,19 @@ def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
     assert folder.take_clean_shutdown() == -1
 
 
+def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
+    platter = SimulatedDisk()
+    folder = DataFolder.open(platter.mount(), "/data")
+    folder.remember_boot()
+    assert not folder.has_lost_power()
+    platter.power_loss()
+    folder = DataFolder.open(platter.mount(), "/data")
+    assert folder.has_lost_power()
+    assert folder.has_lost_power()  # also for one that was killed while it started
+    folder.remember_boot()
+    assert not folder.has_lost_power()
+
+
 def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
     folder = DataFolder.open(SimulatedDisk().mount(), "/data")
     assert folder.last_broker_epoch() == -1

@@ -159,6 +159,7 @@ class Node:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
+            self._folder.remember_boot()
         except BaseException:
             await self._front.close()
             await self._peers.close()

@@ -3,7 +3,7 @@
 .lock                               held while a node runs
 meta.properties                     cluster, node and directory id
 .kafka_cleanshutdown                only there after a clean stop
-.boot-id                            in which run of the machine the last owner began
+.boot-id                            in which run of the machine an owner was last up
 .broker-epoch                       under which epoch the last owner was registered
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
 <topic>-<partition>/                one log each; partition.metadata holds the topic's id
@@ -134,13 +134,15 @@ class DataFolder:
         replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", _marker(broker_epoch))
 
     def has_lost_power(self) -> bool:
-        """Whether the machine went down since the last owner began; remembers this run of it for the next owner."""
+        """Whether the machine went down since an owner last said that it was up."""
         path = f"{self.path}/{BOOT_ID}"
         current = self._disk.boot_id().encode()
-        is_same = bool(current) and self._disk.exists(path) and self._disk.read(path) == current
-        if not is_same:
-            replace_file(self._disk, path, current)
-        return not is_same
+        return not (current and self._disk.exists(path) and self._disk.read(path) == current)
+
+    def remember_boot(self) -> None:
+        """This owner is up, and has made good what a power loss may have cost: one that is killed before has not."""
+        if self.has_lost_power():
+            replace_file(self._disk, f"{self.path}/{BOOT_ID}", self._disk.boot_id().encode())
 
     def remember_broker_epoch(self, broker_epoch: int) -> None:
         """For the next owner, if this one is killed. Not synced: after a power loss nobody relies on it."""
