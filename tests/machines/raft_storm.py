@@ -137,12 +137,14 @@ class Storm:
         leader = self._settled_leader()
         everywhere = leader.machine.high_watermark
         self._must(lambda: all(node.machine.high_watermark >= everywhere for node in cluster.alive), "one watermark")
-        for node in cluster.alive:
-            demand(node.machine.epoch == leader.machine.epoch, node.node_id, "is in another epoch")
-            demand(node.machine.leadership.leader_id == leader.node_id, node.node_id, "follows somebody else")
+        self._must(self._has_one_leader, "one leader for all")
         values = [each.entry for each in cluster.ledger.committed[:everywhere]]
         for node in cluster.alive:
             demand(node.disk.log.everything_below(len(values)) == values, node.node_id, "has other entries")
+
+    def _has_one_leader(self) -> bool:
+        known = [node.machine.leadership for node in self.cluster.alive]
+        return len({(each.leader_id, each.epoch) for each in known}) == 1 and known[0].is_known
 
     def _must(self, condition: Callable[[], bool], what: str) -> None:
         demand(self.cluster.run(HEALED_MS, condition), "after healing there is never", what)

@@ -43,6 +43,12 @@ def test_a_fetch_that_fits_is_served_from_the_log() -> None:
     assert served.offset == 4
 
 
+def test_a_replica_waits_until_there_is_more_than_it_knows() -> None:
+    scene = elected()
+    assert only(scene.fetch(2, 7, 3, high_watermark=4), do.ServeFetch).high_watermark == 4
+    assert only(scene.fetch(2, 7, 3), do.ServeFetch).high_watermark == scene.machine.high_watermark == 7
+
+
 @pytest.mark.parametrize(
     ("epoch", "error"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, ErrorCode.NONE)]
 )

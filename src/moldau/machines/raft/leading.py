@@ -116,9 +116,9 @@ class Leading:
     def _serve(self, event: FetchRequested) -> None:
         quorum = self._quorum
         if isinstance(quorum.role, Leader):
-            quorum.effects.append(
-                ServeFetch(ticket=event.ticket, offset=event.offset, high_watermark=event.high_watermark)
-            )
+            # Whoever does not say what it knows would be answered at once, again and again.
+            known = event.high_watermark if event.high_watermark >= 0 else quorum.high_watermark
+            quorum.effects.append(ServeFetch(ticket=event.ticket, offset=event.offset, high_watermark=known))
         else:  # this very fetch committed that we vote no more
             self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
