@@ -14,6 +14,7 @@ from moldau.machines.metadata import (
     Alteration,
     ConfigChange,
     MetadataImage,
+    MetadataMachine,
     MorePartitions,
     NewTopic,
     Replacement,
@@ -139,6 +140,17 @@ def check(image: MetadataImage) -> None:
         assert resource.type != 2 or resource.name in image.topics
 
 
+def check_index(machine: MetadataMachine) -> None:
+    """What the index followed step by step is what a look at everything finds."""
+    fresh = MetadataMachine(machine.settings, machine._rules, machine.image)._index
+    index = machine._index
+    assert index.brokers == fresh.brokers
+    assert all(set(index.of(broker_id)) == set(fresh.of(broker_id)) for broker_id in fresh.brokers)
+    assert set(index.leaderless) == set(fresh.leaderless)
+    assert set(index.moving) == set(fresh.moving)
+    assert set(index.with_eligible) == set(fresh.with_eligible)
+
+
 def copied(image: MetadataImage) -> MetadataImage:
     """One that nobody else holds a part of that could change."""
     return replace(
@@ -181,6 +193,7 @@ def test_any_requests_in_any_order_keep_the_metadata_sound(requests: list[Reques
         ask(scene, request)
         image = scene.machine.image
         check(image)
+        check_index(scene.machine)
         check_step(seen[-1][1], image)
         seen.append((image, copied(image)))
     assert all(image == copy for image, copy in seen)  # whoever holds an old one still has it as it was

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
@@ -9,7 +10,7 @@ from moldau.machines.metadata.elections import changes_of_leaderless, changes_wi
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import Sessions
-from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX, RECORDS_PER_DECISION_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
 from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
     BrokerIdNotRegistered,
@@ -72,7 +73,7 @@ def decide_register_broker(
     sessions.end(broker_id)
     has_lost = known is None or registration.previous_epoch != known.epoch
     # All at once: a successor of this controller would not know any more that something was lost.
-    changes = changes_without(view, broker_id, has_lost=has_lost, at_most=RECORDS_PER_DECISION_MAX)
+    changes = changes_without(view, broker_id, has_lost=has_lost, at_most=inf)
     return answered(next_offset, [_record(registration, next_offset), *changes])
 
 

@@ -10,7 +10,7 @@ Change = messages.PartitionChangeRecord
 
 
 def changes_without(
-    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: int = PARTITIONS_PER_SLICE_MAX
+    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: float = PARTITIONS_PER_SLICE_MAX
 ) -> list[Change]:
     """What changes when this broker leads nothing and is in sync nowhere any more.
 
@@ -33,7 +33,7 @@ def changes_without(
     return changes
 
 
-def changes_with(view: ClusterView, broker_id: int, *, at_most: int = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
+def changes_with(view: ClusterView, broker_id: int, *, at_most: float = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
     """What changes when this broker may lead again: partitions without a leader that it is eligible for."""
     changes: list[Change] = []
     for key in view.index.leaderless:
@@ -45,7 +45,7 @@ def changes_with(view: ClusterView, broker_id: int, *, at_most: int = PARTITIONS
     return changes
 
 
-def changes_of_leaderless(view: ClusterView, *, at_most: int = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
+def changes_of_leaderless(view: ClusterView, *, at_most: float = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
     """Leaders for partitions that have none, where somebody could lead by now."""
     changes: list[Change] = []
     for key in view.index.leaderless:
@@ -60,7 +60,7 @@ def _election(view: ClusterView, topic: TopicImage) -> Election:
     return Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
 
 
-def _add(changes: list[Change], change: Change | None, at_most: int) -> bool:
+def _add(changes: list[Change], change: Change | None, at_most: float) -> bool:
     if change is not None:
         changes.append(change)
     return len(changes) < at_most

@@ -36,7 +36,7 @@ def decide_broker_heartbeat(
     """A fenced broker that has caught up with its registration takes up work; one that wants to stop gives it away."""
     broker = check_broker_epoch(view.image, heartbeat.broker_id, heartbeat.broker_epoch)
     timeout_ms = view.settings.broker_session_timeout_ms
-    timers = sessions.hear(broker.broker_id, broker.epoch, heartbeat.metadata_offset, now_ms, timeout_ms)
+    timers = sessions.hear(broker.broker_id, broker.epoch, now_ms, timeout_ms)
     is_caught_up = heartbeat.metadata_offset >= broker.epoch
     if heartbeat.wants_shut_down:
         return _shut_down(view, broker, is_caught_up, timers)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from moldau.machines.decision import SetTimer
-from moldau.model.ids import NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,6 @@ class Session:
     epoch: int
     heard_ms: float
     is_confirmed: bool = False  # heard of by this controller, not granted by its election
-    metadata_offset: int = NO_OFFSET
 
 
 class Sessions:
@@ -38,13 +36,11 @@ class Sessions:
             timers.append(SetTimer(SessionEnded(broker_id), timeout_ms))
         return timers
 
-    def hear(
-        self, broker_id: int, epoch: int, metadata_offset: int, now_ms: float, timeout_ms: float
-    ) -> list[SetTimer]:
+    def hear(self, broker_id: int, epoch: int, now_ms: float, timeout_ms: float) -> list[SetTimer]:
         """A heartbeat came; the timer to be set, if none runs yet."""
         session = self._sessions.get(broker_id)
         timers = [] if session is not None else [SetTimer(SessionEnded(broker_id), timeout_ms)]
-        self._sessions[broker_id] = Session(epoch, now_ms, True, metadata_offset)
+        self._sessions[broker_id] = Session(epoch, now_ms, is_confirmed=True)
         return timers
 
     def remaining_ms(self, broker_id: int, now_ms: float, timeout_ms: float) -> float | None:
