@@ -57,6 +57,10 @@ soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 soak-cluster: $(DEV_STAMP) ## kills of leader, controller, follower, all, and rolling restarts of a cluster; ROUNDS=20
 	MOLDAU_ROUNDS=$(or $(ROUNDS),20) $(PYTEST) tests/clients/test_cluster_faults.py
 
+.PHONY: soak-moves
+soak-moves: $(DEV_STAMP) ## partitions move to a new broker under load, are called off, move again; PARTITIONS=100
+	MOLDAU_PARTITIONS=$(or $(PARTITIONS),100) $(PYTEST) tests/clients/test_cluster_moves.py
+
 .PHONY: sim
 sim: $(DEV_STAMP) ## simulate a broker under crashes, power losses, failing disks; SEEDS=100 of each
 	@for trouble in process power disk; do \
