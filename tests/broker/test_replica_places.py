@@ -181,12 +181,50 @@ def test_a_damaged_copy_is_fetched_anew_once_nobody_counts_on_it() -> None:
         cluster.kill(3)
         cluster.host(3).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
         await cluster.start(3)
-        await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 30.0)
+        await cluster.until(lambda: any(name.endswith("-stray") for name in folders(cluster, 3)), 5.0)
+        await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 5.0)
         await are_same(cluster, 1, 2, 3)
-        assert any(name.endswith("-stray") for name in folders(cluster, 3))
         await send(cluster, b"more", index=1)
 
-    on_cluster(script, settings=QUICK)
+    on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_a_leader_whose_copy_is_damaged_steps_back_and_fetches_it_anew() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        for number in range(10):
+            await send(cluster, str(number).encode())
+        cluster.simulation.disks_fail = True
+        cluster.simulation.network.cut_both("n2", "client")
+        cluster.kill(2)
+        cluster.host(2).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
+        await cluster.start(2)
+        await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 5.0)
+        assert leader_of(cluster) in (1, 3)
+        await are_same(cluster, 1, 2, 3)
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_a_damaged_copy_stays_as_it_is_while_no_other_has_everything() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        await send(cluster, b"only here")
+        await send(cluster, b"and this")
+        cluster.simulation.disks_fail = True
+        cluster.kill(2)
+        cluster.host(2).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
+        await cluster.start(2)
+        await cluster.start(3)
+        await asyncio.sleep(3.0)
+        assert folders(cluster, 2) == ["t-0"]
+        assert leader_of(cluster) != 3
+
+    on_cluster(script)
 
 
 def test_a_full_disk_of_a_follower_is_waited_for() -> None:

@@ -13,7 +13,7 @@ from moldau.broker.partitions.syncing import Syncing
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
 from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
-from moldau.model.ids import NO_NODE, TopicPartition
+from moldau.model.ids import NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from moldau.storage.recovery import CorruptLog
@@ -45,6 +45,14 @@ class Roles(Protocol):
     def remove(self, partition: Partition) -> None: ...
 
     def brokers_changed(self) -> None: ...
+
+    def copy_lost(self, topic_id: TopicId, index: int) -> None:
+        """Nobody should count on it."""
+        ...
+
+    def copy_given_up(self, topic_id: TopicId, index: int) -> None:
+        """Nobody does, or it is not wanted any longer."""
+        ...
 
     def settings_changed(self, partition: Partition) -> None: ...
 
@@ -155,22 +163,27 @@ class Partitions:
     async def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
         known = self._partitions.get((topic.name, index))
         if self._node_id not in where.replicas:
-            self._broken.pop((topic.name, index), None)
-            self._unopened.pop((topic.name, index), None)
+            self._forget_offline(topic, index)
             if known is not None:
                 logger.info("%s is no longer kept here", known.name)
                 await self._remove(known)
-        elif known is None and self._may_open(TopicPartition(topic.name, index), where):
+        elif known is None and self._may_open(topic, index, where):
             self._open(topic, index, where, settings)
 
-    def _may_open(self, name: TopicPartition, where: PartitionImage) -> bool:
+    def _forget_offline(self, topic: TopicImage, index: int) -> None:
+        self._unopened.pop((topic.name, index), None)
+        if self._broken.pop((topic.name, index), None) is not None:
+            self._roles.copy_given_up(topic.topic_id, index)
+
+    def _may_open(self, topic: TopicImage, index: int, where: PartitionImage) -> bool:
         """A damaged copy is given up for a new one when others have all of it, and nobody counts on this one."""
+        name = TopicPartition(topic.name, index)
         if name not in self._broken:
             return True
         if where.leader in (NO_NODE, self._node_id) or self._node_id in where.trusted:
             return False
         self._store.set_aside(name)
-        del self._broken[name]
+        self._forget_offline(topic, index)
         logger.warning("%s is damaged here and is fetched anew from broker %d", name, where.leader)
         return True
 
@@ -180,10 +193,12 @@ class Partitions:
             log, high_watermark = self._store.open(name, topic.topic_id, settings)
         except CorruptLog as error:
             self._broken[name] = str(error)
-            if self._may_open(name, where):
+            if self._may_open(topic, index, where):
                 self._open(topic, index, where, settings)
-            else:
-                logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
+                return
+            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
+            if len(where.replicas) > 1:
+                self._roles.copy_lost(topic.topic_id, index)
             return
         except OSError as error:  # a full disk, or no file descriptor is left
             if name not in self._unopened:
@@ -218,8 +233,7 @@ class Partitions:
     async def _remove_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
-            self._broken.pop((topic.name, index), None)
-            self._unopened.pop((topic.name, index), None)
+            self._forget_offline(topic, index)
             if partition is not None and partition.topic_id == topic.topic_id:
                 await self._remove(partition)
         gone = self._traffic.pop(topic.name, None)

@@ -14,12 +14,13 @@ from moldau.broker.replicas.fetchers import Fetchers
 from moldau.broker.replicas.following import Following
 from moldau.broker.replicas.isr_changes import AskController, IsrChanges
 from moldau.broker.replicas.leading import Leading, held_offset
+from moldau.broker.replicas.lost_copies import LostCopies
 from moldau.broker.replicas.sessions import ReplicaSessions
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
-from moldau.model.ids import NO_EPOCH, NO_NODE, Address
+from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
 from moldau.model.ports import Clock, Random
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Replicas:
         self.sessions = ReplicaSessions(random)
         self.throttles = Throttles(clock, settings)
         self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
+        self._lost_copies = LostCopies(node_id, ask_controller, lambda: self.broker_epoch, failed)
         self._cuts = Cuts(syncing, checkpoint, failed)
         self.fetchers = Fetchers(
             Means(
@@ -181,6 +183,14 @@ class Replicas:
                 partition.leading.ticked()
         self.fetchers.nudge()
 
+    def copy_lost(self, topic_id: TopicId, index: int) -> None:
+        """It is damaged: the controller is told, and it can be fetched anew when nobody counts on it."""
+        self._lost_copies.add(topic_id, index)
+
+    def copy_given_up(self, topic_id: TopicId, index: int) -> None:
+        """Nobody counts on it any longer."""
+        self._lost_copies.remove(topic_id, index)
+
     def settings_changed(self, partition: Partition) -> None:
         if partition.leading is not None:
             partition.leading.settings_changed()
@@ -214,4 +224,5 @@ class Replicas:
         await self.fetchers.close()
         await self._cuts.close()
         await self.isr_changes.close()
+        await self._lost_copies.close()
         self.sessions.close()
