@@ -3,7 +3,7 @@
 import pytest
 from storage_bench import NOW_MS, Bench, read_records
 
-from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge
+from moldau.model.errors import CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge
 from moldau.model.units import KiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -190,3 +190,26 @@ def test_followed_batches_keep_their_offsets_and_epochs_and_may_leave_gaps() -> 
     bench.restart()
     assert [record.offset for record in bench.records()] == list(range(5, 60, 5))
     assert bench.records(offset=6)[0].offset == 10
+
+
+def test_a_followed_batch_that_claims_to_be_longer_than_it_is_is_not_taken_for_nothing() -> None:
+    bench = Bench()
+    batch = bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())]))
+    batch[10] ^= 1
+    with pytest.raises(CorruptMessage):
+        bench.log.append_followed(batch, NOW_MS)
+    assert bench.log.append_followed(b"", NOW_MS) == 0
+
+
+@pytest.mark.parametrize("position", [16, 70])  # the magic byte, and a byte of the records
+def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int) -> None:
+    bench = Bench(segment_bytes=1 * KiB)
+    batches = [bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())], base_offset=base)) for base in range(8)]
+    batches[5][position] ^= 1
+    with pytest.raises(CorruptMessage):
+        bench.log.append_followed(b"".join(batches), NOW_MS)
+    assert [record.offset for record in bench.records()] == list(range(5))
+    batches[5][position] ^= 1
+    assert bench.log.append_followed(b"".join(batches[5:]), NOW_MS) == 8
+    bench.restart()
+    assert [record.offset for record in bench.records()] == list(range(8))

@@ -16,7 +16,6 @@ from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk
 from moldau.model.units import DAY_MS, MiB
 from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
-from moldau.records.record import iterate_batches
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
 from moldau.storage.files import SyncFailed, write_or_take_back
 from moldau.storage.flushing import Flush, Flushing
@@ -204,25 +203,29 @@ class Log(ReadableLog):
             self.fail(f"what could not be written could not be taken back either: {error}")
 
     def append_followed(self, batches: Buffer, now_ms: int) -> int:
-        """Append batches that carry their offsets already, as a follower or a restore does. The new end offset."""
+        """Append batches that carry their offsets already, as a follower or a restore does. The new end offset.
+
+        `CorruptMessage` where one is damaged or does not fit; those before it are appended.
+        """
         self._check_works()
         self.write_gathered()
         self.producers.now_ms = now_ms
         view = memoryview(batches)
+        headers, damage = check_followed(view, self.end_offset)
         run: list[BatchHeader] = []  # what one write takes: they lie side by side
         start = end = 0
-        next_offset = self.end_offset
-        for header, batch in iterate_batches(view):
-            check_followed(header, batch, next_offset)
+        for header in headers:
             if self._is_full_for(end - start, header):
                 self._append_run(run, view[start:end])
                 run, start = [], end
                 if self._is_full_for(0, header):
-                    self._make_room(len(batch), header.max_timestamp, header.base_offset, header.last_offset, now_ms)
+                    size, timestamp = header.size_bytes, header.max_timestamp
+                    self._make_room(size, timestamp, header.base_offset, header.last_offset, now_ms)
             run.append(header)
-            end += len(batch)
-            next_offset = header.next_offset
+            end += header.size_bytes
         self._append_run(run, view[start:end])
+        if damage is not None:
+            raise damage
         return self.end_offset
 
     def _is_full_for(self, run_bytes: int, header: BatchHeader) -> bool:

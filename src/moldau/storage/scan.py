@@ -7,6 +7,7 @@ from moldau.model.errors import CorruptMessage, StorageFailed
 from moldau.model.ports import File
 from moldau.model.units import KiB
 from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
+from moldau.records.record import iterate_batches
 
 _READ_BYTES: Final = 4 * KiB
 _WALK_BYTES: Final = 64 * KiB
@@ -24,12 +25,21 @@ class BrokenLog(StorageFailed):
         self.reason = reason
 
 
-def check_followed(header: BatchHeader, batch: memoryview, next_offset: int) -> None:
-    """Refuse a batch from elsewhere that cannot follow in the log."""
-    if header.base_offset < next_offset or header.last_offset_delta < 0:
-        raise CorruptMessage(f"a batch at offset {header.base_offset} where {next_offset} is due")
-    if checksum(batch, 0, len(batch)) != header.crc:
-        raise CorruptMessage(f"the checksum of the batch at offset {header.base_offset} does not fit")
+def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHeader], CorruptMessage | None]:
+    """The headers of batches from elsewhere that can follow in the log, up to the first that cannot, and why not."""
+    headers: list[BatchHeader] = []
+    try:
+        for header, batch in iterate_batches(batches):
+            if header.base_offset < next_offset or header.last_offset_delta < 0:
+                raise CorruptMessage(f"a batch at offset {header.base_offset} where {next_offset} is due")
+            if checksum(batch, 0, len(batch)) != header.crc:
+                raise CorruptMessage(f"the checksum of the batch at offset {header.base_offset} does not fit")
+            headers.append(header)
+            next_offset = header.next_offset
+    except CorruptMessage as damage:
+        return headers, damage
+    is_cut_off = len(batches) > 0 and not headers
+    return headers, CorruptMessage("a batch that is longer than what came of it") if is_cut_off else None
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, int] | None:
