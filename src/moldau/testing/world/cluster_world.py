@@ -74,7 +74,9 @@ class ClusterWorld:
     def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
         self.simulation, self.trouble = simulation, trouble
         syncs = trouble in (Trouble.SYNCED, Trouble.DISK)
-        self.roster = Roster.draw(simulation.chance("roster"), syncs=syncs)
+        # Fewer machines than `min.insync.replicas` lose power at once, so that must be two for one to.
+        min_isr_min = 2 if trouble is Trouble.POWER else 1
+        self.roster = Roster.draw(simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min)
         simulation.trace.record("roster", self.roster.describe())
         self.nodes = {seat.host: simulation.host(seat.host) for seat in self.roster.seats}
         for seat in self.roster.seats:
@@ -83,8 +85,6 @@ class ClusterWorld:
         self.group, self.heard = GroupLedger(), Heard()
         self.watch = Watch(simulation, self.roster, self.nodes)
         strikes, always = STRIKES[trouble]
-        if trouble is Trouble.POWER and self.roster.min_isr < 2:
-            strikes, always = STRIKES[Trouble.PROCESS]  # the power of no machine may fail then
         self.chaos = ClusterChaos(
             simulation, list(self.nodes.values()), self.watch, strikes, always, may_lose_power=self._may_lose_power
         )

@@ -69,14 +69,14 @@ class Roster:
     syncs: bool = field(default=False)  # topics are synced before each answer
 
     @classmethod
-    def draw(cls, chance: random.Random, *, syncs: bool) -> "Roster":
+    def draw(cls, chance: random.Random, *, syncs: bool, min_isr_min: int = 1) -> "Roster":
         shape = chance.choice(SHAPES)
         seats = tuple(Seat(number, roles) for number, roles in enumerate(shape, 1))
-        min_isr = chance.choice((1, 2, 2, 2))
+        min_isr = max(chance.choice((1, 2, 2, 2)), min_isr_min)
         return cls(
             seats,
-            _node_settings(chance, min_isr),
-            _topic_settings(chance, min_isr, syncs=syncs),
+            _node_settings(chance, min_isr) | ({"log.flush.interval.messages": "1"} if syncs else {}),
+            _topic_settings(chance, min_isr),
             partitions=chance.randint(1, 3),
             min_isr=min_isr,
             members=chance.randint(1, 3),
@@ -144,11 +144,10 @@ def _node_settings(chance: random.Random, min_isr: int) -> dict[str, str]:
     }
 
 
-def _topic_settings(chance: random.Random, min_isr: int, *, syncs: bool) -> dict[str, str]:
-    settings = {
+def _topic_settings(chance: random.Random, min_isr: int) -> dict[str, str]:
+    return {
         "segment.bytes": str(chance.choice((16_384, 65_536, 1 << 30))),
         "index.interval.bytes": str(chance.choice((512, 4096))),
         "preallocate": chance.choice(("true", "false")),
         "min.insync.replicas": str(min_isr),
     }
-    return settings | ({"flush.messages": "1"} if syncs else {})

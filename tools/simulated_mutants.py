@@ -1,0 +1,133 @@
+"""Breaks the cluster on purpose, one bug at a time, and tells which seed of the simulator finds it.
+
+`python tools/simulated_mutants.py [--only 'vote'] [--seeds 0-199]`; the record is docs/simulated-mutants.json.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "tools/simulated_mutants.toml"
+RECORD = ROOT / "docs/simulated-mutants.json"
+FAILED = re.compile(r"^seed (\d+) FAILED", re.MULTILINE)
+WORDS = re.compile(r"^(?:\w+\.)*(\w*(?:Violation|Failed|Deadlock|Error)): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One bug: in `file`, `search` becomes `replace`, and some seed of this trouble must then fail."""
+
+    name: str
+    file: str
+    search: str
+    replace: str
+    trouble: str = "process"
+    seeds: str = "0-199"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catch:
+    """How a bug was found."""
+
+    name: str
+    digest: str
+    trouble: str
+    seed: int
+    words: str
+
+
+def load(text: str) -> list[Mutant]:
+    return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
+
+
+def apply(mutant: Mutant, text: str) -> str:
+    """The file with the bug in it; ValueError if the list is out of date."""
+    found = text.count(mutant.search)
+    if found != 1:
+        raise ValueError(f"'{mutant.name}': its text occurs {found} times in {mutant.file}, not once")
+    broken = text.replace(mutant.search, mutant.replace)
+    compile(broken, mutant.file, "exec")
+    return broken
+
+
+def complaints(mutants: Sequence[Mutant]) -> list[str]:
+    """What is wrong with the list as it stands beside the source."""
+    wrong = []
+    for mutant in mutants:
+        try:
+            apply(mutant, (ROOT / mutant.file).read_text())
+        except (ValueError, SyntaxError, FileNotFoundError) as problem:
+            wrong.append(str(problem))
+    return wrong
+
+
+def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
+    """Run seeds over the broken source until one fails."""
+    path = source / Path(mutant.file).relative_to("src")
+    clean = path.read_text()
+    try:
+        path.write_text(apply(mutant, clean))
+        command = [sys.executable, "-m", "moldau.testing.sweep", "--world", "cluster", "--first"]
+        command += ["--seeds", seeds or mutant.seeds, "--trouble", mutant.trouble, "--jobs", str(jobs)]
+        environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    finally:
+        path.write_text(clean)
+    found = FAILED.search(said)
+    if found is None:
+        return None
+    words = WORDS.findall(said[: found.start()])
+    told = f"{words[-1][0]}: {words[-1][1]}" if words else ""
+    return Catch(
+        name=mutant.name, digest=mutant.digest, trouble=mutant.trouble, seed=int(found.group(1)), words=told[:200]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a part of the name")
+    parser.add_argument("--seeds", default="", help="instead of those in the list")
+    parser.add_argument("--jobs", type=int, default=1, help="so many seeds at the same time")
+    parser.add_argument("--new", action="store_true", help="leave out those already recorded as caught")
+    options = parser.parse_args(arguments)
+    mutants = load(LIST.read_text())
+    known = {row["digest"]: row for row in json.loads(RECORD.read_text())} if RECORD.exists() else {}
+    chosen = [
+        mutant for mutant in mutants if options.only in mutant.name and not (options.new and mutant.digest in known)
+    ]
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for mutant in chosen:
+            caught = hunt(mutant, source, options.seeds, options.jobs)
+            known.pop(mutant.digest, None)
+            if caught is None:
+                missed += 1
+                print(f"NOT caught: {mutant.name}", flush=True)
+            else:
+                known[mutant.digest] = asdict(caught)
+                print(f"{mutant.trouble} seed {caught.seed}: {mutant.name}: {caught.words}", flush=True)
+    rows = [known[mutant.digest] for mutant in mutants if mutant.digest in known]
+    RECORD.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"{len(chosen) - missed} caught, {missed} not")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
