@@ -10,7 +10,12 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import PartitionImage
 from moldau.model.errors import ErrorCode
 from moldau.records.record import iterate_batches, iterate_records
-from moldau.wire.messages import CreateTopicsRequest, ElectLeadersRequest, FetchRequest
+from moldau.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    CreateTopicsRequest,
+    ElectLeadersRequest,
+    FetchRequest,
+)
 
 RETRIED = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -110,4 +115,13 @@ async def elect_preferred(cluster: Cluster, topic: str = "t", index: int = 0) ->
     asked = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[index])
     answer = await talker.ask(2, ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=5000))
     assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
+    talker.connection.close()
+
+
+async def reassign(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:
+    moved = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
+    asked = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[moved])
+    talker = await cluster.connect(1)
+    answer = await talker.ask(0, AlterPartitionReassignmentsRequest(topics=[asked], timeout_ms=5000))
+    assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0), answer
     talker.connection.close()

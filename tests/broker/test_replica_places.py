@@ -5,20 +5,11 @@ import asyncio
 import pytest
 from broker_scene import batch, list_offset, produce
 from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
-from replica_scene import are_same, contents, copy_of, create, leader_of, read, send, values, where
+from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
-from moldau.wire.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
+from moldau.wire.messages import DeleteRecordsRequest
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
-
-
-async def reassign(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:
-    moved = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
-    asked = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[moved])
-    talker = await cluster.connect(1)
-    answer = await talker.ask(0, AlterPartitionReassignmentsRequest(topics=[asked], timeout_ms=5000))
-    assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0), answer
-    talker.connection.close()
 
 
 async def is_placed(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:

@@ -203,8 +203,8 @@ class ReplicaSessions:
 
     def _add(self, session: ReplicaSession) -> None:
         own = [each for each in self._sessions.values() if each.replica == session.replica]
-        for oldest in own[: len(own) - SESSIONS_PER_REPLICA_MAX + 1]:
-            self._end(oldest.session_id, oldest.replica)
+        if len(own) >= SESSIONS_PER_REPLICA_MAX:
+            self._end(own[0].session_id, session.replica)
         if len(self._sessions) >= REPLICAS_MAX * SESSIONS_PER_REPLICA_MAX:
             oldest = next(iter(self._sessions.values()))
             self._end(oldest.session_id, oldest.replica)

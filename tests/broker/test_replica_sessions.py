@@ -1,0 +1,176 @@
+"""Fetch sessions of followers, and what leaders ask of the controller: bounded, in step, gathered, never given up."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster_scene import Cluster, on_cluster
+from replica_scene import are_same, copy_of, create, leader_of, send, where
+
+from moldau.broker.replicas.sessions import SESSIONS_PER_REPLICA_MAX, ReplicaSession, ReplicaSessions
+from moldau.broker.replicas.uncommitted import STEPS_MAX, Uncommitted
+from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from moldau.wire.messages import FetchRequest
+
+ALTER_PARTITION = 56
+
+
+def asked(session_id: int = 0, epoch: int = 0) -> FetchRequest:
+    return FetchRequest(session_id=session_id, session_epoch=epoch)
+
+
+def naming(*indexes: int, offset: int = 0) -> list[Any]:
+    partitions = [FetchRequest.FetchPartition(partition=index, fetch_offset=offset) for index in indexes]
+    return [FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=partitions)]
+
+
+def found(partition: Any) -> Callable[[bytes, int], Any]:
+    return lambda topic_id, index: partition  # noqa: ARG005
+
+
+def test_a_session_goes_on_in_step_and_only_for_the_broker_that_began_it() -> None:
+    sessions = ReplicaSessions(random.Random(1))
+    session = sessions.begin(asked(), 3)
+    assert session.session_id > 0
+    assert sessions.begin(asked(session.session_id, 1), 3) is session
+    with pytest.raises(InvalidFetchSessionEpoch):
+        sessions.begin(asked(session.session_id, 1), 3)
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.begin(asked(session.session_id, 2), 4)
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.begin(asked(session.session_id + 1, 1), 3)
+    assert sessions.begin(asked(session.session_id, 2), 3) is session
+
+
+def test_epochs_of_a_session_begin_again_after_the_largest() -> None:
+    sessions = ReplicaSessions(random.Random(1))
+    session = sessions.begin(asked(), 3)
+    session.epoch = 2**31 - 1
+    sessions.begin(asked(session.session_id, 2**31 - 1), 3)
+    assert session.epoch == 1
+
+
+def test_sessions_of_a_broker_are_bounded_and_leave_their_partitions() -> None:
+    sessions = ReplicaSessions(random.Random(1))
+    partition = SimpleNamespace(followers={})
+    for _ in range(3 * SESSIONS_PER_REPLICA_MAX):
+        session = sessions.begin(asked(), 3)
+        session.ask(naming(0), found(partition))
+    sessions.begin(asked(), 4)
+    assert len(sessions) == SESSIONS_PER_REPLICA_MAX + 1
+    assert len(partition.followers) == SESSIONS_PER_REPLICA_MAX
+    sessions.begin(asked(session.session_id, -1), 3)
+    assert len(partition.followers) == SESSIONS_PER_REPLICA_MAX - 1
+    sessions.close()
+    assert not partition.followers
+
+
+def test_what_is_forgotten_is_neither_looked_at_nor_told_of_again() -> None:
+    session = ReplicaSession(1, 3)
+    partition = SimpleNamespace(followers={})
+    session.ask(naming(0, 1), found(partition))
+    assert len(session.ready) == 2
+    session.forget([FetchRequest.ForgottenTopic(topic_id=b"t" * 16, partitions=[0, 7])])
+    assert [followed.key[1] for followed in session.ready] == [1]
+    assert len(partition.followers) == 1
+
+
+def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        session = ReplicaSession(1, 3)
+        session.ask(naming(0), found(SimpleNamespace(followers={})))
+        (followed,) = session.ready
+        changes: list[Callable[[], None]] = [lambda: followed.grew(10), followed.changed, followed.committed]
+        for change in changes:
+            session.ready.clear()
+            waiting = loop.create_task(session.wait(10, 60_000, has_news=False))
+            await asyncio.sleep(0)
+            followed.grew(9)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            change()
+            await asyncio.wait_for(waiting, 1)
+            assert followed in session.ready
+
+    asyncio.run(play())
+
+
+def test_committed_bytes_are_counted_once_and_what_is_cut_never() -> None:
+    uncommitted = Uncommitted()
+    for end_offset in (10, 20, 30):
+        uncommitted.grew(end_offset, end_offset)
+    assert uncommitted.take(9) == 0
+    assert uncommitted.take(20) == 30
+    uncommitted.cut(25)
+    assert uncommitted.take(100) == 0
+    for end_offset in range(3 * STEPS_MAX):
+        uncommitted.grew(end_offset + 1, 1)
+    assert uncommitted.take(3 * STEPS_MAX) == 3 * STEPS_MAX
+
+
+def test_changes_of_many_isrs_go_to_the_controller_together() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]] * 50)
+        for index in range(50):
+            await send(cluster, b"a", index=index)
+        api = cluster.nodes[1].broker.controller_router.api(ALTER_PARTITION)
+        assert api is not None
+        before = api.meter.count
+        cluster.host(3).pause()
+        await asyncio.gather(*(send(cluster, b"b", index=index) for index in range(50)))
+        await cluster.until(lambda: all(where(cluster, index=index).isr == (2,) for index in range(50)), 0.5)
+        assert api.meter.count - before < 10
+        assert cluster.nodes[2].broker.replicas.isr_changes.shrinks == 50
+        cluster.host(3).resume()
+        await cluster.until(lambda: all(len(where(cluster, index=index).isr) == 2 for index in range(50)), 10.0)
+        assert cluster.nodes[2].broker.replicas.isr_changes.expands == 50
+
+    on_cluster(script, settings=["replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000"])
+
+
+def test_a_change_of_an_isr_is_asked_for_until_the_controller_hears_it() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        cluster.simulation.network.cut_both("n1", "n2")
+        cluster.host(3).pause()
+        sending = asyncio.get_running_loop().create_task(send(cluster, b"b"))
+        await asyncio.sleep(5.0)
+        assert where(cluster).isr == (2, 3)
+        assert not sending.done()  # nobody has agreed that the other copy need not be waited for
+        cluster.simulation.network.heal()
+        await asyncio.wait_for(sending, 30)
+        await cluster.until(lambda: where(cluster).isr == (2,), 0.5)
+        assert leader_of(cluster) == 2
+        cluster.host(3).resume()
+
+    on_cluster(script, settings=["replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000"])
+
+
+def test_a_leader_that_forgot_a_session_is_told_everything_anew() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3, 1]] * 3)
+        await send(cluster, b"a")
+        cluster.nodes[2].broker.replicas.sessions.close()
+        for index in range(3):
+            await send(cluster, b"b", index=index)
+            await are_same(cluster, 1, 2, 3, index=index)
+
+    on_cluster(script)
+
+
+def test_connections_that_break_again_and_again_do_not_keep_copies_apart() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        for number in range(20):
+            cluster.simulation.network.reset("n2", "n3")
+            await send(cluster, str(number).encode())
+        await are_same(cluster, 1, 2, 3)
+        assert where(cluster).isr == (2, 3, 1)
+        assert copy_of(cluster, 3).log.end_offset >= 20
+
+    on_cluster(script)
