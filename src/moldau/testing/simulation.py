@@ -5,6 +5,7 @@ outcome = replay(script, seed=7)            # twice; the traces must agree
 outcome.check()                             # a run without faults or acknowledged writes counts for nothing
 """
 
+import contextvars
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ from moldau.storage.files import SyncFailed
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.life import Life
+from moldau.testing.life import Life, life_in
 from moldau.testing.loop import START_S, SimulatedLoop, SimulationFailed
 from moldau.testing.network import SimulatedNetwork
 from moldau.testing.overheard import Overheard
@@ -187,8 +188,14 @@ class Simulation:
         self.trace.record(fault, detail)
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
-        """End the run as a failure, as soon as what runs now has returned."""
-        self.loop.call_exception_handler({"message": what, "exception": error})
+        """End the run as a failure, as soon as what runs now has returned. The dead may say what they like."""
+        if not self.is_posthumous():
+            self.loop.call_exception_handler({"message": what, "exception": error})
+
+    def is_posthumous(self) -> bool:
+        """Whether what runs now is only the cleaning up of a process that was killed."""
+        life = life_in(contextvars.copy_context())
+        return life is not None and not life.is_alive
 
     def is_expected(self, error: BaseException | None) -> bool:
         """Whether a node may log this as an error: where disks fail it should; a bug is never expected."""
