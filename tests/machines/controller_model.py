@@ -310,6 +310,11 @@ class Model:
         self.ask(lambda: self.machine.decide_incremental_alter_configs([change]))
         self.accepts_loss = False
 
+    def switch(self, level: int) -> None:
+        """Eligible replicas on or off."""
+        kind = UpgradeType.UPGRADE if level else UpgradeType.SAFE_DOWNGRADE
+        self.ask(lambda: self.machine.decide_update_features([FeatureUpdate(ELR_FEATURE, level, kind)]))
+
     def fence(self, broker_id: int) -> None:
         known = self.image.brokers.get(broker_id)
         if known is not None:

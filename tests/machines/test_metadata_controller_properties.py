@@ -63,6 +63,7 @@ FAULTS: list[st.SearchStrategy[Event]] = [
 REQUESTS: list[st.SearchStrategy[Event]] = [
     st.builds(lambda i, r: lambda model: model.move(i, r), INDEX, st.none() | REPLICAS),
     st.just(lambda model: model.elect(ElectionType.PREFERRED)),
+    st.builds(lambda level: lambda model: model.switch(level), st.integers(0, 1)),
     st.builds(lambda n: lambda model: model.configure(MIN_ISR, n), st.sampled_from(["1", "2", "3"])),
 ]
 LOSSY: list[st.SearchStrategy[Event]] = [

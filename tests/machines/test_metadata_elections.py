@@ -3,8 +3,17 @@
 import pytest
 from metadata_scene import Scene
 
-from moldau.machines.metadata import Alteration, ConfigChange, NewTopic, Operation, Resource, ResourceType
-from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata import (
+    Alteration,
+    ConfigChange,
+    FeatureUpdate,
+    NewTopic,
+    Operation,
+    Resource,
+    ResourceType,
+)
+from moldau.machines.metadata.features import UpgradeType
+from moldau.machines.metadata.image import ELR_FEATURE, PartitionImage
 from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING
 from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
 from moldau.wire import messages
@@ -217,6 +226,41 @@ def test_all_brokers_count_by_one_number_while_there_are_eligible_replicas() -> 
     assert alter(scene, ALL_BROKERS, MIN_ISR, None) == (
         f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled."
     )
+
+
+def switch(scene: Scene, level: int) -> None:
+    kind = UpgradeType.UPGRADE if level else UpgradeType.SAFE_DOWNGRADE
+    (outcome,) = scene.run(scene.machine.decide_update_features([FeatureUpdate(ELR_FEATURE, level, kind)]))
+    assert not outcome.error
+
+
+def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they_change_their_isr() -> None:
+    scene = scene_with([1, 2], has_elr=False)
+    broker = Resource(ResourceType.BROKER, "1")
+    assert alter(scene, broker, MIN_ISR, "2") is None
+    epoch = partition(scene).partition_epoch
+    switch(scene, 1)
+    assert partition(scene).partition_epoch == epoch + 1
+    assert scene.machine.image.broker_configs(1) == {}
+    switch(scene, 1)
+    assert partition(scene).partition_epoch == epoch + 1
+
+
+def test_when_eligible_replicas_are_switched_off_only_those_that_are_waited_for_remain() -> None:
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    scene.create_one(NewTopic("u", assignments=[(0, [2, 1])], configs=[(MIN_ISR, "2")]))
+    fence(scene, 2, 1)
+    unfence(scene, 1)
+    scene.run(scene.machine.decide_unregister_broker(3))
+    assert standing(scene) == (1, (1,), (2,), ())
+    switch(scene, 0)
+    assert standing(scene) == (1, (1,), (), ())
+    scene = scene_with([1, 2], (MIN_ISR, "2"))
+    fence(scene, 2, 1)
+    switch(scene, 0)
+    assert standing(scene) == (-1, (), (1, 2), (1,))
+    unfence(scene, 2)
+    assert standing(scene) == (2, (2,), (), ())
 
 
 def test_a_record_that_clears_eligible_replicas_is_understood() -> None:

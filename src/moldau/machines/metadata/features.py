@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.image import ELR_FEATURE, MetadataImage, VersionRange
-from moldau.machines.metadata.leader_configs import first_safety_records, safety_records
+from moldau.machines.metadata.leader_configs import first_safety_records, switching_records
 from moldau.machines.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -78,8 +78,8 @@ def decide_update_features(
             if update.name in outcomes:
                 raise InvalidRequest(f"The feature {update.name} is named twice.")
             _check_update(view.image, update, supported)
-            if update.name == ELR_FEATURE and update.level > 0:
-                records.extend(safety_records(view))
+            if update.name == ELR_FEATURE:
+                records.extend(switching_records(view, update.level > 0))
             records.append(messages.FeatureLevelRecord(name=update.name, feature_level=update.level))
             outcomes[update.name] = FeatureUpdated(update.name)
         except KafkaError as refusal:

@@ -29,6 +29,25 @@ def safety_records(view: ClusterView) -> list[Record]:
     return records
 
 
+def switching_records(view: ClusterView, is_on: bool) -> list[Record]:
+    """What goes with eligible replicas being switched on or off.
+
+    On: leaders must know by which number all count from now on before they change their ISR. Off: nobody looks after
+    those eligible any more, so only partitions that wait for them keep them.
+    """
+    if is_on == view.image.has_elr:
+        return []
+    if is_on:
+        return [*safety_records(view), *(each for topic in view.image.topics.values() for each in _new_epochs(topic))]
+    return [
+        messages.PartitionChangeRecord(
+            partition_id=key.partition, topic_id=key.topic_id, eligible_leader_replicas=[], last_known_elr=[]
+        )
+        for key in view.index.with_eligible
+        if view.topic(key).partitions[key.partition].isr
+    ]
+
+
 def first_safety_records(settings: MetadataSettings) -> list[Record]:
     """The same for a cluster that has nothing yet."""
     return [config_record(ALL_BROKERS, MIN_ISR, str(settings.min_insync_replicas))]

@@ -198,7 +198,7 @@ class MetadataMachine:
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Record, list[features.FeatureUpdated]]:
-        return features.decide_update_features(self._view, updates, validate_only=validate_only)
+        return _bounded(features.decide_update_features(self._view, updates, validate_only=validate_only))
 
 
 def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:

@@ -85,7 +85,7 @@ class PartitionDraft:
             if leader not in self.isr:
                 self.isr = tuple(each for each in self.replicas if each in self.isr or each == leader)
                 others = tuple(each for each in self._eligible if each != leader)
-                self._eligible = () if self._is_isr_enough() else others
+                self._eligible = () if self._is_isr_enough() or not self._view.image.has_elr else others
             return
         self.leader = self._unclean_leader(election)
         if self.leader != NO_NODE:  # what it has is the truth from now on
