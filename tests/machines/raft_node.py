@@ -116,6 +116,7 @@ class Node:
     def watch_time(self) -> None:
         self.timer += 1
         timer, deadline_ms = self.timer, self.machine.deadline_ms
+        assert deadline_ms > self.world.now_ms, "it wants to be called again and again"
         if deadline_ms != float("inf"):
             wait_ms = max(deadline_ms - self.world.now_ms, 0)
             self.world.call(self, wait_ms, lambda: self.time_out(timer))
