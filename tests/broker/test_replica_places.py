@@ -54,7 +54,8 @@ def test_copies_are_added_to_a_lone_partition_and_taken_away_again_while_it_is_w
                 await reassign(cluster, [3])
             await send(cluster, value)
         await is_placed(cluster, [3])
-        assert await read(await cluster.connect(3)) == sent
+        # What was answered with an error when the leader changed may have been written all the same.
+        assert list(dict.fromkeys(await read(await cluster.connect(3)))) == sent
         assert copy_of(cluster, 3).leads_alone
 
     on_cluster(script)
@@ -170,11 +171,13 @@ def test_a_damaged_copy_is_fetched_anew_once_nobody_counts_on_it() -> None:
         await are_same(cluster, 1, 2, 3)
         cluster.simulation.disks_fail = True
         cluster.kill(3)
-        cluster.host(3).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
+        size_bytes = len(contents(copy_of(cluster, 2)))
+        cluster.host(3).disk.flip_bit("/data/t-0/00000000000000000000.log", size_bytes // 2)
         await cluster.start(3)
-        await cluster.until(lambda: any(name.endswith("-stray") for name in folders(cluster, 3)), 5.0)
         await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 5.0)
         await are_same(cluster, 1, 2, 3)
+        assert folders(cluster, 3) == ["t-0", "t-1"]
+        assert 0 < copy_of(cluster, 3).traffic.replication_bytes_in <= size_bytes // 2 + 69  # not what was before it
         await send(cluster, b"more", index=1)
 
     on_cluster(script)

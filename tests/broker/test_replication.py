@@ -263,3 +263,40 @@ def test_where_every_message_is_synced_it_is_synced_on_every_copy_before_it_is_a
             assert all(copy_of(cluster, node_id).log.recovery_point == number + 1 for node_id in (1, 2, 3))
 
     on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_who_asks_for_the_leaders_word_alone_waits_for_the_leaders_disk_alone() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, flush_messages=1, min_insync_replicas=3)
+        await send(cluster, b"a")
+        cluster.kill(3)
+        await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
+        talker = await cluster.connect(2)
+        for number in range(5):
+            assert (await produce(talker, "t", batch(b"b"), acks=1)).error_code == 0
+            assert copy_of(cluster, 2).log.recovery_point == number + 2
+        assert copy_of(cluster, 2).high_watermark == 1
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H4")
+def test_after_an_unclean_election_every_copy_becomes_what_the_new_leader_has() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]], unclean_leader_election_enable="true")
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        for _ in range(5):
+            await send(cluster, b"lost")
+        await cluster.stop(2)
+        await cluster.start(3)
+        await cluster.until(lambda: leader_of(cluster) == 3, 5.0)
+        await send(cluster, b"b")
+        await cluster.start(2)
+        await are_same(cluster, 2, 3)
+        assert values(contents(copy_of(cluster, 2))) == [b"a", b"b"]
+        await cluster.until(lambda: sorted(where(cluster).isr) == [2, 3], 5.0)
+        await send(cluster, b"c")
+
+    on_cluster(script)

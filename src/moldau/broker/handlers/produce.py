@@ -59,7 +59,7 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         _close_on_failure(responses)
         return None
     if waiting:
-        await _wait(waiting, request.timeout_ms, context)
+        await _wait(waiting, request, context)
     return _response(responses, context)
 
 
@@ -158,14 +158,20 @@ def _write(
     return answer
 
 
-async def _wait(waiting: list[Waiting], timeout_ms: int, context: RequestContext) -> None:
-    """Until all of them are committed; what is not by then is answered with an error, though it stays in the log."""
-    waits = [partition.commit_wait(offset) for partition, offset, _ in waiting]
-    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, give_up, *waits)
+async def _wait(waiting: list[Waiting], request: ProduceRequest, context: RequestContext) -> None:
+    """Until all of them are committed; what is not by then is answered with an error, though it stays in the log.
+
+    Who asks for the leader's word alone waits for the leader's disk alone.
+    """
+    asks_all = request.acks == ALL
+    waits = [
+        partition.commit_wait(offset) if asks_all else partition.sync_wait(offset) for partition, offset, _ in waiting
+    ]
+    timer = asyncio.get_running_loop().call_later(max(request.timeout_ms, 0) / 1000, give_up, *waits)
     try:
         await asyncio.wait(waits)
         for wait, (partition, offset, answer) in zip(waits, waiting, strict=True):
-            error = refusal_of(wait, partition, offset)
+            error = refusal_of(wait, partition, offset, asks_all=asks_all)
             if error is not None:
                 _mark(answer, error)
                 _hint(answer, *partition.name, error, context)
@@ -183,7 +189,9 @@ def give_up(*waits: asyncio.Future[None]) -> None:
             wait.set_exception(RequestTimedOut())
 
 
-def refusal_of(wait: asyncio.Future[None], partition: Partition, end_offset: int) -> KafkaError | None:
+def refusal_of(
+    wait: asyncio.Future[None], partition: Partition, end_offset: int, *, asks_all: bool = True
+) -> KafkaError | None:
     """Why what was waited for is not acknowledged, though it may well be in the log; None if it is."""
     if wait.cancelled():
         return RequestTimedOut()
@@ -193,7 +201,7 @@ def refusal_of(wait: asyncio.Future[None], partition: Partition, end_offset: int
     if isinstance(failure, KafkaError):
         return failure
     try:
-        if partition.leading is not None:
+        if asks_all and partition.leading is not None:
             partition.leading.check_enough_after_append()
     except KafkaError as error:
         return error

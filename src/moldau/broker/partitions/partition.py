@@ -36,6 +36,7 @@ class Partition:
         "_is_careful",
         "_on_disk_error",
         "_request_sync",
+        "_sync_waits",
         "followers",
         "following",
         "high_watermark",
@@ -82,6 +83,7 @@ class Partition:
         self.pending_bytes = 0  # appended, but not yet to be seen
         self.watchers: dict[Watcher, None] = {}
         self._commit_waits = CommitWaits()
+        self._sync_waits = CommitWaits()  # of those who do not care for other replicas
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error
         self._gathering = Gathering() if gathering is None else gathering
@@ -167,6 +169,7 @@ class Partition:
     def synced_to(self, offset: int, count: int) -> None:
         """Everything below `offset` is on disk; `count` bytes waited for that."""
         if self.leading is not None:
+            self._sync_waits.reached(offset)
             self.leading.synced()
         elif self.following is not None:
             self.following.synced()
@@ -176,14 +179,26 @@ class Partition:
 
     def commit_wait(self, offset: int) -> asyncio.Future[None]:
         """Done when everything below `offset` may be seen; fails when that will not be known here."""
-        if offset > self.high_watermark and self.is_leader:
-            return self._commit_waits.wait_for(offset)
+        return self._wait(self._commit_waits, offset, self.high_watermark)
+
+    def sync_wait(self, offset: int) -> asyncio.Future[None]:
+        """Done when everything below `offset` is on this node's disk; fails as `commit_wait` does."""
+        if self.leads_alone:
+            return self.commit_wait(offset)
+        return self._wait(self._sync_waits, offset, self.log.recovery_point)
+
+    def _wait(self, waits: CommitWaits, offset: int, reached_offset: int) -> asyncio.Future[None]:
+        if offset > reached_offset and self.is_leader:
+            return waits.wait_for(offset)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if offset <= self.high_watermark:
+        if offset <= reached_offset:
             done.set_result(None)
         else:
-            done.set_exception(NotLeaderOrFollower(f"This broker leads {self.name} no longer."))
+            done.set_exception(self._no_longer_led())
         return done
+
+    def _no_longer_led(self) -> NotLeaderOrFollower:
+        return NotLeaderOrFollower(f"This broker leads {self.name} no longer.")
 
     # -- reading
 
@@ -222,7 +237,11 @@ class Partition:
         """Another broker leads, or none does: what waits for the log to grow or to be committed waits in vain."""
         self._take_role(leader_epoch, is_leader=False)
         self.following = following
-        self._commit_waits.fail(NotLeaderOrFollower(f"This broker leads {self.name} no longer."))
+        self._fail_waits(self._no_longer_led())
+
+    def _fail_waits(self, error: NotLeaderOrFollower) -> None:
+        self._commit_waits.fail(error)
+        self._sync_waits.fail(error)
         self.wake()
 
     def _take_role(self, leader_epoch: int, *, is_leader: bool) -> None:
@@ -259,5 +278,4 @@ class Partition:
         self.leading = self.following = None
         for follower in list(self.followers):
             follower.changed()
-        self._commit_waits.fail(NotLeaderOrFollower(f"{self.name} is no longer here."))
-        self.wake()
+        self._fail_waits(NotLeaderOrFollower(f"{self.name} is no longer here."))

@@ -48,6 +48,7 @@ class LogStore:
         self._high_watermarks = folder.read_checkpoint(HIGH_WATERMARKS)
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
         self._open_segments = OpenSegments()
+        self._has_renamed = False  # a partition's folder was made, renamed or marked, and no sync has covered it
         self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
@@ -59,11 +60,13 @@ class LogStore:
         is_known = name in self._known
         found = self._known.get(name)
         if is_known and found not in (topic_id, None):
+            self._has_renamed = True
             path = self._folder.mark_stray(name, self._unique())
             logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
             del self._known[name]
             is_known = False
         if not is_known or found is None:
+            self._has_renamed = True
             self._folder.create_partition(name, topic_id)
         log = Log.open(
             self._disk,
@@ -87,6 +90,7 @@ class LogStore:
 
     def set_aside(self, name: TopicPartition) -> None:
         """The log in the folder cannot be used: the next `open` makes a new one."""
+        self._has_renamed = True
         path = self._folder.mark_stray(name, self._unique())
         logger.warning("%s was renamed to %s", name, path)
         for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
@@ -95,6 +99,7 @@ class LogStore:
     def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
         partition.log.abandon()
+        self._has_renamed = True
         path = self._folder.mark_deleted(partition.name, self._unique())
         self._remove_later(path, partition.log.settings.file_delete_delay_ms)
 
@@ -112,8 +117,10 @@ class LogStore:
                 self.set_aside(name)
 
     async def sync(self) -> None:
-        """Let what was opened anew and deleted survive a power loss."""
-        await self._executor.run(self._folder.sync)
+        """Let what was opened anew and deleted survive a power loss. Costs nothing where nothing was."""
+        if self._has_renamed:
+            self._has_renamed = False
+            await self._executor.run(self._folder.sync)
 
     async def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Off the loop, because it syncs; one at a time, because they share a temporary file."""

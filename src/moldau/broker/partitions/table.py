@@ -146,10 +146,9 @@ class Partitions:
             for index in sorted(indexes):
                 await self._place(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
-        if delta.removed or delta.changed:
-            await self._store.sync()
         if delta.configs:
             self._adjust(image, delta)
+        await self._store.sync()
 
     def _change_roles(self, image: MetadataImage, delta: MetadataDelta) -> None:
         for topic_id, indexes in delta.changed.items():
