@@ -30,10 +30,8 @@ class QuorumProbe:
         return self._leaders[max(self._leaders)] if self._leaders else None
 
     def begin(self, host: str) -> None:
-        """A new process may begin with a lower high watermark; its epoch is remembered on disk."""
-        last = self._last.get(host)
-        if last is not None:
-            self._last[host] = Quorum(last.epoch, False, 0)
+        """A new process may know less: what a machine thought of and did not write down was never said."""
+        self._last.pop(host, None)
 
     def look(self, host: str, now: Quorum, *, has_written: bool) -> None:
         before = self._last.get(host)
