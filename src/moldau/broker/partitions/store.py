@@ -52,10 +52,12 @@ class LogStore:
         self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
-    def open(self, name: TopicPartition, topic_id: TopicId, settings: LogSettings) -> tuple[Log, int]:
+    def open(
+        self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, accepts_loss: bool = False
+    ) -> tuple[Log, int]:
         """The partition's log: the one in the folder if it belongs to this topic, else a new one.
 
-        And up to where it was known to be committed.
+        And up to where it was known to be committed. With `accepts_loss`, what follows damage is cut off.
         """
         is_known = name in self._known
         found = self._known.get(name)
@@ -77,7 +79,7 @@ class LogStore:
             log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
             is_clean=self._is_clean or not is_known,
             has_lost_power=self._has_lost_power,
-            accepts_loss=settings.unclean_leader_election_enable,
+            accepts_loss=accepts_loss,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms,
         )

@@ -16,7 +16,6 @@ from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, 
 from moldau.model.ids import NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from moldau.storage.recovery import CorruptLog
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
@@ -45,6 +44,11 @@ class Roles(Protocol):
     def remove(self, partition: Partition) -> None: ...
 
     def brokers_changed(self) -> None: ...
+
+    @property
+    def knows_itself(self) -> bool:
+        """Whether the image is from this life of the node: what it says of the copies here is so."""
+        ...
 
     def copy_lost(self, topic_id: TopicId, index: int) -> None:
         """Nobody should count on it."""
@@ -146,6 +150,7 @@ class Partitions:
             for index in sorted(indexes):
                 await self._place(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
+        await self._place_broken(image)
         if delta.configs:
             self._adjust(image, delta)
         await self._store.sync()
@@ -166,45 +171,50 @@ class Partitions:
             if known is not None:
                 logger.info("%s is no longer kept here", known.name)
                 await self._remove(known)
-        elif known is None and self._may_open(topic, index, where):
+        elif known is None and self._may_open(TopicPartition(topic.name, index), where, settings):
             self._open(topic, index, where, settings)
+
+    async def _place_broken(self, image: MetadataImage) -> None:
+        """Damaged copies may be fetched anew by now."""
+        for name, index in list(self._broken):
+            topic = image.topics[name]
+            await self._place(topic, index, topic.partitions[index], self._settings_of(image, name))
 
     def _forget_offline(self, topic: TopicImage, index: int) -> None:
         self._unopened.pop((topic.name, index), None)
         if self._broken.pop((topic.name, index), None) is not None:
             self._roles.copy_given_up(topic.topic_id, index)
 
-    def _may_open(self, topic: TopicImage, index: int, where: PartitionImage) -> bool:
-        """A damaged copy is given up for a new one when others have all of it, and nobody counts on this one."""
-        name = TopicPartition(topic.name, index)
+    def _may_open(self, name: TopicPartition, where: PartitionImage, settings: LogSettings) -> bool:
+        """A damaged copy without what follows the damage: when others have all of it, and nobody counts on this one.
+
+        Or when nobody else has all of it, and the topic would rather lose something than wait.
+        """
         if name not in self._broken:
             return True
-        if where.leader in (NO_NODE, self._node_id) or self._node_id in where.trusted:
+        if not self._roles.knows_itself:
             return False
-        self._store.set_aside(name)
-        self._forget_offline(topic, index)
-        logger.warning("%s is damaged here and is fetched anew from broker %d", name, where.leader)
-        return True
+        if self._node_id not in where.trusted:
+            return where.leader not in (NO_NODE, self._node_id)
+        is_alone = all(each == self._node_id for each in where.trusted)
+        return is_alone and settings.unclean_leader_election_enable
 
     def _open(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
         name = TopicPartition(topic.name, index)
+        is_cut = name in self._broken
         try:
-            log, high_watermark = self._store.open(name, topic.topic_id, settings)
-        except CorruptLog as error:
-            self._broken[name] = str(error)
-            if self._may_open(topic, index, where):
-                self._open(topic, index, where, settings)
-                return
-            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
-            if len(where.replicas) > 1:
-                self._roles.copy_lost(topic.topic_id, index)
+            log, high_watermark = self._store.open(name, topic.topic_id, settings, accepts_loss=is_cut)
+        except StorageFailed as error:
+            self._found_broken(topic, index, where, settings, error)
             return
         except OSError as error:  # a full disk, or no file descriptor is left
             if name not in self._unopened:
                 logger.error("%s is offline until it can be opened: %s", name, error)
             self._unopened[name] = str(error.strerror)
             return
-        self._unopened.pop(name, None)
+        if is_cut:
+            logger.warning("%s is damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
+        self._forget_offline(topic, index)
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
         partition = self._partitions[name] = Partition(
             name,
@@ -218,6 +228,22 @@ class Partitions:
             high_watermark if len(where.replicas) > 1 else None,
         )
         self._roles.take_place(partition, where)
+
+    def _found_broken(
+        self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings, error: StorageFailed
+    ) -> None:
+        name = TopicPartition(topic.name, index)
+        if name in self._broken and self._node_id not in where.trusted:
+            self._store.set_aside(name)  # not even what precedes the damage can be kept
+            self._forget_offline(topic, index)
+            self._open(topic, index, where, settings)
+            return
+        self._broken[name] = str(error)
+        if len(where.replicas) > 1:
+            logger.error("%s is offline until another replica is known to have everything: %s", name, error)
+            self._roles.copy_lost(topic.topic_id, index)
+        else:
+            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
 
     async def open_rest(self) -> None:
         """Try again what the disk refused to open; stops at the first that it still refuses."""

@@ -183,6 +183,10 @@ class Replicas:
                 partition.leading.ticked()
         self.fetchers.nudge()
 
+    @property
+    def knows_itself(self) -> bool:
+        return self._self is not None
+
     def copy_lost(self, topic_id: TopicId, index: int) -> None:
         """It is damaged: the controller is told, and it can be fetched anew when nobody counts on it."""
         self._lost_copies.add(topic_id, index)
