@@ -95,6 +95,27 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H5")
+def test_a_new_leader_that_has_written_nothing_yet_has_the_old_one_cut_off_all_the_same() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.until(lambda: copy_of(cluster, 3).high_watermark == 1, 1.0)
+        cluster.host(3).pause()
+        talker = await cluster.connect(2)
+        for number in range(5):
+            await produce(talker, "t", batch(b"lost %d" % number), acks=1)
+        cluster.kill(2)
+        cluster.host(3).resume()
+        await cluster.until(lambda: leader_of(cluster) == 3, 20.0)
+        await cluster.start(2)
+        await are_same(cluster, 2, 3)
+        assert copy_of(cluster, 2).log.end_offset < 6
+        assert copy_of(cluster, 2).log.epochs.latest == copy_of(cluster, 3).log.epochs.epoch_at(0)
+
+    on_cluster(script)
+
+
 def test_a_follower_that_lags_leaves_the_isr_and_comes_back_when_it_has_caught_up() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)

@@ -1,0 +1,260 @@
+"""Which role a partition takes on the word of an image, and what becomes of those who wait on it."""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.replicas.replicas import Replicas
+from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, PartitionImage
+from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower
+from moldau.model.ids import Address, TopicId, TopicPartition
+from moldau.records.builder import build_batch
+from moldau.records.header import read_header
+from moldau.storage.log import Log
+from moldau.storage.settings import LogSettings
+from moldau.testing.disk import SimulatedDisk
+
+ME = 1
+LIFE = b"this life of it."
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+class Nobody:
+    """Peers, syncs, controllers: none of them answers."""
+
+    def request(self, partition: Partition) -> None: ...
+
+    async def ask(self, *_: Any, **__: Any) -> Any:
+        raise ConnectionError("nobody is there")
+
+
+class Stage:
+    """One partition, and whoever gives it its roles."""
+
+    def __init__(self, *, incarnation_id: bytes = LIFE, **settings: Any) -> None:
+        disk = SimulatedDisk(seed=1)
+        disk.prepare_folder("/data")
+        self.clock = Clock()
+        log = Log.open(disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
+        nobody: Any = Nobody()
+        self.partition = Partition(
+            TopicPartition("t", 0), TopicId(b"t" * 16), log, 0, TrafficMeter(), nobody.request, _raise, None, 0
+        )
+        self.replicas = Replicas(
+            ME,
+            incarnation_id,
+            "PLAINTEXT",
+            nobody,
+            self.clock,
+            random.Random(1),
+            nobody,
+            ReplicaSettings,
+            nobody.ask,
+            nobody.ask,
+            _raise,
+        )
+        self.see()
+
+    def see(self, *, registered_as: bytes = LIFE) -> None:
+        brokers = {
+            each: BrokerImage(
+                each,
+                100 + each,
+                registered_as if each == ME else b"x" * 16,
+                (ListenerImage("PLAINTEXT", Address(f"n{each}", 9092), 0),),
+                {},
+                is_fenced=False,
+            )
+            for each in (1, 2, 3)
+        }
+        self.replicas.see(MetadataImage(offset=1, brokers=brokers))
+
+    def place(self, leader: int, epoch: int, replicas: Sequence[int] = (1, 2, 3), **fields: Any) -> None:
+        isr = fields.pop("isr", replicas)
+        where = PartitionImage(tuple(replicas), tuple(isr), leader, epoch, fields.pop("partition_epoch", epoch))
+        self.replicas.take_place(self.partition, where)
+
+    def append(self, value: bytes = b"x") -> int:
+        batch = memoryview(build_batch([(1, None, value, ())]))
+        return self.partition.append(batch, read_header(batch), 1).last_offset + 1
+
+
+def _raise(*words: Any) -> None:
+    raise AssertionError(words)
+
+
+def run(play: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(play)
+
+
+def test_a_partition_of_one_replica_is_led_alone() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3, [ME])
+        partition = stage.partition
+        assert (partition.is_leader, partition.leads_alone, partition.leading) == (True, True, None)
+        assert partition.leader_epoch == 3
+        assert stage.append() == partition.high_watermark == 1
+
+    run(play())
+
+
+def test_a_leader_of_others_commits_nothing_on_its_own() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        partition = stage.partition
+        assert (partition.is_leader, partition.leads_alone) == (True, False)
+        assert stage.append() == 1
+        assert partition.high_watermark == 0
+
+    run(play())
+
+
+@pytest.mark.proves("H5")
+def test_nothing_is_led_on_the_word_of_an_image_from_an_earlier_life() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.see(registered_as=b"an earlier life.")
+        stage.place(ME, 3)
+        assert not stage.partition.is_leader
+        assert stage.replicas.broker_epoch == -1
+        stage.see()
+        stage.place(ME, 4)
+        assert stage.partition.is_leader
+        assert stage.replicas.broker_epoch == 101
+
+    run(play())
+
+
+@pytest.mark.proves("H5")
+def test_nothing_is_led_in_an_epoch_that_the_log_is_beyond() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 7)
+        stage.append()
+        stage.place(2, 8)
+        stage.place(ME, 6)
+        assert not stage.partition.is_leader
+
+    run(play())
+
+
+def test_a_leader_keeps_its_machine_within_an_epoch_and_gets_a_new_one_with_the_next() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        first = stage.partition.leading
+        assert first is not None
+        stage.place(ME, 3, isr=[1, 2], partition_epoch=9)
+        assert stage.partition.leading is first
+        assert (first.machine.isr, first.machine.partition_epoch) == ((1, 2), 9)
+        stage.place(ME, 4)
+        assert stage.partition.leading is not first
+
+    run(play())
+
+
+@pytest.mark.proves("H5")
+def test_an_epoch_is_in_the_history_from_the_moment_it_is_led_and_goes_if_nothing_was_written() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        assert stage.partition.log.epochs.latest == 3
+        stage.append()
+        stage.place(ME, 4)
+        assert stage.partition.log.epochs.latest == 4
+        stage.place(2, 5)
+        assert stage.partition.log.epochs.latest == 3
+
+    run(play())
+
+
+@pytest.mark.parametrize("leader", [2, -1], ids=["another leads", "nobody leads"])
+@pytest.mark.proves("H3")
+def test_who_waits_for_a_commit_hears_that_it_will_not_be_known_here(leader: int) -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        wait = stage.partition.commit_wait(stage.append())
+        stage.place(ME, 4)
+        assert not wait.done()  # the same leader goes on
+        stage.place(leader, 5)
+        assert isinstance(wait.exception(), NotLeaderOrFollower)
+        late = stage.partition.commit_wait(1)
+        assert isinstance(late.exception(), NotLeaderOrFollower)
+
+    run(play())
+
+
+def test_a_partition_that_loses_its_followers_commits_what_it_has() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        wait = stage.partition.commit_wait(stage.append())
+        stage.place(ME, 4, [ME])
+        assert wait.done()
+        assert stage.partition.high_watermark == 1
+
+    run(play())
+
+
+@pytest.mark.proves("H2")
+def test_too_few_in_sync_are_refused_before_anything_is_written() -> None:
+    async def play() -> None:
+        stage = Stage(min_insync_replicas=2)
+        stage.place(ME, 3, isr=[ME])
+        leading = stage.partition.leading
+        assert leading is not None
+        with pytest.raises(NotEnoughReplicas):
+            leading.check_enough()
+        stage.append()
+        assert stage.partition.high_watermark == 0
+        stage.partition.log.settings = LogSettings(min_insync_replicas=1)
+        stage.replicas.settings_changed(stage.partition)
+        leading.check_enough()
+        assert stage.partition.high_watermark == 1
+
+    run(play())
+
+
+def test_what_was_known_to_be_committed_is_never_beyond_the_log() -> None:
+    async def play() -> None:
+        stage = Stage()
+        partition = stage.partition
+        again = Partition(
+            partition.name, partition.topic_id, partition.log, 0, TrafficMeter(), _raise, _raise, None, 100
+        )
+        assert again.high_watermark == partition.log.end_offset == 0
+
+    run(play())
+
+
+def test_a_partition_that_is_closed_leads_nothing_and_is_waited_for_in_vain() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        wait = stage.partition.commit_wait(stage.append())
+        stage.replicas.remove(stage.partition)
+        stage.partition.close()
+        assert isinstance(wait.exception(), KafkaError)
+        assert not stage.partition.is_leader
+        assert stage.replicas.led == []
+
+    run(play())
