@@ -120,20 +120,22 @@ def _decided(key: int, name: str, oldest: int, newest: int, handler: ModuleType,
 
 def served_apis() -> list[Api]:
     """A new table, with counters at zero, for one broker."""
-    apis = [
+    apis = [*_topic_apis(), *_group_apis(), *_cluster_apis(), *_node_apis(), *_quorum_apis()]
+    for api in apis:
+        if api.name == "Produce":
+            api.advertised_from = PRODUCE_ADVERTISED_FROM
+        if api.name == "ApiVersions":
+            api.unserved = api_versions.unserved
+    return apis
+
+
+def _topic_apis() -> list[Api]:
+    """Records, topics and their configs."""
+    return [
         _api(0, "Produce", 3, 13, produce),
         _anywhere(1, "Fetch", 4, 18, fetch),
         _api(2, "ListOffsets", 1, 11, list_offsets),
         _api(3, "Metadata", 0, 13, metadata),
-        _api(8, "OffsetCommit", 2, 10, offset_commit),
-        _api(9, "OffsetFetch", 1, 10, offset_fetch),
-        _api(10, "FindCoordinator", 0, 6, find_coordinator),
-        _api(11, "JoinGroup", 0, 9, join_group),
-        _api(12, "Heartbeat", 0, 4, heartbeat, with_error_code(HeartbeatResponse)),
-        _api(13, "LeaveGroup", 0, 5, leave_group, with_error_code(LeaveGroupResponse)),
-        _api(14, "SyncGroup", 0, 5, sync_group, with_error_code(SyncGroupResponse)),
-        _api(15, "DescribeGroups", 0, 6, describe_groups),
-        _api(16, "ListGroups", 0, 5, list_groups, with_error_code(ListGroupsResponse)),
         _anywhere(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
         _decided(19, "CreateTopics", 2, 7, create_topics),
         _decided(20, "DeleteTopics", 1, 6, delete_topics),
@@ -144,9 +146,42 @@ def served_apis() -> list[Api]:
         _decided(33, "AlterConfigs", 0, 2, alter_configs),
         _api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, with_error_code(DescribeLogDirsResponse)),
         _decided(37, "CreatePartitions", 0, 3, create_partitions),
-        _api(42, "DeleteGroups", 0, 2, delete_groups),
-        _decided(43, "ElectLeaders", 0, 2, elect_leaders),
         _decided(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
+        _anywhere(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
+        _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
+    ]
+
+
+def _group_apis() -> list[Api]:
+    """Consumer groups."""
+    return [
+        _api(8, "OffsetCommit", 2, 10, offset_commit),
+        _api(9, "OffsetFetch", 1, 10, offset_fetch),
+        _api(10, "FindCoordinator", 0, 6, find_coordinator),
+        _api(11, "JoinGroup", 0, 9, join_group),
+        _api(12, "Heartbeat", 0, 4, heartbeat, with_error_code(HeartbeatResponse)),
+        _api(13, "LeaveGroup", 0, 5, leave_group, with_error_code(LeaveGroupResponse)),
+        _api(14, "SyncGroup", 0, 5, sync_group, with_error_code(SyncGroupResponse)),
+        _api(15, "DescribeGroups", 0, 6, describe_groups),
+        _api(16, "ListGroups", 0, 5, list_groups, with_error_code(ListGroupsResponse)),
+        _api(42, "DeleteGroups", 0, 2, delete_groups),
+        _api(47, "OffsetDelete", 0, 0, offset_delete, with_error_code(OffsetDeleteResponse)),
+        _api(
+            68,
+            "ConsumerGroupHeartbeat",
+            0,
+            1,
+            consumer_group_heartbeat,
+            with_error_code(ConsumerGroupHeartbeatResponse),
+        ),
+        _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
+    ]
+
+
+def _cluster_apis() -> list[Api]:
+    """Brokers and replicas, for those who run the cluster."""
+    return [
+        _decided(43, "ElectLeaders", 0, 2, elect_leaders),
         _decided(
             45,
             "AlterPartitionReassignments",
@@ -163,39 +198,26 @@ def served_apis() -> list[Api]:
             list_partition_reassignments,
             with_error_code(ListPartitionReassignmentsResponse),
         ),
-        _api(47, "OffsetDelete", 0, 0, offset_delete, with_error_code(OffsetDeleteResponse)),
-        _internal(56, "AlterPartition", 2, 3, alter_partition, with_error_code(AlterPartitionResponse)),
         _decided(57, "UpdateFeatures", 0, 2, update_features),
+        _decided(64, "UnregisterBroker", 0, 0, unregister_broker, with_error_code(UnregisterBrokerResponse)),
+    ]
+
+
+def _node_apis() -> list[Api]:
+    """What brokers ask of the active controller on their own behalf."""
+    return [
+        _internal(56, "AlterPartition", 2, 3, alter_partition, with_error_code(AlterPartitionResponse)),
         _internal(58, "Envelope", 0, 0, envelope, with_error_code(EnvelopeResponse)),
-        _anywhere(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
         _internal(62, "BrokerRegistration", 0, 4, broker_registration),
         _internal(63, "BrokerHeartbeat", 0, 1, broker_heartbeat, with_error_code(BrokerHeartbeatResponse)),
-        _decided(64, "UnregisterBroker", 0, 0, unregister_broker, with_error_code(UnregisterBrokerResponse)),
         _internal(67, "AllocateProducerIds", 0, 0, allocate_producer_ids, with_error_code(AllocateProducerIdsResponse)),
-        _api(
-            68,
-            "ConsumerGroupHeartbeat",
-            0,
-            1,
-            consumer_group_heartbeat,
-            with_error_code(ConsumerGroupHeartbeatResponse),
-        ),
-        _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
         _internal(
             70, "ControllerRegistration", 0, 0, controller_registration, with_error_code(ControllerRegistrationResponse)
         ),
         _internal(
             73, "AssignReplicasToDirs", 0, 0, assign_replicas_to_dirs, with_error_code(AssignReplicasToDirsResponse)
         ),
-        _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]
-    apis += _quorum_apis()
-    for api in apis:
-        if api.name == "Produce":
-            api.advertised_from = PRODUCE_ADVERTISED_FROM
-        if api.name == "ApiVersions":
-            api.unserved = api_versions.unserved
-    return apis
 
 
 def _quorum_apis() -> list[Api]:
