@@ -13,7 +13,7 @@ from moldau.client.settings import ClientSettings
 from moldau.machines.metadata.configs import Alteration, ConfigChange, Operation
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
 from moldau.machines.raft import Voter, VoterSet
-from moldau.model.errors import NotController
+from moldau.model.errors import NotController, StorageFailed
 from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
@@ -165,12 +165,8 @@ class Quorum:
         while True:
             assert self.simulation.now_s - began_s < virtual_s_max, "nobody commits"
             for node_id in list(self.nodes):
-                try:
-                    async with asyncio.timeout(3.0):
-                        await self.host(node_id).run(write_to(self.metadata(node_id), value))
-                except (NotController, TimeoutError):
-                    continue
-                return node_id
+                if await self.host(node_id).run(is_written(self.metadata(node_id), value)):
+                    return node_id
             await asyncio.sleep(0.02)
 
     async def seen_by_all(self, value: int, virtual_s_max: float = 10.0) -> float:
@@ -200,6 +196,16 @@ async def write_to(metadata: MetadataDriver, value: int) -> None:
     await metadata.write(lambda machine: machine.decide_incremental_alter_configs([alteration]))
 
 
+async def is_written(metadata: MetadataDriver, value: int, patience_s: float = 3.0) -> bool:
+    """Whether the node answered that the value is committed."""
+    try:
+        async with asyncio.timeout(patience_s):
+            await write_to(metadata, value)
+    except (NotController, StorageFailed, TimeoutError):
+        return False
+    return True
+
+
 def offsets_in(data: bytes) -> list[int]:
     """The base offsets of the batches in a log's bytes."""
     found, at = [], 0
@@ -222,11 +228,21 @@ def on_quorum(
 ) -> None:
     """Run a script against controllers of its own, on virtual time; what still runs afterwards is stopped."""
 
-    async def play(simulation: Simulation) -> None:
-        quorum = Quorum(simulation, size, settings, is_static=is_static)
-        await quorum.start_all()
-        await script(quorum)
-        for node_id in sorted(quorum.nodes):
-            await quorum.stop(node_id)
+    Simulation(seed=seed).run(
+        lambda simulation: play_on_quorum(simulation, script, size=size, settings=settings, is_static=is_static)
+    )
 
-    Simulation(seed=seed).run(play)
+
+async def play_on_quorum(
+    simulation: Simulation,
+    script: Callable[[Quorum], Coroutine[Any, Any, None]],
+    *,
+    size: int = 3,
+    settings: Sequence[str] = (),
+    is_static: bool = False,
+) -> None:
+    quorum = Quorum(simulation, size, settings, is_static=is_static)
+    await quorum.start_all()
+    await script(quorum)
+    for node_id in sorted(quorum.nodes):
+        await quorum.stop(node_id)

@@ -288,3 +288,21 @@ def test_an_observer_hears_what_is_applied_and_later_that_it_is_committed() -> N
         assert watcher.heard[-1] == ("discarded", 0, 0)
 
     scene.run(act)
+
+
+def test_who_resigns_while_the_log_refuses_does_not_lead_again() -> None:
+    scene = Scene()
+
+    async def act(driver: Driver) -> None:
+        scene.log.refuses = OSError(errno.ENOSPC, "No space left on device")
+        refused = add(driver, 1)
+        await asyncio.sleep(0)
+        driver.flush()  # finds the disk full, so the machine is to be made again from the log
+        driver.resign()
+        with pytest.raises(StorageFailed):
+            await refused
+        await turn()
+        assert not driver.is_leading
+        assert len(scene.machines) == 1
+
+    scene.run(act)

@@ -1,9 +1,10 @@
 """Three controllers keep one metadata log: they elect, replicate, fail over, heal; what was answered is never lost."""
 
 import asyncio
+import errno
 
 import pytest
-from quorum_scene import Quorum, offsets_in, on_quorum, write_to
+from quorum_scene import Quorum, is_written, offsets_in, on_quorum, write_to
 
 from moldau.model.errors import NotController
 
@@ -214,6 +215,43 @@ def test_every_node_sees_one_line_of_images_whoever_leads(seed: int) -> None:
     on_quorum(script, seed=seed)
 
 
+def test_a_new_leader_reads_only_what_it_has_not_applied_yet() -> None:
+    async def script(quorum: Quorum) -> None:
+        for value in range(20):
+            await quorum.write(value)
+        await quorum.seen_by_all(19)
+        old = await quorum.leader()
+        shown = quorum.metadata(old).image.offset
+        quorum.kill(old)
+        new = await quorum.leader(unlike=old)
+        log = quorum.metadata(new)._log
+        assert log.replays_from > shown
+        await quorum.write(20)
+
+    on_quorum(script)
+
+
+def test_a_follower_shows_nothing_before_it_is_committed() -> None:
+    async def script(quorum: Quorum) -> None:
+        leader = await quorum.leader()
+        near, away = (each for each in quorum.nodes if each != leader)
+        await quorum.write(1)
+        await quorum.seen_by_all(1)
+        quorum.kill(away)
+        await asyncio.sleep(0.05)  # a fetch waits at the leader
+        end_offset = quorum.metadata(near).end_offset
+        quorum.simulation.network.cut(f"n{near}", f"n{leader}")
+        doomed = asyncio.create_task(quorum.host(leader).run(is_written(quorum.metadata(leader), 2, 1.0)))
+        await quorum.until(lambda: quorum.metadata(near).end_offset > end_offset)
+        await asyncio.sleep(0.5)
+        assert quorum.value(near) == quorum.value(leader) == "1"
+        assert not await doomed
+        quorum.simulation.network.heal()
+        await quorum.until(lambda: quorum.value(near) == "2")
+
+    on_quorum(script)
+
+
 def test_a_leader_that_steps_down_goes_on_following_from_where_it_was() -> None:
     async def script(quorum: Quorum) -> None:
         old = await quorum.leader()
@@ -229,3 +267,25 @@ def test_a_leader_that_steps_down_goes_on_following_from_where_it_was() -> None:
         assert whole.features == quorum.metadata(quorum.leaders[0]).image.features != {}
 
     on_quorum(script)
+
+
+def test_a_node_that_loses_an_election_while_it_is_told_of_its_victory_does_not_lead() -> None:
+    """Its disk is full when it should write that it leads; by the time there is room, somebody else does."""
+
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        await quorum.write(1)
+        await quorum.seen_by_all(1)
+        old = await quorum.leader()
+        others = [each for each in quorum.nodes if each != old]
+        for each in others:
+            quorum.host(each).disk.fail("pwrite", errno.ENOSPC, path=".log", times=12 if each == others[0] else 0)
+        quorum.kill(old)
+        await asyncio.sleep(0.5)
+        await quorum.start(old)
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+        assert len([each for each in quorum.nodes if quorum.metadata(each).is_active]) == 1
+
+    for seed in range(6):
+        on_quorum(script, seed=seed)

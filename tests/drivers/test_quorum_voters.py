@@ -10,6 +10,7 @@ from quorum_scene import CLUSTER_ID, LOG, PORT, Quorum, directory, on_quorum
 from moldau.broker.drivers.quorum_state import BrokenQuorumState
 from moldau.machines.raft import RoleName
 from moldau.model.errors import ErrorCode
+from moldau.storage.folder import encode_id
 from moldau.wire import messages as m
 
 FOUR = ["controller.quorum.bootstrap.servers=n1:9093,n2:9093,n3:9093"]
@@ -215,6 +216,31 @@ def test_the_quorum_state_of_voters_in_the_log_has_kafkas_newer_form() -> None:
         state = json.loads(quorum.host(leader).disk.mount().read(f"{LOG}/quorum-state"))
         assert state["data_version"] == 1
         assert state["leaderId"] == leader
+
+    on_quorum(script)
+
+
+def test_a_vote_is_on_disk_when_it_is_told() -> None:
+    async def script(quorum: Quorum) -> None:
+        leader = await quorum.leader()
+        asked, candidate = (each for each in quorum.nodes if each != leader)
+        quorum.kill(candidate, leader)
+        epoch = quorum.metadata(asked).epoch + 10
+        partition = m.VoteRequest.PartitionData(
+            replica_epoch=epoch,
+            replica_id=candidate,
+            replica_directory_id=directory(candidate),
+            voter_directory_id=directory(asked),
+            last_offset=10**6,
+            last_offset_epoch=epoch - 1,
+        )
+        topic = m.VoteRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
+        answer = await quorum.ask(asked, m.VoteRequest(cluster_id=CLUSTER_ID, voter_id=asked, topics=[topic]))
+        assert answer.topics[0].partitions[0].vote_granted
+        quorum.cut_power(asked)
+        state = json.loads(quorum.host(asked).disk.mount().read(f"{LOG}/quorum-state"))
+        assert (state["leaderEpoch"], state["votedId"]) == (epoch, candidate)
+        assert state["votedDirectoryId"] == encode_id(directory(candidate))
 
     on_quorum(script)
 

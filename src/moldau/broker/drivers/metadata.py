@@ -88,6 +88,7 @@ class MetadataDriver:
         self._leading: asyncio.Task[None] | None = None
         self._is_closing = False
         self._known: tuple[bool, int] = (False, NO_NODE)  # what those who want to know were told last
+        self._last_told: tuple[int, int] = (NO_NODE, NO_EPOCH)  # leader and epoch, as the log says
         self._waiters: list[asyncio.Future[None]] = []
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._snapshotting: asyncio.Task[None] | None = None
@@ -205,12 +206,16 @@ class MetadataDriver:
         self._driver.flush()
 
     def lose(self) -> None:
+        if self._leading is not None:
+            self._leading.cancel()  # it may not even have begun
+            self._leading = None
         self._driver.resign()
         self._tell_waiters()
 
     def follow(self, leadership: Leadership) -> None:
-        if leadership.is_known:
+        if leadership.is_known and (leadership.leader_id, leadership.epoch) != self._last_told:
             log.info("node %d leads the metadata quorum in epoch %d", leadership.leader_id, leadership.epoch)
+            self._last_told = leadership.leader_id, leadership.epoch
         if not self._is_closing:
             self._follower.start()
         self._tell_waiters()

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -341,9 +340,11 @@ class ReplicatedDriver(Generic[Machine, Record]):
         """What is in the log is not what was applied: begin anew from what is there."""
         self._discard(lambda: self._refusals.unwritten(error))
         self._is_loading = True
-        self._reload = asyncio.get_running_loop().create_task(self._lead_again())
+        self._reload = asyncio.get_running_loop().create_task(self._lead_again(self._term))
 
-    async def _lead_again(self) -> None:
+    async def _lead_again(self, term: int) -> None:
+        if term != self._term:  # leadership was lost before this began
+            return
         try:
             await self.lead()
         except Exception as error:
@@ -351,10 +352,17 @@ class ReplicatedDriver(Generic[Machine, Record]):
 
     async def _replay(self, machine: Machine, term: int) -> bool:
         """Apply the whole log; False if leadership changed meanwhile."""
-        async with aclosing(self._log.replay()) as chunks:
+        chunks = self._log.replay()
+        try:
             async for chunk in chunks:
                 if not await self._replay_chunk(machine, chunk, term):
-                    return False
+                    break
+        except GeneratorExit:  # this process ends in the middle of it: nothing can be awaited any more
+            raise
+        except BaseException:
+            await chunks.aclose()
+            raise
+        await chunks.aclose()
         return term == self._term
 
     async def _replay_chunk(self, machine: Machine, chunk: Iterable[tuple[int, Record]], term: int) -> bool:

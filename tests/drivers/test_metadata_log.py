@@ -1,0 +1,229 @@
+"""The metadata log of a member that follows: what it takes from its leader, where it is cut, which epochs it knows."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from metadata_host import DATA, FOLDER
+
+from moldau.broker.drivers.image_follower import ImageFollower
+from moldau.broker.drivers.image_publisher import ImagePublisher
+from moldau.broker.drivers.metadata_batches import build_records
+from moldau.broker.drivers.metadata_log import MetadataLog
+from moldau.broker.drivers.metadata_snapshots import SnapshotId
+from moldau.broker.drivers.quorum_records import leader_change, voter_set
+from moldau.broker.settings import MetadataLogSettings
+from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.raft import OffsetAndEpoch, Voter, VoterSet
+from moldau.model.errors import CorruptMessage, NotController
+from moldau.model.ids import NodeId
+from moldau.records.control import build_control_batch
+from moldau.testing.clock import SimulatedClock
+from moldau.testing.disk import SimulatedDisk
+from moldau.testing.executor import SimulatedExecutor
+from moldau.testing.loop import SimulatedLoop
+from moldau.wire.messages import BeginTransactionRecord, EndTransactionRecord, FeatureLevelRecord, NoOpRecord
+
+VOTERS = VoterSet.of([Voter(NodeId(1), b"1" * 16), Voter(NodeId(2), b"2" * 16)])
+
+
+def on_log(*scripts: Callable[[MetadataLog], Coroutine[Any, Any, None]]) -> SimulatedDisk:
+    """Each script finds the log as the one before has left it."""
+    disk = SimulatedDisk(0)
+    disk.prepare_folder(DATA)
+    for script in scripts:
+        loop = SimulatedLoop()
+        mounted = disk.mount()
+        failures: list[BaseException] = []
+
+        async def play(
+            script: Any = script, loop: SimulatedLoop = loop, mounted: Any = mounted, failures: Any = failures
+        ) -> None:
+            clock = SimulatedClock(loop.now_ms)
+            executor = SimulatedExecutor(loop, random.Random(0), mounted)
+            log = MetadataLog(DATA, mounted, executor, clock, MetadataLogSettings(), failures.append)
+            log.open()
+            await script(log)
+            await log.close()
+            assert not failures
+
+        loop.run(play())
+    return disk
+
+
+def batch(base_offset: int, epoch: int, count: int = 1) -> bytes:
+    return bytes(build_records([NoOpRecord()] * count, timestamp_ms=1, base_offset=base_offset, leader_epoch=epoch))
+
+
+def voters_batch(base_offset: int, epoch: int) -> bytes:
+    controls = [leader_change(1, VOTERS, (1, 2)), voter_set(VOTERS)]
+    return bytes(build_control_batch(controls, timestamp_ms=1, base_offset=base_offset, leader_epoch=epoch))
+
+
+def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> None:
+    async def follow(log: MetadataLog) -> None:
+        assert log.append_followed(batch(0, 1, 2) + voters_batch(2, 2) + batch(4, 2), 2)[0].offset == 3
+        assert (log.end_offset, log.last_epoch) == (5, 2)
+        await log.synced(5)
+        assert log.synced_offset == 5
+
+    async def come_back(log: MetadataLog) -> None:
+        assert (log.start_offset, log.end_offset, log.last_epoch) == (0, 5, 2)
+        (found,) = await log.voter_sets()
+        assert (found.offset, found.voters) == (3, VOTERS)
+        assert log.end_of_epoch(0) == OffsetAndEpoch(0, 0)
+        assert log.end_of_epoch(1) == OffsetAndEpoch(2, 1)
+        assert log.end_of_epoch(2) == log.end_of_epoch(9) == OffsetAndEpoch(5, 2)
+
+    on_log(follow, come_back)
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        (batch(1, 1), "where the leader of 3 should send 0"),
+        (batch(0, 4), "of epoch 4 where the leader of 3"),
+        (batch(0, 1)[:-1] + b"\xff", "checksum"),
+        (batch(0, 1) + batch(3, 1), "should send 1"),
+    ],
+)
+def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
+    async def follow(log: MetadataLog) -> None:
+        with pytest.raises(CorruptMessage, match=words):
+            log.append_followed(batches, 3)
+        assert log.end_offset == 0
+
+    on_log(follow)
+
+
+def test_a_batch_that_the_answer_cuts_off_waits_for_the_next_one() -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1) + batch(1, 1)[:-5], 1)
+        assert log.end_offset == 1
+
+    on_log(follow)
+
+
+def test_a_log_that_is_not_led_takes_no_decisions() -> None:
+    async def follow(log: MetadataLog) -> None:
+        with pytest.raises(NotController):
+            log.append([[NoOpRecord()]])
+        log.leading_epoch = 1
+        log.append([[NoOpRecord()]])
+        assert (log.end_offset, log.last_epoch) == (1, 1)
+
+    on_log(follow)
+
+
+def test_a_tail_that_differs_is_cut_and_forgotten() -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1, 3) + batch(3, 2) + voters_batch(4, 3), 3)
+        log.truncate_to(4)
+        assert (log.end_offset, log.last_epoch) == (4, 2)
+        assert log.synced_offset <= 4
+        log.append_followed(batch(4, 5), 5)
+        await log.synced(5)
+
+    async def come_back(log: MetadataLog) -> None:
+        assert await log.voter_sets() == []
+        assert (log.end_offset, log.last_epoch) == (5, 5)
+        assert log.end_of_epoch(4) == OffsetAndEpoch(4, 2)
+
+    on_log(follow, come_back)
+
+
+def test_what_is_committed_is_never_cut() -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1, 3) + batch(3, 1), 1)
+        log.commit(4)
+        with pytest.raises(AssertionError, match="below the high watermark"):
+            log.truncate_to(3)
+        assert log.end_offset == 4
+
+    on_log(follow)
+
+
+def test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it() -> None:
+    async def follow(log: MetadataLog) -> None:
+        told: list[int] = []
+        log.tell(appended=lambda _: None, synced=told.append)
+        log.append_followed(batch(0, 1), 1)
+        await log.synced(1)
+        log.append_followed(batch(1, 1, 5), 1)  # its sync begins with the next turn of the loop
+        waiting = log._syncing
+        assert waiting is not None
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        log.append_followed(batch(1, 2), 2)
+        await log.synced(2)
+        assert told == [1, 2]
+
+    on_log(follow)
+
+
+def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1, 3), 1)
+        await log.snapshots.write(SnapshotId(10, 4), MetadataImage(), VOTERS, 1)
+        await log.begin_at(SnapshotId(10, 4))
+        assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 10, 4)
+        assert log.end_of_epoch(3) == OffsetAndEpoch(10, 4)
+        log.append_followed(batch(10, 6), 6)
+
+    async def come_back(log: MetadataLog) -> None:
+        assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 11, 6)
+        assert log.earliest_snapshot == log.latest_snapshot == OffsetAndEpoch(10, 4)
+        assert log.end_of_epoch(4) == log.end_of_epoch(5) == OffsetAndEpoch(10, 4)
+        (found,) = await log.voter_sets()
+        assert (found.offset, found.voters) == (9, VOTERS)
+
+    disk = on_log(follow, come_back)
+    assert f"{0:020d}.log" not in disk.mount().list(FOLDER)
+
+
+# Images
+
+
+def feature(base_offset: int, level: int) -> bytes:
+    record = FeatureLevelRecord(name="some.feature", feature_level=level)
+    return bytes(build_records([record], timestamp_ms=1, base_offset=base_offset, leader_epoch=1))
+
+
+def test_images_follow_what_is_committed_and_no_further() -> None:
+    async def follow(log: MetadataLog) -> None:
+        publisher, failures = ImagePublisher(), list[BaseException]()
+        follower = ImageFollower(log, publisher, SimulatedClock(lambda: 0.0), failures.append)
+        log.watch(lambda _: follower.wake())
+        follower.start()
+        log.append_followed(feature(0, 1) + feature(1, 2) + feature(2, 3), 1)
+        for committed, level in ((1, 1), (2, 2), (3, 3)):
+            log.commit(committed)
+            await asyncio.sleep(0.1)
+            assert (publisher.end_offset, publisher.image.features) == (committed, {"some.feature": level})
+        follower.stop()
+        assert not failures
+
+    on_log(follow)
+
+
+def test_an_image_of_half_a_transaction_is_not_shown() -> None:
+    async def follow(log: MetadataLog) -> None:
+        publisher, failures = ImagePublisher(), list[BaseException]()
+        follower = ImageFollower(log, publisher, SimulatedClock(lambda: 0.0), failures.append)
+        log.watch(lambda _: follower.wake())
+        follower.start()
+        begin = build_records([BeginTransactionRecord()], timestamp_ms=1, base_offset=0, leader_epoch=1)
+        end = build_records([EndTransactionRecord()], timestamp_ms=1, base_offset=2, leader_epoch=1)
+        log.append_followed(bytes(begin) + feature(1, 1) + bytes(end), 1)
+        log.commit(2)
+        await asyncio.sleep(0.1)
+        assert publisher.end_offset == 0
+        log.commit(3)
+        await asyncio.sleep(0.1)
+        assert (publisher.end_offset, publisher.image.features) == (3, {"some.feature": 1})
+        follower.stop()
+        assert not failures
+
+    on_log(follow)

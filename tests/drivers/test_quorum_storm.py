@@ -1,0 +1,142 @@
+"""Controllers in a storm: they die, lose power, are cut off, run out of room, and agree on everything all the same."""
+
+import asyncio
+import errno
+import os
+import random
+
+import pytest
+from quorum_scene import Quorum, is_written, play_on_quorum
+
+from moldau.testing.disk_faults import Crashed, When
+from moldau.testing.simulation import Simulation, replay
+
+SEEDS = int(os.environ.get("STORM_SEEDS", "4"))
+FIRST = int(os.environ.get("STORM_FIRST", "0"))
+STRIKES = 25
+SETTINGS = [
+    "metadata.log.max.record.bytes.between.snapshots=1500",
+    "controller.quorum.fetch.timeout.ms=600",
+    "controller.quorum.election.timeout.ms=300",
+    "controller.quorum.election.backoff.max.ms=300",
+    "controller.quorum.request.timeout.ms=600",
+]
+
+
+class Storm:
+    """One writer, many strikes."""
+
+    def __init__(self, quorum: Quorum, chance: random.Random) -> None:
+        self.quorum = quorum
+        self.chance = chance
+        self.answered = 0
+        self.asked = 0
+        self.strikes = 0
+        self.values: dict[int, str | None] = {}  # by the offset of the image
+
+    async def write_on(self) -> None:
+        """One value after the other: what is answered must never be seen to be missing again."""
+        while self.strikes < STRIKES or self.answered < self.asked:
+            self.asked += 1
+            for node_id in self.chance.sample(sorted(self.quorum.nodes), len(self.quorum.nodes)):
+                if await self._answers(node_id, self.asked):
+                    self.answered = self.asked
+                    break
+            await asyncio.sleep(self.chance.uniform(0.0, 0.05))
+
+    async def _answers(self, node_id: int, value: int) -> bool:
+        host = self.quorum.host(node_id)
+        if not host.is_up or node_id not in self.quorum.nodes:
+            return False
+        try:
+            return await host.run(is_written(self.quorum.metadata(node_id), value, 1.0))
+        except Crashed:
+            return False
+
+    def look(self) -> None:
+        """Nodes that have seen the same offset have seen the same, and nobody goes back."""
+        for seen in self.quorum.images.values():
+            offsets = [image.offset for image in seen]
+            assert offsets == sorted(offsets)
+            for image in seen:
+                value = next(iter(image.configs.values()), {}).get("log.cleaner.threads")
+                assert self.values.setdefault(image.offset, value) == value
+
+    async def strike(self) -> None:
+        node_id = self.chance.randint(1, 3)
+        host, network = self.quorum.host(node_id), self.quorum.simulation.network
+        kind = self.chance.choice(["crash", "power", "io", "cut", "one way", "reset", "full", "stop", "all"])
+        if kind == "crash":
+            host.crash()
+        elif kind == "power":
+            host.power_loss()
+        elif kind == "io":
+            point = host.disk.points + self.chance.randint(1, 12)
+            host.disk.crash_at(point, self.chance.choice(list(When)), loses_power=self.chance.random() < 0.5)
+        elif kind == "cut":
+            network.partition((f"n{node_id}",), tuple(f"n{each}" for each in (1, 2, 3) if each != node_id))
+        elif kind == "one way":
+            network.cut(f"n{node_id}", f"n{node_id % 3 + 1}")
+        elif kind == "reset":
+            network.reset(f"n{node_id}", f"n{node_id % 3 + 1}")
+        elif kind == "full":
+            path = self.chance.choice([".log", "quorum-state", ".checkpoint"])
+            host.disk.fail("pwrite", errno.ENOSPC, path=path, times=self.chance.randint(1, 5))
+        elif kind == "stop" and host.is_up and node_id in self.quorum.nodes:
+            try:
+                await self.quorum.stop(node_id)
+            except Crashed:
+                self.quorum.nodes.pop(node_id, None)
+        elif kind == "all":
+            for each in (1, 2, 3):
+                self.quorum.host(each).power_loss() if self.chance.random() < 0.5 else self.quorum.host(each).crash()
+        await asyncio.sleep(self.chance.choice([0.01, 0.1, 1.0, 3.0]))
+        await self.mend()
+        self.strikes += 1
+        self.look()
+
+    async def mend(self) -> None:
+        if self.chance.random() < 0.7:
+            self.quorum.simulation.network.heal()
+        if self.chance.random() < 0.8:
+            await self.revive()
+
+    async def revive(self) -> None:
+        for each in (1, 2, 3):
+            while not self.quorum.host(each).is_up:
+                self.quorum.nodes.pop(each, None)
+                try:
+                    await self.quorum.start(each)
+                except Crashed:
+                    self.quorum.host(each).disk.forget_plans()
+
+    async def live(self) -> None:
+        writing = asyncio.create_task(self.write_on())
+        for _ in range(STRIKES):
+            await self.strike()
+        self.quorum.simulation.network.heal()
+        for each in (1, 2, 3):
+            self.quorum.host(each).disk.forget_plans()
+        await self.revive()
+        async with asyncio.timeout(30):
+            await writing
+        await self.quorum.seen_by_all(self.answered)
+        self.look()
+        assert self.answered > 20
+        self.quorum.simulation.acknowledged = self.answered
+
+
+@pytest.mark.proves("H1")
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(seed: int) -> None:
+    async def script(simulation: Simulation) -> None:
+        simulation.disks_fail = True
+        chance = simulation.chance("storm")
+        is_static = chance.random() < 0.3
+
+        async def live(quorum: Quorum) -> None:
+            await Storm(quorum, chance).live()
+
+        await play_on_quorum(simulation, live, settings=SETTINGS, is_static=is_static)
+
+    Simulation(seed).run(script) if SEEDS > 10 else replay(script, seed)
