@@ -162,11 +162,12 @@ def test_a_broker_that_nobody_knows_cannot_be_forgotten() -> None:
 # Health
 
 
-def problems(script: Script) -> list[str]:
-    async def look(client: AsyncClient) -> list[str]:
-        return list((await examine(client)).problems())
+async def _problems(client: AsyncClient) -> list[str]:
+    return list((await examine(client)).problems())
 
-    found: list[str] = World(script).run(look)
+
+def problems(script: Script) -> list[str]:
+    found: list[str] = World(script, bootstrap="b1:9092").run(_problems)
     return found
 
 
@@ -209,6 +210,23 @@ def test_a_cluster_without_a_controller_is_told() -> None:
     script = healthy()
     on_both(script, "DescribeQuorum", lambda _: quorum(leader=-1, caught_up=(9_000, 9_000, 9_000)))
     assert problems(script)[0].startswith("no controller is active")
+
+
+def test_controllers_that_do_not_answer_are_not_waited_for_without_end() -> None:
+    script = healthy()
+    on_both(script, "DescribeQuorum", lambda _: None)
+    world = World(script)
+    began_ms = world.loop.now_ms()
+    found: list[str] = world.run(_problems)
+    assert found[0].startswith("no controller is active")
+    assert world.loop.now_ms() - began_ms < 10_000
+
+
+def test_a_broker_that_should_serve_and_is_not_reached_is_told() -> None:
+    script = healthy()
+    script.on(2, "DescribeCluster", lambda _: None)
+    found = problems(script)
+    assert found == ["broker 2 does not answer at b2:9092"]
 
 
 def test_replicas_that_are_still_being_filled_are_not_missed() -> None:

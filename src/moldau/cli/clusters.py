@@ -11,6 +11,7 @@ from moldau.cli.output import note, show_json, show_table
 if TYPE_CHECKING:
     from moldau.client.health import Health, SickPartition
     from moldau.client.quorum import QuorumReplica, QuorumView
+    from moldau.client.words import ClusterBroker
 
 app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
 
@@ -44,11 +45,11 @@ async def _examine(bootstrap_servers: str) -> "Health":
 
 
 def _show(found: "Health") -> None:
-    serving = len(found.cluster.brokers) - len(found.fenced)
+    serving = len(found.cluster.brokers) - len(found.fenced) - len(found.unreachable)
     print(f"cluster     {found.cluster.cluster_id}")
     print(f"brokers     {serving} of {len(found.cluster.brokers)} serve: {_ids(found)}")
     print(f"controller  {_controller(found)}")
-    print(f"topics      {found.topics}, {found.partitions} partitions")
+    print(f"topics      {found.topics} with {found.partitions} partition{'s' if found.partitions != 1 else ''}")
     counts = (found.under_replicated, found.under_min_isr, found.offline)
     words = ("not fully replicated", "below min.insync.replicas", "offline")
     print("partitions  " + ", ".join(f"{len(sick)} {word}" for sick, word in zip(counts, words, strict=True)))
@@ -66,16 +67,21 @@ def _show(found: "Health") -> None:
 
 
 def _ids(found: "Health") -> str:
-    return ", ".join(f"{each.node_id}{' (fenced)' if each.is_fenced else ''}" for each in found.cluster.brokers) or "-"
+    def told(broker: "ClusterBroker") -> str:
+        state = " (fenced)" if broker.is_fenced else " (unreachable)" if broker.node_id in found.unreachable else ""
+        return f"{broker.node_id}{state}"
+
+    return ", ".join(map(told, found.cluster.brokers)) or "-"
 
 
 def _controller(found: "Health") -> str:
     quorum = found.quorum
+    if found.is_uncontrolled:
+        return "none"
     if quorum is None:
         return str(found.cluster.controller) if found.cluster.controller >= 0 else "-"
     voters = ", ".join(str(each.node_id) for each in quorum.voters)
-    leader = quorum.leader_id if quorum.leader_id >= 0 else "none"
-    return f"{leader} (epoch {quorum.epoch}), voters {voters}"
+    return f"{quorum.leader_id} (epoch {quorum.epoch}), voters {voters}"
 
 
 def _row(sick: "SickPartition") -> tuple[object, ...]:
@@ -89,7 +95,14 @@ def _told(found: "Health") -> dict[str, Any]:
         "problems": list(found.problems()),
         "cluster_id": found.cluster.cluster_id,
         "brokers": [
-            {"id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": each.is_fenced}
+            {
+                "id": each.node_id,
+                "host": each.host,
+                "port": each.port,
+                "rack": each.rack,
+                "is_fenced": each.is_fenced,
+                "is_reachable": not each.is_fenced and each.node_id not in found.unreachable,
+            }
             for each in found.cluster.brokers
         ],
         "quorum": None if found.quorum is None else quorum_told(found.quorum),

@@ -50,7 +50,7 @@ def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: i
     from moldau.storage.folder import BrokenFolder, FolderInUse
 
     try:
-        serve(configuration, lambda said: _announce(said, announce_fd), lifeline=lifeline_fd)
+        serve(configuration, lambda said: _announce(said, announce_fd, configuration.is_broker), lifeline=lifeline_fd)
     except (FolderInUse, BrokenFolder) as error:
         raise Complaint(str(error)) from error
     except NodeFailed as error:
@@ -79,7 +79,7 @@ def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
     return load_configuration(texts, overrides)
 
 
-def _announce(said: "Announcement", descriptor: int | None) -> None:
+def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> None:
     if descriptor is not None:
         import json
 
@@ -88,11 +88,12 @@ def _announce(said: "Announcement", descriptor: int | None) -> None:
         os.close(descriptor)
     where = said.bootstrap_servers
     option = "" if where == "localhost:9092" else f" -b {where}"
-    print(f"moldau {__version__} serves on {where}")
+    print(f"moldau {__version__} {'serves' if is_broker else 'controls, and is reached'} on {where}")
     print(f"  data     {said.data} (cluster {said.cluster_id})")
     if said.metrics:
         print(f"  metrics  {said.metrics}")
-    print(f"  try      echo hello | moldau produce greetings{option}")
-    print(f"           moldau consume greetings{option}")
+    if is_broker:
+        print(f"  try      echo hello | moldau produce greetings{option}")
+        print(f"           moldau consume greetings{option}")
     print("  stop     Ctrl-C")
     sys.stdout.flush()

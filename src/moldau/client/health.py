@@ -1,21 +1,27 @@
 """Whether a cluster is well: what its brokers, partitions and quorum say, and each thing that is wrong, in words."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from moldau.client import requests
 from moldau.client.asynchronous import AsyncClient
+from moldau.client.brokers import SILENT
 from moldau.client.errors import check
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
 from moldau.client.reassignments import Reassignment, Reassignments
 from moldau.client.words import ClusterView, ResourceKind
-from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, UnsupportedVersion
-from moldau.model.ids import TopicPartition
+from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, RequestTimedOut, UnsupportedVersion
+from moldau.model.ids import Address, TopicPartition
+from moldau.model.units import SECOND_MS
 from moldau.wire import messages
 
 MIN_ISR: Final = "min.insync.replicas"
 TOPICS_PER_REQUEST: Final = 500
+CONTROLLER_MS_MAX: Final = 5 * SECOND_MS
+BROKER_MS_MAX: Final = 5 * SECOND_MS
 VOTER_SILENT_MS: Final = 10_000  # voters fetch at least twice a second
 
 
@@ -44,7 +50,9 @@ class Health:
     """The cluster, and what it lacks."""
 
     cluster: ClusterView
-    quorum: QuorumView | None  # None where the cluster has none, or does not tell
+    quorum: QuorumView | None  # None where the cluster has none, or does not tell, or nobody answers
+    is_uncontrolled: bool
+    unreachable: tuple[int, ...]  # brokers that should serve, and that we do not reach
     topics: int
     partitions: int
     sick: tuple[SickPartition, ...]
@@ -80,8 +88,11 @@ class Health:
 
     def problems(self) -> Iterator[str]:
         """The worst first, each with what it means."""
-        if self.quorum is not None and self.quorum.leader_id < 0:
-            yield "no controller is active: nothing can be created or changed, and no leader replaced"
+        if self.is_uncontrolled:
+            yield (
+                "no controller is active, does a majority of them run? Nothing can be created or changed, no leader "
+                "replaced, and what is said of brokers and partitions may be old"
+            )
         if self.offline:
             yield f"{_partitions(self.offline)} no leader: neither writes nor reads are possible there"
         if self.under_min_isr:
@@ -90,6 +101,9 @@ class Health:
             yield f"{_partitions(self.under_replicated)} replicas that are not in sync"
         for node in self.fenced:
             yield f"broker {node} does not serve: start it, or forget it with: moldau broker remove {node}"
+        for broker in self.cluster.brokers:
+            if broker.node_id in self.unreachable:
+                yield f"broker {broker.node_id} does not answer at {Address(broker.host, broker.port)}"
         for voter in self.silent_voters:
             yield f"controller {voter.node_id} is not heard from{self._what_is_left()}"
 
@@ -101,14 +115,49 @@ class Health:
 
 
 async def examine(client: AsyncClient) -> Health:
-    """Ask for everything at one time, as far as there is one."""
+    """Ask for everything at one time, as far as there is one; the controllers last, for they may let us wait."""
     cluster = await client.describe_cluster(with_fenced=True)
     topics = await client.describe_topics()
-    quorum = await _unless_unsupported(Quorum(client).describe())
-    moving: Mapping[TopicPartition, Reassignment] = await _unless_unsupported(Reassignments(client).ongoing()) or {}
     min_isr = await _min_isr(client, [each.name for each in topics])
-    sick = tuple(_sick(topics, moving, min_isr))
-    return Health(cluster, quorum, len(topics), sum(len(each.partitions) for each in topics), sick, len(moving))
+    unreachable = await _unreachable(client, [each.node_id for each in cluster.brokers if not each.is_fenced])
+    quorum, moving, is_uncontrolled = await _from_controllers(client)
+    return Health(
+        cluster,
+        quorum,
+        is_uncontrolled,
+        unreachable,
+        len(topics),
+        sum(len(each.partitions) for each in topics),
+        tuple(_sick(topics, moving, min_isr)),
+        len(moving),
+    )
+
+
+async def _from_controllers(
+    client: AsyncClient,
+) -> tuple[QuorumView | None, Mapping[TopicPartition, Reassignment], bool]:
+    """The quorum, what is being moved, and whether nobody is there to tell. We do not wait as long as brokers do."""
+    quorum: QuorumView | None = None
+    try:
+        async with asyncio.timeout(CONTROLLER_MS_MAX / 1000):
+            quorum = await _unless_unsupported(Quorum(client).describe())
+            moving = await _unless_unsupported(Reassignments(client).ongoing())
+    except (TimeoutError, RequestTimedOut):
+        return quorum, {}, True
+    return quorum, moving or {}, quorum is not None and quorum.leader_id < 0
+
+
+async def _unreachable(client: AsyncClient, brokers: Sequence[int]) -> tuple[int, ...]:
+    async def answers(broker: int) -> bool:
+        try:
+            async with asyncio.timeout(BROKER_MS_MAX / 1000):
+                await client.send(requests.describe_cluster(), node=broker)
+        except (*SILENT, TimeoutError):
+            return False
+        return True
+
+    found = await asyncio.gather(*map(answers, brokers))
+    return tuple(broker for broker, does_answer in zip(brokers, found, strict=True) if not does_answer)
 
 
 async def _unless_unsupported(asked: Any) -> Any:

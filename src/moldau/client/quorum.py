@@ -6,11 +6,13 @@ from typing import Any, Final
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import check
 from moldau.model.ids import Address
+from moldau.model.units import SECOND_MS
 from moldau.wire.messages import AddRaftVoterRequest, DescribeQuorumRequest, RemoveRaftVoterRequest
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 UNKNOWN_TIME_MS: Final = -1
 NO_DIRECTORY: Final = bytes(16)
+PATIENCE_MS: Final = 20 * SECOND_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Quorum:
         self.client = client
 
     async def describe(self) -> QuorumView:
+        """As the active controller tells it; a broker waits some 20 s for one before it says that there is none."""
+
         async def ask() -> QuorumView:
             answer = await self.client.send(_question())
             check(answer.error_code, answer.error_message)
@@ -66,7 +70,7 @@ class Quorum:
             check(partition.error_code, partition.error_message)
             return _view(partition, answer.nodes or ())
 
-        return await self.client.persist(ask)
+        return await self.client.persist(ask, total_timeout_ms=PATIENCE_MS)
 
     async def add_controller(
         self, node_id: int, directory_id: bytes, listeners: tuple[tuple[str, Address], ...], *, cluster_id: str | None
