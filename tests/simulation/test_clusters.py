@@ -1,0 +1,65 @@
+"""Whole clusters and their clients on virtual time: whatever befalls them, what they promised holds."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.testing.simulation import Simulation, replay
+from moldau.testing.sweep import script_of
+from moldau.testing.world.cluster_world import Trouble, cluster_world
+
+FOUND = tomllib.loads((Path(__file__).parent / "found_seeds.toml").read_text())["found"]
+
+
+@pytest.mark.proves("H1", "H2", "H3", part="simulated")
+@pytest.mark.parametrize("seed", [4, 7])
+def test_processes_that_die_all_at_once_too_lose_nothing_acknowledged(seed: int) -> None:
+    outcome = replay(cluster_world(), seed)
+    outcome.check()
+    assert outcome.tally["elections"] >= 1
+    assert outcome.tally["partition elections"] >= 1
+    assert outcome.tally["ISR changes"] >= 1
+
+
+@pytest.mark.proves("H5", part="simulated")
+@pytest.mark.parametrize("seed", [7])
+def test_machines_without_power_fewer_than_min_isr_at_a_time_lose_nothing_acknowledged(seed: int) -> None:
+    outcome = replay(cluster_world(Trouble.POWER), seed)
+    outcome.check()
+    assert outcome.faults["power loss"] >= 1
+
+
+@pytest.mark.proves("S6", part="synced clusters")
+@pytest.mark.parametrize("seed", [7])
+def test_all_machines_without_power_at_once_lose_nothing_of_topics_that_are_synced(seed: int) -> None:
+    outcome = replay(cluster_world(Trouble.SYNCED), seed)
+    outcome.check()
+    assert outcome.faults["power loss of all"] >= 1
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: f"{found['world']}-{found['trouble']}-{found['seed']}")
+def test_a_seed_that_once_found_something_finds_nothing_now(found: dict[str, Any]) -> None:
+    Simulation(found["seed"]).run(script_of(found["world"], found["trouble"]))
+
+
+def test_a_seed_of_a_cluster_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
+    command = [sys.executable, "-m", "moldau.testing.sweep", "--seeds", "7", "--world", "cluster"]
+    runs = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    said = [run.communicate(timeout=100)[0] for run in runs]
+    lines = [[line for line in each.splitlines() if line.startswith("seed 7")] for each in said]
+    assert lines[0], said[0]
+    assert lines[0] == lines[1]
