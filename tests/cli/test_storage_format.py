@@ -59,6 +59,7 @@ def test_a_node_that_is_alone_is_its_own_first_voter(tmp_path: Path) -> None:
     assert voter.endpoints == (("CONTROLLER", Address("localhost", 9093)),)
 
 
+@pytest.mark.proves("H6")
 def test_a_controller_that_joins_later_knows_no_voters(tmp_path: Path) -> None:
     moldau("-d", str(tmp_path), "-t", CLUSTER_ID, "--node-id", "4", "--no-initial-controllers")
     assert not (tmp_path / CHECKPOINT).exists()

@@ -290,6 +290,7 @@ def test_an_observer_hears_what_is_applied_and_later_that_it_is_committed() -> N
     scene.run(act)
 
 
+@pytest.mark.proves("H6")
 def test_who_resigns_while_the_log_refuses_does_not_lead_again() -> None:
     scene = Scene()
 

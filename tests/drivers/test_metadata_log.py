@@ -26,6 +26,8 @@ from moldau.testing.executor import SimulatedExecutor
 from moldau.testing.loop import SimulatedLoop
 from moldau.wire.messages import BeginTransactionRecord, EndTransactionRecord, FeatureLevelRecord, NoOpRecord
 
+pytestmark = pytest.mark.proves("H6")
+
 VOTERS = VoterSet.of([Voter(NodeId(1), b"1" * 16), Voter(NodeId(2), b"2" * 16)])
 
 

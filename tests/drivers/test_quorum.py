@@ -8,8 +8,9 @@ from quorum_scene import Quorum, is_written, offsets_in, on_quorum, write_to
 
 from moldau.model.errors import NotController
 
+pytestmark = pytest.mark.proves("H6")
 
-@pytest.mark.proves("H1")
+
 @pytest.mark.parametrize("is_static", [False, True], ids=["voters in the log", "voters in the settings"])
 def test_three_controllers_elect_one_and_all_see_what_it_commits(is_static: bool) -> None:
     async def script(quorum: Quorum) -> None:
@@ -50,7 +51,6 @@ def test_only_the_leader_writes() -> None:
 # Failover
 
 
-@pytest.mark.proves("H1")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_leader_whose_process_dies_is_replaced_in_well_under_a_second(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
@@ -96,7 +96,6 @@ def test_a_leader_that_falls_silent_is_replaced_after_the_fetch_time_out() -> No
     on_quorum(script, settings=["controller.quorum.fetch.timeout.ms=1000"])
 
 
-@pytest.mark.proves("H1")
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_that_was_answered_is_lost_however_often_leaders_die(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
@@ -115,7 +114,6 @@ def test_nothing_that_was_answered_is_lost_however_often_leaders_die(seed: int) 
     on_quorum(script, seed=seed)
 
 
-@pytest.mark.proves("H1")
 @pytest.mark.parametrize("ends", ["crash", "power loss"])
 def test_all_may_die_at_once_and_come_back(ends: str) -> None:
     async def script(quorum: Quorum) -> None:
@@ -133,7 +131,7 @@ def test_all_may_die_at_once_and_come_back(ends: str) -> None:
 # Cut off
 
 
-@pytest.mark.proves("H2")
+@pytest.mark.proves("H7")
 def test_a_leader_without_a_majority_commits_nothing_and_the_others_go_on() -> None:
     async def script(quorum: Quorum) -> None:
         old = await quorum.leader()

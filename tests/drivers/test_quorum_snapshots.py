@@ -11,6 +11,8 @@ from moldau.model.errors import ErrorCode
 from moldau.testing.disk_faults import Crashed, When
 from moldau.wire import messages as m
 
+pytestmark = pytest.mark.proves("H6")
+
 OFTEN = ["metadata.log.max.record.bytes.between.snapshots=600"]
 
 
@@ -33,7 +35,6 @@ async def leave_behind(quorum: Quorum, first: int = 0) -> int:
     return behind
 
 
-@pytest.mark.proves("H1")
 @pytest.mark.parametrize("seed", range(3))
 def test_who_was_away_for_long_is_brought_back_by_a_snapshot(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
@@ -87,7 +88,6 @@ def test_a_controller_that_joins_late_begins_with_a_snapshot() -> None:
     on_quorum(script, settings=[*OFTEN, "controller.quorum.bootstrap.servers=n1:9093,n2:9093,n3:9093"])
 
 
-@pytest.mark.proves("H6")
 @pytest.mark.parametrize("loses_power", [False, True], ids=["crash", "power loss"])
 def test_a_crash_at_any_point_while_a_snapshot_is_taken_over_costs_nothing_but_time(loses_power: bool) -> None:
     async def script(quorum: Quorum) -> None:

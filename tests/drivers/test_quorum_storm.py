@@ -11,6 +11,8 @@ from quorum_scene import Quorum, is_written, play_on_quorum
 from moldau.testing.disk_faults import Crashed, When
 from moldau.testing.simulation import Simulation, replay
 
+pytestmark = pytest.mark.proves("H6")
+
 SEEDS = int(os.environ.get("STORM_SEEDS", "4"))
 FIRST = int(os.environ.get("STORM_FIRST", "0"))
 STRIKES = 25
@@ -126,7 +128,6 @@ class Storm:
         self.quorum.simulation.acknowledged = self.answered
 
 
-@pytest.mark.proves("H1")
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(seed: int) -> None:
     async def script(simulation: Simulation) -> None:

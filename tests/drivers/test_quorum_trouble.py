@@ -12,6 +12,8 @@ from moldau.model.errors import ErrorCode, StorageFailed
 from moldau.testing.disk_faults import Crashed, When
 from moldau.wire import messages as m
 
+pytestmark = pytest.mark.proves("H6")
+
 TOPIC_ID = bytes(15) + b"\x01"
 
 
@@ -101,7 +103,6 @@ def test_a_leader_that_cannot_read_its_log_makes_way_for_one_that_can() -> None:
 # Crashes
 
 
-@pytest.mark.proves("H6")
 @pytest.mark.parametrize("loses_power", [False, True], ids=["crash", "power loss"])
 def test_a_crash_of_any_member_at_any_point_of_its_io_loses_nothing_that_was_answered(loses_power: bool) -> None:
     async def script(quorum: Quorum) -> None:

@@ -13,6 +13,8 @@ from moldau.model.errors import ErrorCode
 from moldau.storage.folder import encode_id
 from moldau.wire import messages as m
 
+pytestmark = pytest.mark.proves("H6")
+
 FOUR = ["controller.quorum.bootstrap.servers=n1:9093,n2:9093,n3:9093"]
 
 
@@ -52,7 +54,6 @@ def voters_known_to(quorum: Quorum, node_id: int) -> tuple[int, ...]:
     return quorum.metadata(node_id).quorum.machine.voters.ids
 
 
-@pytest.mark.proves("H1")
 def test_a_controller_is_added_when_it_has_caught_up_and_then_counts() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
@@ -117,7 +118,6 @@ def test_a_leader_that_is_removed_finishes_its_work_and_hands_over() -> None:
     on_quorum(script)
 
 
-@pytest.mark.proves("H1")
 def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
@@ -150,7 +150,6 @@ def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
 # Strangers
 
 
-@pytest.mark.proves("H1")
 def test_a_node_of_another_cluster_is_kept_out_and_told_so() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
