@@ -118,6 +118,34 @@ def test_a_leader_that_is_removed_finishes_its_work_and_hands_over() -> None:
     on_quorum(script)
 
 
+def test_a_cluster_of_one_grows_to_three_and_shrinks_again() -> None:
+    async def script(quorum: Quorum) -> None:
+        for node_id in (1, 2, 3):
+            await quorum.stop(node_id)
+            quorum.host(node_id).disk.mount().remove_folder("/data")
+            quorum.format(node_id, voters=[1] if node_id == 1 else None)
+        await quorum.start(1)
+        assert quorum.leaders == [1], "the only voter leads as soon as it serves"
+        await quorum.write(1)
+        for node_id in (2, 3):
+            await quorum.start(node_id)
+            assert (await add(quorum, node_id)).error_code == 0
+        await quorum.write(2)
+        quorum.kill(1)
+        await quorum.leader(unlike=1)
+        await quorum.write(3)
+        await quorum.start(1)
+        await quorum.seen_by_all(3)
+        for node_id in (1, 2):
+            assert (await remove(quorum, node_id)).error_code == 0
+        assert await quorum.leader() == 3
+        await quorum.stop(1)
+        await quorum.stop(2)
+        await quorum.write(4)
+
+    on_quorum(script)
+
+
 def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)

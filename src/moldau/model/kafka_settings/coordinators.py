@@ -87,8 +87,7 @@ GROUPS: Final = (
     row("group.streams.max.standby.replicas", INT, 2, "The most standby copies a group may set.", at_least=0),
 )
 
-OFFSETS: Final = (
-)
+OFFSETS: Final = ()
 
 TRANSACTIONS: Final = (
     row("add.partitions.to.txn.retry.backoff.ms", INT, 20, "The pause before a partition is added again.", at_least=1),
