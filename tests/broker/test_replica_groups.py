@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from broker_scene import Talker
 from cluster_scene import Cluster, on_cluster
-from replica_scene import copy_of, create
+from replica_scene import copy_of, create, elect_preferred
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC
+from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import (
     FindCoordinatorRequest,
@@ -140,23 +140,59 @@ def test_members_go_on_with_another_coordinator_in_the_same_generation() -> None
 def test_where_too_few_replicas_are_in_sync_offsets_are_not_committed() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
-        await commit(cluster, 1)
-        here = await coordinator(cluster)
-        others = [each for each in (1, 2, 3) if each != here]
-        if 1 in others:
-            others.remove(1)
-        for each in others:
-            cluster.kill(each)
-        if here == 1:
-            await asyncio.sleep(0.5)
-            answer = await (await cluster.connect(1)).ask(8, commit_request(2))
-            assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return
+        group = await group_away_from_controller(cluster)
+        await commit(cluster, 1, group)
+        here = await coordinator(cluster, group)
+        cluster.kill({2: 3, 3: 2}[here])
+        await asyncio.sleep(0.5)
+        await commit(cluster, 2, group)
         talker = await cluster.connect(here)
         cluster.simulation.network.cut_both(f"n{here}", "n1")  # in sync, but silent
-        answer = await talker.ask(8, commit_request(2))
+        began_s = cluster.simulation.now_s
+        answer = await talker.ask(8, commit_request(3, group))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert 4.9 < cluster.simulation.now_s - began_s < 5.5
         cluster.simulation.network.heal()
+        assert await committed(cluster, group) in (2, 3)
+
+    on_cluster(script, settings=[*SETTINGS, "broker.session.timeout.ms=60000"])
+
+
+def test_a_coordinator_that_may_not_write_says_so_at_once() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await commit(cluster, 1)
+        cluster.kill(3)
+        cluster.kill(2)
+        await asyncio.sleep(0.5)
+        answer = await (await cluster.connect(1)).ask(8, commit_request(2))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    on_cluster(script, settings=SETTINGS)
+
+
+def test_a_coordinator_that_was_deposed_neither_takes_nor_tells_offsets() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        group = await group_away_from_controller(cluster)
+        await commit(cluster, 1, group)
+        first = await coordinator(cluster, group)
+        index = partition_for(group, 3)
+        cluster.kill(first)
+        await commit(cluster, 2, group)
+        second = await coordinator(cluster, group)
+        await cluster.start(first)
+        await cluster.until(lambda: _is_full(cluster, index), 10.0)
+        await elect_preferred(cluster, OFFSETS_TOPIC, index)
+        await cluster.until(lambda: not copy_of(cluster, second, OFFSETS_TOPIC, index).is_leader, 1.0)
+        talker = await cluster.connect(second)
+        topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+        answer = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+        answer = await talker.ask(8, commit_request(3, group))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+        assert await committed(cluster, group) == 2
+        assert await coordinator(cluster, group) == first
 
     on_cluster(script, settings=SETTINGS)
 

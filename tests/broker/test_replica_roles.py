@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.meters import TrafficMeter
+from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.replicas.settings import ReplicaSettings
@@ -19,6 +20,8 @@ from moldau.records.header import read_header
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
+from moldau.testing.simulation import Simulation
+from moldau.wire.messages import AlterPartitionResponse
 
 ME = 1
 LIFE = b"this life of it."
@@ -36,25 +39,43 @@ class Clock:
 
 
 class Nobody:
-    """Peers, syncs, controllers: none of them answers."""
+    """Peers, syncs, controllers: none of them answers, at first."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answers: list[Any] = []
 
     def request(self, partition: Partition) -> None: ...
 
-    async def ask(self, *_: Any, **__: Any) -> Any:
-        raise ConnectionError("nobody is there")
+    async def ask(self, *asked: Any, **_: Any) -> Any:
+        self.asked.append(asked[0] if asked else None)
+        if not self.answers:
+            raise ConnectionError("nobody is there")
+        return self.answers.pop(0)
 
 
 class Stage:
     """One partition, and whoever gives it its roles."""
 
     def __init__(self, *, incarnation_id: bytes = LIFE, **settings: Any) -> None:
-        disk = SimulatedDisk(seed=1)
-        disk.prepare_folder("/data")
+        self.disk = SimulatedDisk(seed=1)
+        self.disk.prepare_folder("/data")
         self.clock = Clock()
-        log = Log.open(disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
+        self.gathering = Gathering()
+        self.disk_errors = 0
+        log = Log.open(self.disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
         nobody: Any = Nobody()
+        self.controller: Nobody = nobody
         self.partition = Partition(
-            TopicPartition("t", 0), TopicId(b"t" * 16), log, 0, TrafficMeter(), nobody.request, _raise, None, 0
+            TopicPartition("t", 0),
+            TopicId(b"t" * 16),
+            log,
+            0,
+            TrafficMeter(),
+            nobody.request,
+            self._disk_failed,
+            self.gathering,
+            0,
         )
         self.replicas = Replicas(
             ME,
@@ -70,6 +91,9 @@ class Stage:
             _raise,
         )
         self.see()
+
+    def _disk_failed(self, partition: Partition, error: OSError) -> None:  # noqa: ARG002
+        self.disk_errors += 1
 
     def see(self, *, registered_as: bytes = LIFE) -> None:
         brokers = {
@@ -100,7 +124,8 @@ def _raise(*words: Any) -> None:
 
 
 def run(play: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(play)
+    """On virtual time."""
+    Simulation(seed=1).run(lambda _: play)
 
 
 def test_a_partition_of_one_replica_is_led_alone() -> None:
@@ -234,6 +259,44 @@ def test_too_few_in_sync_are_refused_before_anything_is_written() -> None:
     run(play())
 
 
+@pytest.mark.proves("S6")
+def test_a_leader_counts_its_own_copy_only_as_far_as_it_is_synced_where_that_is_asked_for() -> None:
+    async def play() -> None:
+        stage = Stage(flush_messages=1)
+        stage.place(ME, 3, isr=[ME])
+        partition = stage.partition
+        here, everywhere = partition.sync_wait(stage.append()), partition.commit_wait(1)
+        assert partition.high_watermark == 0
+        partition.log.flush(0)
+        partition.synced_to(1, 0)
+        assert partition.high_watermark == 1
+        assert here.done()
+        assert everywhere.done()
+
+    run(play())
+
+
+def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3, isr=[ME])
+        partition = stage.partition
+        assert stage.append() == partition.high_watermark == 1
+        gathering = stage.gathering
+        for fails in (False, True):
+            gathering.is_open = True
+            before = partition.high_watermark
+            stage.append(b"gathered")
+            assert partition.high_watermark == before
+            if fails:
+                stage.disk.fail("pwrite")
+            failure = gathering.end()
+            assert (failure is not None) is fails
+            assert partition.high_watermark == partition.log.end_offset == 2
+
+    run(play())
+
+
 def test_what_was_known_to_be_committed_is_never_beyond_the_log() -> None:
     async def play() -> None:
         stage = Stage()
@@ -256,5 +319,32 @@ def test_a_partition_that_is_closed_leads_nothing_and_is_waited_for_in_vain() ->
         assert isinstance(wait.exception(), KafkaError)
         assert not stage.partition.is_leader
         assert stage.replicas.led == []
+
+    run(play())
+
+
+@pytest.mark.proves("H1")
+def test_an_isr_is_proposed_until_the_controller_answers() -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3)
+        leading = stage.partition.leading
+        assert leading is not None
+        stage.append()
+        stage.clock.now_ms += 60_000
+        leading.ticked()
+        await asyncio.sleep(1.0)
+        assert len(stage.controller.asked) >= 3
+        told = stage.controller.asked[-1].topics[0].partitions[0]
+        assert [each.broker_id for each in told.new_isr_with_epochs] == [ME]
+        assert (told.leader_epoch, told.partition_epoch) == (3, 3)
+        answer = AlterPartitionResponse.PartitionData(partition_index=0, leader_epoch=3, isr=[ME], partition_epoch=4)
+        topic = AlterPartitionResponse.TopicData(topic_id=b"t" * 16, partitions=[answer])
+        stage.controller.answers.append(AlterPartitionResponse(topics=[topic]))
+        await asyncio.sleep(1.5)
+        assert leading.machine.isr == (ME,)
+        assert leading.machine.partition_epoch == 4
+        assert stage.partition.high_watermark == 1
+        await stage.replicas.close()
 
     run(play())
