@@ -112,12 +112,12 @@ def test_partitions_move_to_a_new_broker_are_called_back_and_move_again(
     assert "are being moved already" in moldau("reassign", "execute", plan, code=1)
     assert len(json.loads(moldau("reassign", "list", "--json"))) == 3
     assert "3 moves called off" in moldau("reassign", "cancel", plan)
-    assert replicas(moldau) == [4, 4, 4, 0]
+    cluster.wait_until(lambda: replicas(moldau) == [4, 4, 4, 0], "they are where they were")
     assert "throttled" not in moldau("config", "get", "broker", "4")
     moldau("reassign", "execute", plan, "--throttle", "20000")
     moldau("reassign", "execute", plan, "--throttle", "50000000", "--additional")
     moldau("reassign", "verify", plan, "--wait")
-    assert replicas(moldau) == [3, 3, 3, 3]
+    cluster.wait_until(lambda: replicas(moldau) == [3, 3, 3, 3], "they are where the plan wants them")
     assert "throttled" not in moldau("config", "get", "topic", TOPIC)
     assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
 
@@ -127,11 +127,11 @@ def test_a_broker_is_drained_stopped_and_forgotten(cluster: Cluster, moldau: Mol
     if 4 not in cluster.nodes:
         cluster.add()
     assert "broker 4 is empty" in moldau("broker", "drain", "4", "--throttle", "50000000")
-    assert replicas(moldau) == [4, 4, 4, 0]
+    cluster.wait_until(lambda: replicas(moldau) == [4, 4, 4, 0], "it holds nothing")
     cluster.stop(4)
     moldau("broker", "remove", "4")
-    assert sorted(brokers(moldau)) == [1, 2, 3]
-    assert health(moldau)["is_healthy"]
+    cluster.wait_until(lambda: sorted(brokers(moldau)) == [1, 2, 3], "nobody knows it any more")
+    cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well")
     assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
 
 
@@ -146,3 +146,16 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, t
     assert "say which partitions" in moldau("partition", "elect-leaders", code=2)
     assert "write their ids" in moldau("reassign", "generate", "--brokers", "one", code=2)
     assert "no such broker serves: 9" in moldau("reassign", "generate", "--brokers", "9", code=1)
+
+
+def test_a_minority_says_that_nobody_controls(cluster: Cluster, moldau: Moldau) -> None:
+    last = cluster.running[0]
+    cluster.kill(*(node for node in cluster.running if node != last))
+    told = health(moldau)
+    while told["quorum"] is not None:  # a moment passes before the last one knows that it is alone
+        told = health(moldau)
+    assert told["problems"][0].startswith("no controller is active")
+    assert [each["id"] for each in told["brokers"] if each["is_reachable"]] == [last]
+    assert moldau("broker", "list").count("unreachable") == 2
+    cluster.start(*(node for node in (1, 2, 3) if node != last))
+    cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")

@@ -154,7 +154,7 @@ def _row(state: "BrokerState") -> tuple[object, ...]:
         state.node_id,
         str(state.address) if state.address else None,
         state.rack,
-        "fenced" if state.is_fenced else "serves",
+        "fenced" if state.is_fenced else "unreachable" if state.size_bytes is None else "serves",
         state.leaders,
         state.preferred,
         state.replicas,

@@ -1,8 +1,10 @@
 """Carrying out a plan: begin it, see how far it is, call it off, and clear up behind it."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.brokers import SILENT, assignment_of
@@ -12,6 +14,9 @@ from moldau.client.reassignments import Outcomes, Reassignment, Reassignments
 from moldau.client.throttles import Throttles
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
+
+LOOKS_MAX: Final = 8
+LOOK_AGAIN_S: Final = 0.25
 
 
 class Stage(StrEnum):
@@ -76,7 +81,19 @@ class Moves:
         return before, await self.reassignments.alter(wanted) if wanted else {}
 
     async def progress(self, plan: Assignment) -> list[Move]:
-        """How far each partition is, in order."""
+        """How far each partition is, in order.
+
+        The broker that tells who holds what may be behind the controller that tells what moves: where the two do not
+        fit, both are asked again for a while.
+        """
+        for _ in range(LOOKS_MAX - 1):
+            found = await self._look(plan)
+            if all(each.stage is not Stage.ELSEWHERE for each in found):
+                return found
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return await self._look(plan)
+
+    async def _look(self, plan: Assignment) -> list[Move]:
         moving = await self.reassignments.ongoing()
         held = assignment_of(await self._views({place.topic for place in plan}))
         copied = await self._copied(plan, moving)
