@@ -1,11 +1,20 @@
 """Copies that are damaged: found out, not served, given up where others have everything, and fetched again."""
 
-from cluster_scene import CONTROLLERS, Cluster, on_cluster
-from replica_scene import create, where
+import asyncio
 
+import pytest
+from broker_scene import fetch
+from cluster_scene import CONTROLLERS, Cluster, on_cluster
+from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
+
+from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.copies import LOST
 from moldau.model.errors import ErrorCode
+from moldau.model.units import MiB
 from moldau.wire import messages as m
+
+RECORDS, MAGIC, LENGTH = 66, 16, 10  # bytes of a batch
+LOG = "/data/t-0/00000000000000000000.log"
 
 
 def placed(cluster: Cluster, broker_id: int, directory: bytes) -> m.AssignReplicasToDirsRequest:
@@ -33,5 +42,113 @@ def test_the_controller_hears_which_copies_are_lost() -> None:
         answer = await talker.ask(0, placed(cluster, 2, LOST))
         told = answer.directories[0].topics[0].partitions[0]
         assert told.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    on_cluster(script)
+
+
+def damage(cluster: Cluster, node_id: int, offset: int, byte: int = RECORDS) -> None:
+    """Change a byte of the batch at an offset, behind the back of the node that runs there."""
+    cluster.simulation.disks_fail = True
+    found = copy_of(cluster, node_id).log.read(offset, 1)
+    assert found is not None
+    cluster.host(node_id).disk.flip_bit(LOG, found.position + byte)
+
+
+def all_values(partition: Partition) -> list[bytes | None]:
+    """Of every segment."""
+    log, found = partition.log, b""
+    for base_offset in log.segment_base_offsets:
+        found += log.read_bytes(base_offset, 1 << 30)
+    return values(found)
+
+
+async def is_whole(cluster: Cluster, *node_ids: int) -> None:
+    await cluster.until(lambda: sorted(where(cluster).isr) == sorted(node_ids), 10.0)
+    await are_same(cluster, *node_ids)
+
+
+async def fill(cluster: Cluster, count: int = 10) -> list[bytes]:
+    told = [b"%d" % number * 20 for number in range(count)]
+    for each in told:
+        await send(cluster, each)
+    return told
+
+
+@pytest.mark.proves("S6", "H5")
+@pytest.mark.parametrize("byte", [RECORDS, MAGIC, LENGTH])
+def test_a_leader_that_finds_its_copy_damaged_hands_over_and_fetches_it_again(byte: int) -> None:
+    """A replica that is new needs what is damaged; another one has it."""
+
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        told = await fill(cluster)
+        await is_whole(cluster, 2, 3)
+        damage(cluster, 2, 4, byte)
+        await reassign(cluster, [2, 3, 1])
+        await cluster.until(lambda: where(cluster).leader == 3, 5.0)
+        await is_whole(cluster, 1, 2, 3)
+        assert values(contents(copy_of(cluster, 2))) == told
+        await send(cluster, b"more")
+        await is_whole(cluster, 1, 2, 3)
+        assert copy_of(cluster, 2).traffic.replication_bytes_in > 0
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_a_damaged_batch_is_not_served_to_consumers_once_it_is_known_and_the_rest_is() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        told = await fill(cluster)
+        await cluster.stop(3)
+        await send(cluster, b"nobody else has this")
+        damage(cluster, 2, 4)
+        await reassign(cluster, [2, 3, 1])
+        await cluster.until(lambda: copy_of(cluster, 2).damage is not None, 5.0)
+        talker = await cluster.connect(2)
+        assert await read(talker, 0) == told[:4]
+        assert (await fetch(talker, "t", 4, 12)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await read(talker, 5) == [*told[5:], b"nobody else has this"]
+        await asyncio.sleep(3.0)
+        assert (where(cluster).leader, where(cluster).isr) == (2, (2,))  # cut off nowhere, for nobody has more
+        assert copy_of(cluster, 2).log.end_offset == 11
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("S6")
+def test_a_follower_whose_copy_is_found_damaged_while_it_is_read_goes_on_and_fetches_it_again() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3, 1]], segment_bytes=2 * MiB)
+        told = [bytes([number]) * 300_000 for number in range(10)]
+        for each in told:
+            await send(cluster, each)
+        await is_whole(cluster, 1, 2, 3)
+        copy = copy_of(cluster, 3)
+        assert len(copy.log.segment_base_offsets) == 2
+        bytes_in = copy.traffic.replication_bytes_in
+        damage(cluster, 3, 3, MAGIC)
+        talker = await cluster.connect(3)
+        assert (await fetch(talker, "t", 3, 12)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await send(cluster, b"more")  # it follows all the time
+        await cluster.until(lambda: copy_of(cluster, 3) is not copy, 5.0)
+        await is_whole(cluster, 1, 2, 3)
+        assert all_values(copy_of(cluster, 3)) == [*told, b"more"]
+        assert 0 < copy_of(cluster, 3).traffic.replication_bytes_in - bytes_in < 8 * 300_000  # from there on
+        assert (leader_of(cluster), where(cluster).leader_epoch) == (2, 1)
+
+    on_cluster(script)
+
+
+def test_a_batch_that_could_not_be_taken_for_another_reason_is_not_taken_for_damaged() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await fill(cluster, 3)
+        cluster.simulation.disks_fail = True
+        cluster.host(3).disk.fail("pwrite", 28, path="/data/t-0/", times=5)
+        await send(cluster, b"more")
+        await is_whole(cluster, 2, 3)
+        assert copy_of(cluster, 2).damage is None
+        assert where(cluster).leader_epoch == 0
 
     on_cluster(script)

@@ -153,6 +153,7 @@ def test_a_damaged_batch_is_not_taken_over_from_the_leader() -> None:
         talker = await cluster.connect(2)
         await produce(talker, "t", batch(b"damaged" * 20), acks=1)
         log = "/data/t-0/00000000000000000000.log"
+        cluster.simulation.disks_fail = True
         cluster.host(2).disk.flip_bit(log, copy_of(cluster, 2).log.size_bytes - 5)
         await cluster.start(3)
         await asyncio.sleep(3.0)

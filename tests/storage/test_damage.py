@@ -36,8 +36,9 @@ def test_a_batch_with_another_checksum_is_damaged_from_its_first_offset_to_its_l
     assert damage_at(bench.log, 6) is None
 
 
-def test_what_has_no_header_any_more_is_damaged() -> None:
-    bench = filled(1 * KiB)
+@pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
+def test_what_has_no_header_any_more_is_damaged(segment_bytes: int) -> None:
+    bench = filled(segment_bytes)
     first = bench.log.read(4, 1)
     assert first is not None
     bench.disk.flip_bit(LOG, first.position + 16)  # the magic byte

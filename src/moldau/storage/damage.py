@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from moldau.model.errors import CorruptMessage, StorageFailed
-from moldau.records.header import checksum, read_header
+from moldau.records.header import MAGIC, checksum, read_header
 from moldau.storage.readable_log import ReadableLog
 from moldau.storage.scan import BrokenLog
 
@@ -26,11 +26,12 @@ def damage_at(log: ReadableLog, offset: int) -> Damage | None:
         header = read_header(batch)
     except (BrokenLog, CorruptMessage) as error:
         return unreadable(offset, error)
-    if header.size_bytes <= len(batch) and checksum(batch, 0, header.size_bytes) == header.crc:
-        return None
-    is_known = header.base_offset <= offset <= header.last_offset
-    begin, last = (header.base_offset, header.last_offset) if is_known else (offset, offset)
-    return Damage(begin, last + 1, "a batch whose checksum does not fit")
+    # The checksum does not cover where a batch begins, how long it is, and of which kind.
+    if header.magic != MAGIC or header.size_bytes > len(batch) or header.last_offset < offset:
+        return Damage(offset, offset + 1, "no batch that could be there")
+    if checksum(batch, 0, header.size_bytes) != header.crc:
+        return Damage(min(header.base_offset, offset), header.last_offset + 1, "a batch whose checksum does not fit")
+    return None
 
 
 def unreadable(offset: int, error: StorageFailed | CorruptMessage) -> Damage:

@@ -11,7 +11,9 @@ from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageF
 from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
 from moldau.records.header import BatchHeader
+from moldau.storage.damage import Damage, damage_at, unreadable
 from moldau.storage.log import Appended, Log
+from moldau.storage.scan import BrokenLog
 
 if TYPE_CHECKING:
     from moldau.broker.replicas.following import Following
@@ -37,10 +39,12 @@ class Partition:
         "_on_disk_error",
         "_request_sync",
         "_sync_waits",
+        "damage",
         "followers",
         "following",
         "high_watermark",
         "is_cut",
+        "is_given_up",
         "is_leader",
         "is_open",
         "leader_epoch",
@@ -48,6 +52,7 @@ class Partition:
         "leads_alone",
         "log",
         "name",
+        "on_damage",
         "pending_bytes",
         "topic_id",
         "traffic",
@@ -79,6 +84,9 @@ class Partition:
         self.following: Following | None = None
         self.followers: dict[Followed, None] = {}  # in the fetch sessions of other brokers
         self.is_cut = False  # and the cut is not on disk yet
+        self.damage: Damage | None = None  # the first that was found; it is not served
+        self.on_damage: Callable[[Partition], None] | None = None
+        self.is_given_up = False  # for what another replica has: the log is to be opened again without the damage
         self.leads_alone = True  # no other replica has a say in what is committed
         self.pending_bytes = 0  # appended, but not yet to be seen
         self.watchers: dict[Watcher, None] = {}
@@ -208,11 +216,34 @@ class Partition:
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def read(self, offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> FileSlice | None:
+        if self.damage is not None:
+            until_offset = self._before_damage(self.damage, offset, until_offset)
         try:
             return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
+        except BrokenLog as error:
+            self._found(unreadable(offset, error))
+            raise
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"{self.name} could not be read: {error.strerror}.") from error
+
+    def check_batch(self, offset: int) -> None:
+        """Somebody could not take what was sent from here: is it as it was written?"""
+        damage = damage_at(self.log, offset)
+        if damage is not None:
+            self._found(damage)
+            raise StorageFailed(f"{self.name} is damaged: {damage}.")
+
+    def _found(self, damage: Damage) -> None:
+        if self.damage is None or damage.offset < self.damage.offset:
+            self.damage = damage
+            if self.on_damage is not None:
+                self.on_damage(self)
+
+    def _before_damage(self, damage: Damage, offset: int, until_offset: int) -> int:
+        if damage.offset <= offset < damage.end_offset:
+            raise StorageFailed(f"{self.name} is damaged: {damage}.")
+        return min(until_offset, damage.offset) if offset < damage.offset else until_offset
 
     # -- who leads
 

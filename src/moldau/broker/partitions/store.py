@@ -47,6 +47,7 @@ class LogStore:
         self._start_offsets = folder.read_checkpoint(LOG_STARTS)
         self._high_watermarks = folder.read_checkpoint(HIGH_WATERMARKS)
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
+        self._doubted: set[TopicPartition] = set()  # closed because of damage, to be scanned when they are opened
         self._open_segments = OpenSegments()
         self._has_renamed = False  # a partition's folder was made, renamed or marked, and no sync has covered it
         self._checkpointing = asyncio.Lock()
@@ -77,8 +78,8 @@ class LogStore:
             now_ms=self._clock.wall_ms(),
             recovery_point=self._recovery_points.get(name, 0) if is_known else 0,
             log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
-            is_clean=self._is_clean or not is_known,
-            has_lost_power=self._has_lost_power,
+            is_clean=(self._is_clean and name not in self._doubted) or not is_known,
+            has_lost_power=self._has_lost_power and name not in self._doubted,
             accepts_loss=accepts_loss,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms,
@@ -87,8 +88,20 @@ class LogStore:
         self._known.pop(name, None)
         self._recovery_points.pop(name, None)
         self._start_offsets.pop(name, None)
+        self._doubted.discard(name)
         high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
         return log, max(high_watermark, log.start_offset)
+
+    def close_damaged(self, partition: Partition, damaged_offset: int) -> None:
+        """Let go of a log in use; the next `open` scans the segment with the damage, and all that follow."""
+        log, name = partition.log, partition.name
+        segment = max((base for base in log.segment_base_offsets if base <= damaged_offset), default=0)
+        log.abandon()
+        self._known[name] = partition.topic_id
+        self._recovery_points[name] = min(log.recovery_point, segment)
+        self._start_offsets[name] = log.start_offset
+        self._high_watermarks[name] = partition.high_watermark
+        self._doubted.add(name)
 
     def set_aside(self, name: TopicPartition) -> None:
         """The log in the folder cannot be used: the next `open` makes a new one."""

@@ -16,6 +16,7 @@ from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, 
 from moldau.model.ids import NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from moldau.storage.damage import Damage
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,10 @@ class Roles(Protocol):
 
     def copy_given_up(self, topic_id: TopicId, index: int) -> None:
         """Nobody does, or it is not wanted any longer."""
+        ...
+
+    def copy_cut(self, partition: Partition) -> None:
+        """It was damaged and is shorter now."""
         ...
 
     def settings_changed(self, partition: Partition) -> None: ...
@@ -173,6 +178,17 @@ class Partitions:
                 await self._remove(known)
         elif known is None and self._may_open(TopicPartition(topic.name, index), where, settings):
             self._open(topic, index, where, settings)
+        elif known is not None and known.is_given_up and known.damage is not None:
+            await self._close_damaged(known, known.damage)
+            self._open(topic, index, where, settings)
+
+    async def _close_damaged(self, partition: Partition, damage: Damage) -> None:
+        del self._partitions[partition.name]
+        self._roles.remove(partition)
+        self._broken[partition.name] = str(damage)
+        partition.close()
+        await self._syncing.finish(partition)
+        self._store.close_damaged(partition, damage.offset)
 
     async def _place_broken(self, image: MetadataImage) -> None:
         """Damaged copies may be fetched anew by now."""
@@ -212,8 +228,6 @@ class Partitions:
                 logger.error("%s is offline until it can be opened: %s", name, error)
             self._unopened[name] = str(error.strerror)
             return
-        if is_cut:
-            logger.warning("%s is damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
         self._forget_offline(topic, index)
         traffic = self._traffic.setdefault(topic.name, TrafficMeter())
         partition = self._partitions[name] = Partition(
@@ -227,6 +241,9 @@ class Partitions:
             self._gathering,
             high_watermark if len(where.replicas) > 1 else None,
         )
+        if is_cut:
+            logger.warning("%s was damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
+            self._roles.copy_cut(partition)
         self._roles.take_place(partition, where)
 
     def _found_broken(

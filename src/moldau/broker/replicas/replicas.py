@@ -106,6 +106,9 @@ class Replicas:
 
     def take_place(self, partition: Partition, where: PartitionImage) -> None:
         """Lead or follow, as the image says."""
+        partition.on_damage = self._found_damage
+        if partition.damage is not None and len(where.replicas) > 1 and self._node_id in where.trusted:
+            self.copy_lost(partition.topic_id, partition.name.partition)
         if where.leader == self._node_id and len(where.replicas) == 1:
             self._stop(partition)
             partition.lead_alone(where.leader_epoch)
@@ -157,6 +160,10 @@ class Replicas:
             following.is_in_sync = is_in_sync
             return
         self._stop(partition)
+        if partition.damage is not None and self._can_spare(where):
+            # In an epoch in which we have not fetched yet: nobody knows how long this copy was.
+            partition.is_given_up = True
+            leader = NO_NODE
         log = partition.log
         log.truncate_to(log.end_offset)  # an epoch in which we led and wrote nothing is nobody's
         machine = FollowerMachine(
@@ -186,6 +193,19 @@ class Replicas:
     @property
     def knows_itself(self) -> bool:
         return self._self is not None
+
+    def _can_spare(self, where: PartitionImage) -> bool:
+        """Whether another replica leads and has everything, and nobody counts on the copy here."""
+        is_led = where.leader not in (NO_NODE, self._node_id)
+        return self.knows_itself and is_led and self._node_id not in where.trusted
+
+    def _found_damage(self, partition: Partition) -> None:
+        logger.error("%s is damaged, which is not served: %s", partition.name, partition.damage)
+        if not partition.leads_alone:
+            self.copy_lost(partition.topic_id, partition.name.partition)
+
+    def copy_cut(self, partition: Partition) -> None:
+        self._cuts.add(partition)
 
     def copy_lost(self, topic_id: TopicId, index: int) -> None:
         """It is damaged: the controller is told, and it can be fetched anew when nobody counts on it."""

@@ -186,6 +186,9 @@ def _slice(followed: Followed, partition: Partition, reading: _Reading) -> FileS
     if records is None:
         followed.session.ready[followed] = None  # there was no room for it
         return None
+    if followed.sent_offset == followed.offset:
+        partition.check_batch(followed.offset)  # it was sent that, and asks for it again
+    followed.sent_offset = followed.offset
     reading.bytes += records.length
     reading.left_bytes -= records.length
     partition.traffic.replication_bytes_out += records.length

@@ -35,6 +35,7 @@ class Followed:
         "max_bytes",
         "offset",
         "partition",
+        "sent_offset",
         "session",
         "told_high_watermark",
         "told_start_offset",
@@ -45,6 +46,7 @@ class Followed:
         self.key = key
         self.partition: Partition | None = None
         self.offset = NO_OFFSET
+        self.sent_offset = NO_OFFSET  # of the last records that it was sent
         self.max_bytes = 0
         self.leader_epoch = NO_EPOCH
         self.last_fetched_epoch = NO_EPOCH
