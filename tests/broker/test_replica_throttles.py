@@ -109,3 +109,16 @@ def test_what_went_too_fast_is_waited_for() -> None:
     bucket.took(100, 1000)
     assert bucket.delay_ms(1000) == 100
     assert bucket.delay_ms(2**63 - 1) == 0
+
+
+@pytest.mark.proves("H8")
+def test_a_new_rate_counts_at_once_for_what_was_sent_under_the_old_one() -> None:
+    clock = _Clock()
+    bucket = Bucket(clock)
+    bucket.took(1_000_000, 10_000)  # a hundred seconds of it
+    assert bucket.delay_ms(10_000) == 1000
+    assert bucket.delay_ms(10_000_000) == 100
+    clock.now_ms += 50
+    assert bucket.delay_ms(10_000_000) == 50
+    clock.now_ms += 50
+    assert bucket.delay_ms(10_000_000) == 0

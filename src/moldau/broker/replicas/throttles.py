@@ -23,25 +23,34 @@ def is_throttled(named: tuple[str, ...], partition: int, replica: int) -> bool:
 
 
 class Bucket:
-    """Bytes that may flow at a rate: what went too fast is waited for by what comes next."""
+    """Bytes that may flow at a rate: what went too fast is waited for by what comes next.
 
-    __slots__ = ("_clock", "_free_at_ms")
+    What is owed is kept in bytes, so that a new rate counts at once for what went before it, too.
+    """
+
+    __slots__ = ("_clock", "_owed_bytes", "_settled_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._free_at_ms = 0.0
+        self._owed_bytes = 0.0
+        self._settled_ms = clock.monotonic_ms()
 
     def delay_ms(self, rate: int) -> float:
         """How long to wait before more may flow."""
         if rate >= UNLIMITED:
             return 0.0
-        return min(max(0.0, self._free_at_ms - self._clock.monotonic_ms()), WINDOW_MS)
+        self._settle(rate)
+        return min(self._owed_bytes * 1000 / max(rate, 1), WINDOW_MS)
 
     def took(self, count: int, rate: int) -> None:
-        if rate >= UNLIMITED:
-            return
+        self._settle(rate)
+        if rate < UNLIMITED:
+            self._owed_bytes += count
+
+    def _settle(self, rate: int) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._free_at_ms = max(self._free_at_ms, now_ms) + count * 1000 / max(rate, 1)
+        self._owed_bytes = max(0.0, self._owed_bytes - (now_ms - self._settled_ms) * rate / 1000)
+        self._settled_ms = now_ms
 
 
 class Throttles:
