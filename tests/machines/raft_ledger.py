@@ -102,6 +102,7 @@ class Ledger:
             if node.machine.is_leader:
                 epoch = node.machine.epoch
                 demand(leaders.setdefault(epoch, node.node_id) == node.node_id, "two leaders in epoch", epoch)
+            demand(node.machine.high_watermark >= node.high_watermark, node.me.key, "takes its high watermark back")
             demand(node.machine.epoch >= node.disk.log.last_epoch, node.me.key, "has records of a later epoch")
             demand(node.machine.epoch == node.disk.state.epoch, node.me.key, "acts in an epoch that is not on its disk")
 

@@ -183,6 +183,22 @@ def test_progress_of_an_older_epoch_does_not_count() -> None:
     assert not every(scene.sync(), do.AdvanceHighWatermark)
 
 
+def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_place() -> None:
+    scene = elected(voters=voter_set(1, 2, 3, 4, 5))
+    scene.write("c", "d", "e")
+    scene.sync()
+    scene.fetch(2, 10, 3)
+    begin = on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=None, endpoints=())
+    scene.fetched(only(scene.tell(begin), do.SendFetch), diverging=OffsetAndEpoch(7, 3))
+    scene.effects.clear()
+    scene.tell(on.PeerVanished(NodeId(3)))
+    scene.win()
+    scene.write("f")
+    scene.sync()
+    assert (scene.machine.is_leader, scene.log.end_offset) == (True, 9)
+    assert not every(scene.fetch(4, 9, 6), do.AdvanceHighWatermark)
+
+
 # Following
 
 
