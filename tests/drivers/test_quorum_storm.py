@@ -4,10 +4,15 @@ import asyncio
 import errno
 import os
 import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
-from quorum_scene import Quorum, is_written, play_on_quorum
+from quorum_scene import Quorum, is_written, play_on_quorum, voter
 
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.machines.raft import AddVoterRequested, Event, RemoveVoterRequested
 from moldau.testing.disk_faults import Crashed, When
 from moldau.testing.simulation import Simulation, replay
 
@@ -28,9 +33,10 @@ SETTINGS = [
 class Storm:
     """One writer, many strikes."""
 
-    def __init__(self, quorum: Quorum, chance: random.Random) -> None:
+    def __init__(self, quorum: Quorum, chance: random.Random, members: Sequence[int]) -> None:
         self.quorum = quorum
         self.chance = chance
+        self.members = members
         self.answered = 0
         self.asked = 0
         self.strikes = 0
@@ -65,9 +71,10 @@ class Storm:
                 assert self.values.setdefault(image.offset, value) == value
 
     async def strike(self) -> None:
-        node_id = self.chance.randint(1, 3)
+        node_id = self.chance.choice(self.members)
         host, network = self.quorum.host(node_id), self.quorum.simulation.network
-        kind = self.chance.choice(["crash", "power", "io", "cut", "one way", "reset", "full", "stop", "all"])
+        kinds = ["crash", "power", "io", "cut", "one way", "reset", "full", "stop", "all"]
+        kind = self.chance.choice(kinds + ["voters"] * 3 if len(self.members) > 3 else kinds)
         if kind == "crash":
             host.crash()
         elif kind == "power":
@@ -76,11 +83,11 @@ class Storm:
             point = host.disk.points + self.chance.randint(1, 12)
             host.disk.crash_at(point, self.chance.choice(list(When)), loses_power=self.chance.random() < 0.5)
         elif kind == "cut":
-            network.partition((f"n{node_id}",), tuple(f"n{each}" for each in (1, 2, 3) if each != node_id))
+            network.partition((f"n{node_id}",), tuple(f"n{each}" for each in self.members if each != node_id))
         elif kind == "one way":
-            network.cut(f"n{node_id}", f"n{node_id % 3 + 1}")
+            network.cut(f"n{node_id}", f"n{node_id % len(self.members) + 1}")
         elif kind == "reset":
-            network.reset(f"n{node_id}", f"n{node_id % 3 + 1}")
+            network.reset(f"n{node_id}", f"n{node_id % len(self.members) + 1}")
         elif kind == "full":
             path = self.chance.choice([".log", "quorum-state", ".checkpoint"])
             host.disk.fail("pwrite", errno.ENOSPC, path=path, times=self.chance.randint(1, 5))
@@ -90,12 +97,30 @@ class Storm:
             except Crashed:
                 self.quorum.nodes.pop(node_id, None)
         elif kind == "all":
-            for each in (1, 2, 3):
+            for each in self.members:
                 self.quorum.host(each).power_loss() if self.chance.random() < 0.5 else self.quorum.host(each).crash()
+        elif kind == "voters":
+            await self.change_voters(node_id)
         await asyncio.sleep(self.chance.choice([0.01, 0.1, 1.0, 3.0]))
         await self.mend()
         self.strikes += 1
         self.look()
+
+    async def change_voters(self, node_id: int) -> None:
+        """Somebody asks whoever leads to add this member or to remove it, and does not wait for what comes of it."""
+        leaders = [each for each in self.quorum.nodes if self.quorum.host(each).is_up and self.leads(each)]
+        if leaders:
+            machine = self.quorum.metadata(leaders[0]).quorum.machine
+            is_voter = machine.voters.includes(voter(node_id).key)
+            if is_voter and len(machine.voters) > 2:
+                event: Any = RemoveVoterRequested(ticket=0, voter=voter(node_id).key, timeout_ms=2_000)
+            else:
+                event = AddVoterRequested(ticket=0, voter=voter(node_id), timeout_ms=2_000)
+            with suppress(Crashed):
+                await self.quorum.host(leaders[0]).run(ask(self.quorum.metadata(leaders[0]), event))
+
+    def leads(self, node_id: int) -> bool:
+        return self.quorum.metadata(node_id).is_active
 
     async def mend(self) -> None:
         if self.chance.random() < 0.7:
@@ -104,7 +129,7 @@ class Storm:
             await self.revive()
 
     async def revive(self) -> None:
-        for each in (1, 2, 3):
+        for each in self.members:
             while not self.quorum.host(each).is_up:
                 self.quorum.nodes.pop(each, None)
                 try:
@@ -117,7 +142,7 @@ class Storm:
         for _ in range(STRIKES):
             await self.strike()
         self.quorum.simulation.network.heal()
-        for each in (1, 2, 3):
+        for each in self.members:
             self.quorum.host(each).disk.forget_plans()
         await self.revive()
         async with asyncio.timeout(30):
@@ -128,6 +153,10 @@ class Storm:
         self.quorum.simulation.acknowledged = self.answered
 
 
+async def ask(metadata: MetadataDriver, event: Event) -> None:
+    metadata.quorum.post(event)
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(seed: int) -> None:
     async def script(simulation: Simulation) -> None:
@@ -136,7 +165,12 @@ def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(
         is_static = chance.random() < 0.3
 
         async def live(quorum: Quorum) -> None:
-            await Storm(quorum, chance).live()
+            members = [1, 2, 3]
+            if not is_static and chance.random() < 0.6:
+                quorum.format(4)
+                await quorum.start(4)
+                members.append(4)
+            await Storm(quorum, chance, members).live()
 
         await play_on_quorum(simulation, live, settings=SETTINGS, is_static=is_static)
 

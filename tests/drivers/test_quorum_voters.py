@@ -175,6 +175,25 @@ def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
     on_quorum(script)
 
 
+def test_a_controller_that_may_join_by_itself_does_and_takes_the_place_of_its_older_self() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        quorum.format(4)
+        await quorum.start(4)
+        await quorum.until(lambda: all(voters_known_to(quorum, each) == (1, 2, 3, 4) for each in quorum.nodes))
+        wiped = 4 if await quorum.leader() != 4 else 3
+        await quorum.stop(wiped)
+        quorum.host(wiped).disk.mount().remove_folder("/data")
+        quorum.format(wiped, life=1)
+        await quorum.start(wiped)
+        await quorum.until(lambda: quorum.metadata(wiped).quorum.machine.is_voter, 30.0)
+        await quorum.until(lambda: all(voters_known_to(quorum, each) == (1, 2, 3, 4) for each in quorum.nodes))
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+
+    on_quorum(script, settings=[*FOUR, "controller.quorum.auto.join.enable=true"])
+
+
 # Strangers
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from moldau.broker.controllers.settings import LeadershipSettings, LifecycleSettings, QuorumSettings
+from moldau.broker.drivers.quorum_settings import MemberSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.topic_defaults import log_defaults
@@ -396,6 +397,7 @@ class BrokerSettings(
     LifecycleSettings,
     LeadershipSettings,
     QuorumTimes,
+    MemberSettings,
     MetadataLogSettings,
     ObservationSettings,
 ):

@@ -119,6 +119,7 @@ class Node:
             bootstrap_servers=quorum.addresses,
             is_lone=quorum.is_lone,
             settings=settings,
+            member=settings,
         )
         return MetadataDriver(
             self._folder.path,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.broker.drivers.metadata_log import MetadataLog
+from moldau.broker.drivers.quorum_settings import MemberSettings
 from moldau.broker.drivers.quorum_state import BrokenQuorumState, QuorumState, read_quorum_state
 from moldau.machines.raft import (
     BOOTSTRAP_OFFSET,
@@ -36,6 +37,7 @@ class Membership:
     bootstrap_servers: tuple[Address, ...] = ()
     is_lone: bool = True
     settings: QuorumSettings = field(default_factory=QuorumSettings)
+    member: MemberSettings = field(default_factory=MemberSettings)
 
 
 def fixed_voters(voters: Mapping[NodeId, Address], listener: str = CONTROLLER_LISTENER) -> VoterSet | None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
+from moldau.broker.drivers.joining import Joining
 from moldau.broker.drivers.membership import Membership, first_voters, remembered
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.quorum import Quorum
@@ -85,6 +86,7 @@ class MetadataDriver:
         self._follower = ImageFollower(self._log, self._publisher, clock, self._fail)
         self._log.watch(lambda _: self._follower.wake())
         self._quorum: Quorum | None = None
+        self._joining: Joining | None = None
         self._leading: asyncio.Task[None] | None = None
         self._is_closing = False
         self._known: tuple[bool, int] = (False, NO_NODE)  # what those who want to know were told last
@@ -127,6 +129,8 @@ class MetadataDriver:
             failed=self._fail,
         )
         self._quorum.start(known.state, voter_sets)
+        self._joining = Joining(self._membership, machine, self._peers)
+        self._joining.start()
         if machine.is_voter and len(machine.voters) == 1:
             await self._until(lambda: self.is_active)
             await self._driver.read(lambda machine: machine.image)
@@ -140,16 +144,7 @@ class MetadataDriver:
         return voters is not None and voters.ids == (self._membership.me.node_id,)
 
     def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
-        return QuorumPeers(
-            self._membership.me,
-            self._membership.cluster_id,
-            self._peers,
-            self._membership.bootstrap_servers,
-            self._membership.settings.request_timeout_ms,
-            self._log.snapshots,
-            post,
-            self._fail,
-        )
+        return QuorumPeers(self._membership, self._peers, self._log.snapshots, post, self._fail)
 
     async def close(self) -> None:
         """Everything that was decided is on disk when this returns, and another controller knows that it may lead."""
@@ -159,6 +154,8 @@ class MetadataDriver:
         self._is_closing = True
         await self._driver.close()
         self._follower.stop()
+        if self._joining is not None:
+            await self._joining.close()
         if self._quorum is not None:
             await self._quorum.resign()
             await self._quorum.close()

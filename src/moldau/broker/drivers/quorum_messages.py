@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from moldau.broker.drivers.quorum_settings import MemberSettings
 from moldau.machines.raft import (
     Endpoints,
     Event,
@@ -30,7 +31,7 @@ from moldau.wire import messages
 TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 PARTITION: Final = 0
-FETCH_BYTES_MAX: Final = MiB
+FETCH_BYTES_MAX: Final = 8 * MiB  # whatever others ask for
 FETCH_WAIT_MS: Final = 500
 UNKNOWN_LISTENER: Final = ""
 
@@ -38,9 +39,10 @@ UNKNOWN_LISTENER: Final = ""
 class QuorumMessages:
     """Speaks for one node of one cluster."""
 
-    def __init__(self, me: Voter, cluster_id: str) -> None:
+    def __init__(self, me: Voter, cluster_id: str, member: MemberSettings) -> None:
         self._me = me
         self._cluster_id = cluster_id
+        self._member = member
         self._requests: dict[type, Callable[[Any], Any]] = {
             SendVote: self._vote,
             SendBeginQuorum: self._begin_quorum,
@@ -108,7 +110,7 @@ class QuorumMessages:
             fetch_offset=send.offset,
             last_fetched_epoch=send.last_epoch,
             log_start_offset=NO_OFFSET,
-            partition_max_bytes=FETCH_BYTES_MAX,
+            partition_max_bytes=self._member.quorum_fetch_max_bytes,
             replica_directory_id=self._me.directory_id,
             high_watermark=send.high_watermark,
         )
@@ -118,7 +120,7 @@ class QuorumMessages:
             replica_state=wire.ReplicaState(replica_id=self._me.node_id, replica_epoch=NO_EPOCH),
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
-            max_bytes=FETCH_BYTES_MAX,
+            max_bytes=self._member.quorum_fetch_max_bytes,
             session_epoch=-1,
             topics=[wire.FetchTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])],
         )
@@ -135,7 +137,7 @@ class QuorumMessages:
         return wire(
             cluster_id=self._cluster_id,
             replica_id=self._me.node_id,
-            max_bytes=FETCH_BYTES_MAX,
+            max_bytes=self._member.quorum_fetch_snapshot_max_bytes,
             topics=[wire.TopicSnapshot(name=TOPIC, partitions=[partition])],
         )
 

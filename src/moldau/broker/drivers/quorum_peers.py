@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from moldau.broker.drivers.membership import Membership
 from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_messages import QuorumMessages, answer_event
 from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
@@ -45,21 +46,19 @@ class QuorumPeers:
 
     def __init__(
         self,
-        me: Voter,
-        cluster_id: str,
+        membership: Membership,
         peers: Peers,
-        bootstrap_servers: tuple[Address, ...],
-        request_timeout_ms: int,
         snapshots: SnapshotStore,
         post: Post,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._messages = QuorumMessages(me, cluster_id)
+        me = membership.me
+        self._messages = QuorumMessages(me, membership.cluster_id, membership.member)
         self._mine = [address for _, address in me.endpoints]
         self._peers = peers
-        self._bootstrap_servers = [each for each in bootstrap_servers if each not in self._mine]
+        self._bootstrap_servers = [each for each in membership.bootstrap_servers if each not in self._mine]
+        self._timeout_ms = membership.settings.request_timeout_ms
         self._next_server = 0
-        self._timeout_ms = request_timeout_ms
         self._snapshots = snapshots
         self._post = post
         self._failed = failed

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LONG, STRING, row
+from moldau.model.kafka_settings.row import CLUSTER, INT, LONG, STRING, row
 from moldau.model.settings import LONG_MAX
 from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
@@ -46,10 +46,7 @@ ROWS: Final = (
         is_internal=True,
     ),
     # The quorum
-    row("controller.quorum.auto.join.enable", BOOLEAN, False, "Let a controller join the voters by itself."),
     row("controller.quorum.append.linger.ms", INT, 25, "How long the leader gathers writes.", at_least=0),
-    row("controller.quorum.fetch.max.bytes", INT, MiB, "The most a voter fetches at once.", at_least=1),
-    row("controller.quorum.fetch.snapshot.max.bytes", INT, MiB, "The most of a snapshot at once.", at_least=1),
     # The metadata log
     row("metadata.log.dir", STRING, None, "Another folder for the metadata log."),
     row("metadata.max.retention.bytes", LONG, 100 * MiB, "How much old metadata is kept; here: one snapshot."),
