@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,11 @@ def until(look: Callable[[], bool], what: str) -> None:
     while not look():
         assert time.monotonic() < deadline_s, what
         time.sleep(0.2)  # between two looks at what other processes do
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
 
 
 def health(moldau: Moldau) -> Any:
@@ -129,6 +135,7 @@ def test_a_controller_gets_a_vote_and_loses_it(cluster: ApacheCluster, moldau: M
         return [each["id"] for each in json.loads(moldau("quorum", "describe", "--json"))["observers"]]
 
     until(lambda: 5 in observers(), "the controller follows the quorum")
+    until(lambda: listens(cluster.controller_port(5)), "the controller can be reached")
     where = f"localhost:{cluster.controller_port(5)}"
     moldau("quorum", "add-controller", "5", "--listener", where)
     voters = json.loads(moldau("quorum", "describe", "--json"))["voters"]

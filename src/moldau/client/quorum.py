@@ -76,15 +76,23 @@ class Quorum:
         self, node_id: int, directory_id: bytes, listeners: tuple[tuple[str, Address], ...], *, cluster_id: str | None
     ) -> None:
         """Make a controller that runs, and has caught up, a voter."""
-        request = _add_request(node_id, directory_id, listeners, cluster_id, self.client.settings.request_timeout_ms)
-        answer = await self.client.send(request)
-        check(answer.error_code, answer.error_message)
+        timeout_ms = self.client.settings.request_timeout_ms
+        await self._change(_add_request(node_id, directory_id, listeners, cluster_id, timeout_ms))
 
     async def remove_controller(self, node_id: int, directory_id: bytes, *, cluster_id: str | None) -> None:
         """A voter votes no more."""
-        request = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
-        answer = await self.client.send(request)
-        check(answer.error_code, answer.error_message)
+        await self._change(
+            RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
+        )
+
+    async def _change(self, request: Any) -> None:
+        """A refusal that passes (a controller that just starts) is tried again; what may have been done is not."""
+
+        async def ask() -> None:
+            answer = await self.client.send(request)
+            check(answer.error_code, answer.error_message)
+
+        await self.client.persist(ask, is_repeatable=False)
 
 
 def _question() -> Any:
