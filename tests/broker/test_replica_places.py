@@ -1,12 +1,14 @@
 """Copies that come and go: restarts, reassignments, logs that are damaged, or too far behind to go on."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from broker_scene import batch, list_offset, produce
 from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
+from moldau.model.errors import ErrorCode
 from moldau.wire.messages import DeleteRecordsRequest
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
@@ -131,16 +133,38 @@ def test_a_follower_that_is_behind_all_that_its_leader_keeps_begins_anew() -> No
     on_cluster(script)
 
 
-def test_what_is_deleted_on_the_leader_is_deleted_on_its_followers() -> None:
+async def delete_below(cluster: Cluster, offset: int, timeout_ms: int = 1000) -> Any:
+    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[asked])]
+    answer = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
+    return answer.topics[0].partitions[0]
+
+
+def test_what_is_deleted_on_the_leader_is_deleted_on_every_copy_before_that_is_said() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        for _ in range(5):
+            await send(cluster, b"a")
+        for offset in (2, 4):
+            answer = await delete_below(cluster, offset)
+            assert (answer.error_code, answer.low_watermark) == (0, offset)
+            assert [copy_of(cluster, each).log.start_offset for each in (1, 2, 3)] == [offset] * 3
+        cluster.kill(3)
+        await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
+        assert (await delete_below(cluster, 5)).low_watermark == 5  # a broker that is down is not waited for
+
+    on_cluster(script)
+
+
+def test_a_copy_that_does_not_delete_in_time_is_told_of() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
-        await send(cluster, b"b")
-        deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)
-        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])]
-        answer = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
-        assert answer.topics[0].partitions[0].error_code == 0
-        await cluster.until(lambda: [copy_of(cluster, each).log.start_offset for each in (1, 3)] == [1, 1], 1.0)
+        cluster.host(3).pause()
+        answer = await delete_below(cluster, 1, timeout_ms=300)
+        assert (answer.error_code, answer.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        cluster.host(3).resume()
+        await cluster.until(lambda: copy_of(cluster, 3).log.start_offset == 1, 5.0)
 
     on_cluster(script)
 

@@ -279,6 +279,11 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.is_leader = is_leader
         self.leads_alone = False
+        self._end_role()
+
+    def _end_role(self) -> None:
+        if self.leading is not None:
+            self.leading.end()
         self.leading = self.following = None
         for follower in list(self.followers):
             follower.changed()
@@ -306,7 +311,5 @@ class Partition:
     def close(self) -> None:
         """It is deleted or the node stops: nobody waits on it any longer."""
         self.is_open = self.is_leader = self.leads_alone = False
-        self.leading = self.following = None
-        for follower in list(self.followers):
-            follower.changed()
+        self._end_role()
         self._fail_waits(NotLeaderOrFollower(f"{self.name} is no longer here."))

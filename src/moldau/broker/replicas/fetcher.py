@@ -226,11 +226,14 @@ class ReplicaFetcher:
             self._back_off(following)
 
     def _take(self, following: Following, answer: Any, now_ms: int) -> None:
+        partition = following.partition
+        start_offset = partition.log.start_offset
         count = following.take(answer, now_ms)
         following.failures = 0
+        if count or partition.log.start_offset != start_offset:
+            self._to_tell[following] = None
         if not count:
             return
-        partition = following.partition
         self._means.throttles.fetched(
             partition.log.settings,
             partition.name.partition,
@@ -238,7 +241,6 @@ class ReplicaFetcher:
             count,
             is_in_sync=following.is_in_sync,
         )
-        self._to_tell[following] = None
         if following.waits_for_sync:
             self._unsynced[following] = None
 

@@ -1,13 +1,21 @@
 """A partition that this node leads and others follow: what its machine says is put into effect here."""
 
+import asyncio
 from collections.abc import Callable
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.partitions.waiting import CommitWaits
 from moldau.broker.replicas.sessions import Followed
 from moldau.broker.replicas.uncommitted import Uncommitted
 from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.replication import LeaderMachine, ProposeIsr
-from moldau.model.errors import ErrorCode, NotEnoughReplicas, NotEnoughReplicasAfterAppend, UnknownLeaderEpoch
+from moldau.model.errors import (
+    ErrorCode,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+)
 from moldau.model.ports import Clock
 
 Propose = Callable[["Leading", ProposeIsr], None]
@@ -16,7 +24,7 @@ Propose = Callable[["Leading", ProposeIsr], None]
 class Leading:
     """One leader epoch of one partition. The high watermark is the machine's, never that of the log's end."""
 
-    __slots__ = ("_clock", "_gathered_bytes", "_propose", "_uncommitted", "machine", "partition")
+    __slots__ = ("_clock", "_gathered_bytes", "_propose", "_start_waits", "_uncommitted", "machine", "partition")
 
     def __init__(self, partition: Partition, machine: LeaderMachine, clock: Clock, propose: Propose) -> None:
         self.partition = partition
@@ -25,6 +33,7 @@ class Leading:
         self._propose = propose
         self._uncommitted = Uncommitted()
         self._gathered_bytes = 0
+        self._start_waits = CommitWaits()
 
     def begin(self) -> None:
         """The machine may know more to be committed, where nobody has to be waited for."""
@@ -88,6 +97,8 @@ class Leading:
         self._count(follower)
         follower.is_counted = True
         self._settle()
+        if self._start_waits.waits:
+            self._start_waits.reached(self.machine.low_watermark)
 
     def _count(self, follower: Followed) -> None:
         session = follower.session
@@ -96,6 +107,16 @@ class Leading:
         )
         if proposal is not None:
             self._propose(self, proposal)
+
+    def start_wait(self, offset: int) -> asyncio.Future[None]:
+        """Done when no copy on a broker that is up begins before `offset`."""
+        wait = self._start_waits.wait_for(offset)
+        self._start_waits.reached(self.machine.low_watermark)
+        return wait
+
+    def end(self) -> None:
+        """Somebody else leads, or the next epoch of ours has begun."""
+        self._start_waits.fail(NotLeaderOrFollower(f"This broker leads {self.partition.name} no longer."))
 
     def check_enough(self) -> None:
         """Refuse a write that is to be on `min.insync.replicas` replicas, when fewer are in sync."""
@@ -116,6 +137,7 @@ class Leading:
 
     def ticked(self) -> None:
         self._done(self.machine.ticked(self._clock.monotonic_ms()))
+        self._start_waits.reached(self.machine.low_watermark)
 
     def image_changed(self, where: PartitionImage) -> None:
         now_ms = self._clock.monotonic_ms()
