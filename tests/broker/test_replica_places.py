@@ -236,11 +236,14 @@ def test_a_damaged_copy_stays_as_it_is_while_no_other_has_everything() -> None:
         await send(cluster, b"and this")
         cluster.simulation.disks_fail = True
         cluster.kill(2)
-        cluster.host(2).disk.flip_bit("/data/t-0/00000000000000000000.log", 66)
+        log = "/data/t-0/00000000000000000000.log"
+        cluster.host(2).disk.flip_bit(log, 66)
+        before = cluster.host(2).disk.contents()[log]
         await cluster.start(2)
         await cluster.start(3)
         await asyncio.sleep(3.0)
         assert folders(cluster, 2) == ["t-0"]
+        assert cluster.host(2).disk.contents()[log] == before
         assert leader_of(cluster) != 3
 
     on_cluster(script)
