@@ -14,6 +14,7 @@ from moldau.records.control import build_transaction_marker
 from moldau.records.header import BatchHeader
 from moldau.records.record import Record, iterate_batches
 from moldau.storage.compaction import CompactionResult, compact
+from moldau.storage.damage import damage_at
 from moldau.storage.scan import BrokenLog
 from moldau.testing.disk import Crashed, SimulatedDisk, When
 
@@ -369,8 +370,13 @@ def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
     before = bench.disk.contents()
     job = bench.log.compaction_job(0, 40, NOW_MS)
     assert job is not None
-    with pytest.raises(BrokenLog, match="checksum"):
+    with pytest.raises(BrokenLog, match="checksum") as broken:
         compact(bench.mounted, job)
+    told = pickle.loads(pickle.dumps(broken.value))  # it comes from another process
+    assert (str(told), told.position, told.offset) == (str(broken.value), broken.value.position, broken.value.offset)
+    damage = damage_at(bench.log, told.offset)
+    assert damage is not None
+    assert damage.offset == told.offset
     after = bench.disk.contents()
     assert {name: after[name] for name in before} == before
 

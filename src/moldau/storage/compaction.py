@@ -227,12 +227,17 @@ def group_segments(segments: Sequence[Segment], settings: LogSettings, end_offse
 
 def _batches(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Every batch, checked: what is rewritten gets a new checksum, which must not bless damage."""
-    file = segment.open_file()
-    for position, header in walk(file, 0, segment.size_bytes):
-        batch = memoryview(file.pread(header.size_bytes, position))
-        if checksum(batch, 0, header.size_bytes) != header.crc:
-            raise BrokenLog(position, f"a checksum in {segment.path(LOG)} does not fit")
-        yield header, batch
+    file, next_offset = segment.open_file(), segment.base_offset
+    try:
+        for position, header in walk(file, 0, segment.size_bytes):
+            batch = memoryview(file.pread(header.size_bytes, position))
+            if checksum(batch, 0, header.size_bytes) != header.crc:
+                raise BrokenLog(position, f"a checksum in {segment.path(LOG)} does not fit")
+            yield header, batch
+            next_offset = header.next_offset
+    except BrokenLog as error:
+        error.offset = next_offset
+        raise
 
 
 def _clean_group(disk: Disk, job: CompactionJob, group: list[Segment], judge: BatchFilter) -> Replacement:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from moldau.model.errors import CorruptMessage, StorageFailed
+from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import File
 from moldau.model.units import KiB
 from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
@@ -19,10 +20,16 @@ _unpack = HEADER_LAYOUT.unpack_from
 class BrokenLog(StorageFailed):
     """The bytes at a position are not the batch that should be there."""
 
-    def __init__(self, position: int, reason: str) -> None:
+    def __init__(self, position: int, reason: str, offset: int = NO_OFFSET) -> None:
+        """`offset` is that of the batch, where it is known."""
         super().__init__(f"{reason} at position {position}")
         self.position = position
         self.reason = reason
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type["BrokenLog"], tuple[int, str, int]]:
+        """A worker process may be the one who finds it."""
+        return BrokenLog, (self.position, self.reason, self.offset)
 
 
 def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHeader], CorruptMessage | None]:

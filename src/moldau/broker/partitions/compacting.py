@@ -12,6 +12,8 @@ from moldau.model.ids import TopicPartition
 from moldau.model.ports import Clock, Executor
 from moldau.storage.checkpoints import CLEANED
 from moldau.storage.compaction import CompactionJob, CompactionResult, compact
+from moldau.storage.damage import unreadable
+from moldau.storage.scan import BrokenLog
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class Compacting:
         except KafkaError as error:  # records that cannot be read: they stay, and the other logs have their turn
             logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
             self._uncleanable.add(partition)
+            if isinstance(error, BrokenLog) and partition.is_open:
+                partition.found(unreadable(error.offset, error))
             return Removed([], 0)
         finally:
             self._busy_with = None

@@ -221,7 +221,7 @@ class Partition:
         try:
             return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         except BrokenLog as error:
-            self._found(unreadable(offset, error))
+            self.found(unreadable(offset, error))
             raise
         except OSError as error:
             self._on_disk_error(self, error)
@@ -231,10 +231,11 @@ class Partition:
         """Somebody could not take what was sent from here: is it as it was written?"""
         damage = damage_at(self.log, offset)
         if damage is not None:
-            self._found(damage)
+            self.found(damage)
             raise StorageFailed(f"{self.name} is damaged: {damage}.")
 
-    def _found(self, damage: Damage) -> None:
+    def found(self, damage: Damage) -> None:
+        """It is not served from now on."""
         if self.damage is None or damage.offset < self.damage.offset:
             self.damage = damage
             if self.on_damage is not None:
