@@ -13,12 +13,13 @@ from moldau.model.errors import ErrorCode
 
 SEEDS = range(24)
 
-# Storms that found something, and go on looking for it:
+# Storms that notice a bug that others do not, or notice it first:
 FOUND = [
-    20,  # a leader that removed itself was the only one whose log was complete, and did not stand
-    21,
-    29,
-    42,
+    37,  # the log is cut at the high watermark instead of the epoch boundary
+    63,  # records of an older epoch are committed by counting
+    76,  # a leader that restarts goes on in its old epoch
+    95,  # a leader was taken for dead that was not, and its followers waited for its word
+    208,  # a write that a new leader overtook
 ]
 
 
