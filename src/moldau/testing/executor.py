@@ -16,8 +16,15 @@ WAITING_MAX: Final = 1024
 class SimulatedExecutor:
     """Every job waits its own random time and then runs in one step."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random, disk: Disk) -> None:
-        self._loop, self._chance, self._disk = loop, chance, disk
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        chance: random.Random,
+        disk: Disk,
+        slowness: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """`slowness` is how many times as long everything takes just now."""
+        self._loop, self._chance, self._disk, self._slowness = loop, chance, disk, slowness
         self._waiting: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
         self._places = asyncio.Semaphore(WAITING_MAX)
 
@@ -44,7 +51,7 @@ class SimulatedExecutor:
     async def _later(self, ms_min: float, ms_max: float, act: Callable[[], Result]) -> Result:
         async with self._places:
             future: asyncio.Future[Result] = self._loop.create_future()
-            delay_s = self._chance.uniform(ms_min, ms_max) / 1e3
+            delay_s = self._chance.uniform(ms_min, ms_max) * self._slowness() / 1e3
             self._waiting[future] = self._loop.call_later(delay_s, self._finish, future, act)
             return await future
 

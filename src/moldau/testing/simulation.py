@@ -50,6 +50,7 @@ class Host:
         self.disk.on_crash = self._died_in_io
         self.clock = SimulatedClock(simulation.loop.now_ms)
         self.starts = 0
+        self.slowness = 1.0  # of its disk and its other threads, syncs above all
         self._simulation = simulation
         self._life: Life | None = None
         self._program: Program | None = None
@@ -130,9 +131,8 @@ class Host:
     def _ports(self) -> Ports:
         chance = self._simulation.chance(f"{self.name} process {self.starts}")
         disk = self.disk.mount()
-        executor = SimulatedExecutor(
-            self._simulation.loop, self._simulation.chance(f"{self.name} executor {self.starts}"), disk
-        )
+        chance_of_executor = self._simulation.chance(f"{self.name} executor {self.starts}")
+        executor = SimulatedExecutor(self._simulation.loop, chance_of_executor, disk, lambda: self.slowness)
         return Ports(self.clock, chance, executor, disk, self._simulation.network.host(self.name))
 
     def _end(self) -> None:

@@ -18,6 +18,7 @@ from moldau.testing.world.members import GroupLedger, Member
 from moldau.testing.world.roster import Roster, Seat, format_folder
 from moldau.testing.world.strikes import (
     DISK_STRIKES,
+    ELECTION_STRIKES,
     POWER_STRIKES,
     PROCESS_STRIKES,
     ClusterChaos,
@@ -28,7 +29,7 @@ from moldau.testing.world.whispers import WHISPERS, Heard, Listener, Whisperer
 
 READY_S_MAX: Final = 60.0
 CHAOS_S: Final = 60.0
-CHAOS_S_MAX: Final = 300.0
+CHAOS_S_MAX: Final = 150.0
 HEALED_S_MAX: Final = 120.0
 LOOK_S: Final = 0.5
 
@@ -38,9 +39,11 @@ class Trouble(Enum):
 
     PROCESS: processes die, all at once too. POWER: machines go dark, fewer than `min.insync.replicas` at a time.
     SYNCED: any number of them at once, where topics are synced before each answer. DISK: disks fail, likewise synced.
+    ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession.
     """
 
     PROCESS = "process"
+    ELECTIONS = "elections"
     POWER = "power"
     SYNCED = "synced"
     DISK = "disk"
@@ -48,6 +51,7 @@ class Trouble(Enum):
 
 STRIKES: Final = {
     Trouble.PROCESS: (PROCESS_STRIKES, (Strike.CRASH,)),
+    Trouble.ELECTIONS: (ELECTION_STRIKES, (Strike.CRASH, Strike.CUT_BOTH_WAYS)),
     Trouble.POWER: ((*PROCESS_STRIKES, Strike.POWER_LOSS, Strike.POWER_LOSS_IN_IO), (Strike.POWER_LOSS,)),
     Trouble.SYNCED: ((*PROCESS_STRIKES, *POWER_STRIKES), (Strike.POWER_LOSS, Strike.POWER_LOSS_ALL)),
     Trouble.DISK: ((*PROCESS_STRIKES, *DISK_STRIKES), DISK_STRIKES),
@@ -76,7 +80,9 @@ class ClusterWorld:
         syncs = trouble in (Trouble.SYNCED, Trouble.DISK)
         # Fewer machines than `min.insync.replicas` lose power at once, so that must be two for one to.
         min_isr_min = 2 if trouble is Trouble.POWER else 1
-        self.roster = Roster.draw(simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min)
+        self.roster = Roster.draw(
+            simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min, votes=trouble is Trouble.ELECTIONS
+        )
         simulation.trace.record("roster", self.roster.describe())
         self.nodes = {seat.host: simulation.host(seat.host) for seat in self.roster.seats}
         for seat in self.roster.seats:
@@ -86,7 +92,13 @@ class ClusterWorld:
         self.watch = Watch(simulation, self.roster, self.nodes)
         strikes, always = STRIKES[trouble]
         self.chaos = ClusterChaos(
-            simulation, list(self.nodes.values()), self.watch, strikes, always, may_lose_power=self._may_lose_power
+            simulation,
+            list(self.nodes.values()),
+            self.watch,
+            strikes,
+            always,
+            may_lose_power=self._may_lose_power,
+            is_brisk=trouble is Trouble.ELECTIONS,
         )
 
     async def live_through(self, chaos_s: float) -> None:

@@ -69,8 +69,10 @@ class Roster:
     syncs: bool = field(default=False)  # topics are synced before each answer
 
     @classmethod
-    def draw(cls, chance: random.Random, *, syncs: bool, min_isr_min: int = 1) -> "Roster":
-        shape = chance.choice(SHAPES)
+    def draw(cls, chance: random.Random, *, syncs: bool, min_isr_min: int = 1, votes: bool = False) -> "Roster":
+        """`votes`: there are several controllers."""
+        shapes = [shape for shape in SHAPES if not votes or sum(CONTROLLER in roles for roles in shape) > 1]
+        shape = chance.choice(shapes)
         seats = tuple(Seat(number, roles) for number, roles in enumerate(shape, 1))
         min_isr = max(chance.choice((1, 2, 2, 2)), min_isr_min)
         return cls(

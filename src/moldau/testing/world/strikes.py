@@ -18,6 +18,7 @@ START_ATTEMPTS_MAX: Final = 50
 STOP_S_MAX: Final = 120.0
 HELD_APIS: Final = (0, 1, 52, 53, 56, 63)  # Produce, Fetch, Vote, BeginQuorumEpoch, AlterPartition, BrokerHeartbeat
 ROOM_BYTES_MAX: Final = 5_000
+SLOWNESS: Final = (10.0, 100.0, 400.0)
 
 
 class Strike(Enum):
@@ -44,6 +45,7 @@ class Strike(Enum):
     HOLD_REQUESTS = "hold requests"
     SHORT_WRITES = "short writes"
     COLD_READS = "cold reads"
+    SLOW_DISK = "slow disk"
     CLOCK_JUMP = "clock jump"
     FAILED_SYNC = "failed fsync"
     DISK_FULL = "disk full"
@@ -52,6 +54,20 @@ class Strike(Enum):
 DISK_STRIKES: Final = (Strike.FAILED_SYNC, Strike.DISK_FULL)
 POWER_STRIKES: Final = (Strike.POWER_LOSS, Strike.POWER_LOSS_IN_IO, Strike.POWER_LOSS_ALL)
 PROCESS_STRIKES: Final = tuple(each for each in Strike if each not in (*DISK_STRIKES, *POWER_STRIKES))
+# What makes elections close: voters that are back at once, and rivals that do not hear of each other.
+ELECTION_STRIKES: Final = (
+    Strike.CRASH,
+    Strike.CRASH_MANY,
+    Strike.CRASH_IN_IO,
+    Strike.PAUSE,
+    Strike.SLOW_DISK,
+    Strike.CUT_ONE_WAY,
+    Strike.CUT_BOTH_WAYS,
+    Strike.SPLIT,
+    Strike.RESET,
+    Strike.SLOW_NETWORK,
+    Strike.HOLD_REQUESTS,
+)
 
 
 class Aim(Enum):
@@ -79,9 +95,13 @@ class Mix:
     strikers: int  # at the same time
 
     @classmethod
-    def draw(cls, chance: random.Random, allowed: Sequence[Strike], always: Sequence[Strike]) -> "Mix":
+    def draw(
+        cls, chance: random.Random, allowed: Sequence[Strike], always: Sequence[Strike], *, is_brisk: bool
+    ) -> "Mix":
         kinds = chance.sample(list(allowed), chance.randint(2, len(allowed)))
         strikes = tuple(dict.fromkeys((*always, *kinds)))
+        if is_brisk:
+            return cls(strikes, chance.uniform(0.2, 1.0), chance.choice((0.03, 0.2, 1.0)), chance.choice((1, 1, 2)))
         return cls(strikes, chance.uniform(0.5, 5.0), chance.choice((0.3, 2.0, 12.0)), chance.choice((1, 1, 2)))
 
 
@@ -97,13 +117,15 @@ class ClusterChaos:
         always: Sequence[Strike],
         *,
         may_lose_power: Callable[[Host], bool] = lambda _: True,
+        is_brisk: bool = False,
     ) -> None:
         self._simulation, self._nodes, self._sight = simulation, list(nodes), sight
         self._chance = simulation.chance("strikes")
         self._may_lose_power = may_lose_power
         self._first = list(always)
         self._revivals: dict[str, asyncio.Task[None]] = {}
-        self.mix = Mix.draw(self._chance, allowed, always)
+        self._slowness = {node.name: self._chance.choice((1.0, 1.0, 1.0, 20.0)) for node in nodes}  # in calm times
+        self.mix = Mix.draw(self._chance, allowed, always, is_brisk=is_brisk)
 
     async def run(self, duration_s: float, is_enough: Callable[[], bool], duration_s_max: float) -> None:
         """Until the time is over and the clients have done enough; then heal."""
@@ -137,7 +159,8 @@ class ClusterChaos:
             node = self._simulation.hosts[name]
             await self._strike(strike, node)
             await asyncio.sleep(self._chance.uniform(0.0, self.mix.outage_s_max))
-            self._calm()
+            if self._chance.random() < 0.75:  # else the next strike meets what this one left
+                self._calm()
             for each in self._nodes:
                 if self._chance.random() < 0.9:
                     each.resume()
@@ -160,7 +183,7 @@ class ClusterChaos:
             case Strike.CLOCK_JUMP:
                 self._count(strike, node)
                 node.clock.skew_ms += self._chance.randint(-60_000, 60_000)
-            case Strike.FAILED_SYNC | Strike.DISK_FULL | Strike.SHORT_WRITES | Strike.COLD_READS:
+            case Strike.FAILED_SYNC | Strike.DISK_FULL | Strike.SHORT_WRITES | Strike.COLD_READS | Strike.SLOW_DISK:
                 self._strike_disk(strike, node)
             case _:
                 self._strike_network(strike, node)
@@ -197,6 +220,9 @@ class ClusterChaos:
                 node.disk.capacity_bytes = node.disk.used_bytes + self._chance.randint(0, ROOM_BYTES_MAX)
             case Strike.SHORT_WRITES:
                 node.disk.faults.short_write = 0.2
+            case Strike.SLOW_DISK:
+                self._count(strike, node)
+                node.slowness = self._chance.choice(SLOWNESS)
             case _:
                 node.disk.faults.cold_read = 0.5
 
@@ -251,6 +277,7 @@ class ClusterChaos:
         for node in self._nodes:
             node.disk.faults = DiskFaults()
             node.disk.capacity_bytes = CAPACITY_BYTES
+            node.slowness = self._slowness[node.name]
 
     def _revive(self, node: Host) -> None:
         """Begin to start it, if it is down. It may have to wait for others before it is ready."""
