@@ -164,7 +164,7 @@ class Quorum:
         began_s = self.simulation.now_s
         while True:
             assert self.simulation.now_s - began_s < virtual_s_max, "nobody commits"
-            for node_id in list(self.nodes):
+            for node_id in [each for each in self.nodes if self.host(each).is_up]:
                 if await self.host(node_id).run(is_written(self.metadata(node_id), value)):
                     return node_id
             await asyncio.sleep(0.02)

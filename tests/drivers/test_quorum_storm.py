@@ -18,7 +18,7 @@ from moldau.testing.simulation import Simulation, replay
 
 pytestmark = pytest.mark.proves("H6")
 
-SEEDS = int(os.environ.get("STORM_SEEDS", "4"))
+SEEDS = int(os.environ.get("STORM_SEEDS", "2"))
 FIRST = int(os.environ.get("STORM_FIRST", "0"))
 STRIKES = 25
 SETTINGS = [

@@ -74,6 +74,24 @@ def test_a_leader_without_room_refuses_and_goes_on_once_there_is_some() -> None:
     on_quorum(script)
 
 
+def test_a_voter_without_room_stops_in_a_bounded_time() -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        leader = await quorum.leader()
+        full = await follower(quorum)
+        await quorum.write(1)
+        quorum.host(full).disk.fail("pwrite", errno.ENOSPC, path="quorum-state", times=10_000)
+        quorum.kill(leader)
+        await asyncio.sleep(1.0)  # it cannot write down for whom it votes
+        async with asyncio.timeout(10.0):
+            await quorum.stop(full)
+        quorum.host(full).disk.forget_plans()
+        await quorum.start(full)
+        await quorum.write(2)
+
+    on_quorum(script)
+
+
 # Damage
 
 

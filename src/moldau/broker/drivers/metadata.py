@@ -148,8 +148,9 @@ class MetadataDriver:
 
     async def close(self) -> None:
         """Everything that was decided is on disk when this returns, and another controller knows that it may lead."""
+        patience_s = self._membership.settings.request_timeout_ms / 1000
         with suppress(KafkaError, TimeoutError):  # without a quorum nothing can be committed any more
-            async with asyncio.timeout(self._membership.settings.request_timeout_ms / 1000):
+            async with asyncio.timeout(patience_s):
                 await self._driver.read(lambda machine: None)  # noqa: ARG005
         self._is_closing = True
         await self._driver.close()
@@ -157,7 +158,9 @@ class MetadataDriver:
         if self._joining is not None:
             await self._joining.close()
         if self._quorum is not None:
-            await self._quorum.resign()
+            with suppress(TimeoutError):  # a full disk may keep this node from saying anything
+                async with asyncio.timeout(patience_s):
+                    await self._quorum.resign()
             await self._quorum.close()
         if self._snapshot_timer is not None:
             self._snapshot_timer.cancel()
