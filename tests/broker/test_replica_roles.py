@@ -11,6 +11,7 @@ from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.replicas.replicas import Replicas
+from moldau.broker.replicas.sessions import Followed, ReplicaSession
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, PartitionImage
 from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower
@@ -21,7 +22,7 @@ from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.simulation import Simulation
-from moldau.wire.messages import AlterPartitionResponse
+from moldau.wire.messages import AlterPartitionResponse, FetchRequest
 
 ME = 1
 LIFE = b"this life of it."
@@ -345,6 +346,40 @@ def test_an_isr_is_proposed_until_the_controller_answers() -> None:
         assert leading.machine.isr == (ME,)
         assert leading.machine.partition_epoch == 4
         assert stage.partition.high_watermark == 1
+        await stage.replicas.close()
+
+    run(play())
+
+
+def _followed(stage: Stage, replica: int) -> Followed:
+    """A follower that has just asked for what is at the end of the log."""
+    session = ReplicaSession(replica, replica)
+    session.broker_epoch, session.fetched_ms = 100 + replica, stage.clock.now_ms
+    asked = FetchRequest.FetchPartition(
+        current_leader_epoch=stage.partition.leader_epoch, fetch_offset=stage.partition.log.end_offset
+    )
+    session.ask([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[asked])], lambda *_: stage.partition)
+    (followed,) = session.ready
+    assert stage.partition.leading is not None
+    stage.partition.leading.fetched(followed)
+    return followed
+
+
+@pytest.mark.parametrize(("is_alive", "is_left_out"), [(True, False), (False, True)], ids=["idle", "silent"])
+@pytest.mark.proves("H1")
+def test_a_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(is_alive: bool, is_left_out: bool) -> None:
+    async def play() -> None:
+        stage = Stage()
+        stage.place(ME, 3, [ME, 2])
+        followed = _followed(stage, 2)
+        leading = stage.partition.leading
+        assert leading is not None
+        stage.clock.now_ms += 3_600_000
+        if is_alive:  # it asked again a moment ago, without a word about this partition
+            followed.session.fetched_ms = stage.clock.now_ms - 100
+        stage.append()
+        leading.ticked()
+        assert (leading.machine.proposal is not None) is is_left_out
         await stage.replicas.close()
 
     run(play())
