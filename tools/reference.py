@@ -167,7 +167,7 @@ def versions_of(api: Api) -> str:
 
 def _sentence(api: Api) -> str:
     """The first line of the handler's file, without the API's name."""
-    words = (sys.modules[api.handle.__module__].__doc__ or "").partition("\n")[0]
+    words = (sys.modules[(api.decide or api.handle).__module__].__doc__ or "").partition("\n")[0]
     words = words.removeprefix(api.name).lstrip(":, ")
     return words[:1].upper() + words[1:]
 

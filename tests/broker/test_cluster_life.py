@@ -78,6 +78,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_and_not_before() -> Non
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 def test_a_broker_whose_connections_break_is_not_fenced() -> None:
     async def script(cluster: Cluster) -> None:
         await asyncio.sleep(3)
@@ -116,6 +117,7 @@ def test_a_broker_that_was_cut_off_comes_back_by_itself() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 def test_a_broker_that_was_unregistered_registers_anew() -> None:
     async def script(cluster: Cluster) -> None:
         await asyncio.sleep(3)
@@ -186,6 +188,7 @@ def test_only_a_broker_whose_machine_lost_power_may_have_lost_what_it_had() -> N
     on_cluster(script)
 
 
+@pytest.mark.proves("H6")
 def test_a_folder_that_was_not_formatted_is_not_formatted_alone() -> None:
     async def script(cluster: Cluster) -> None:
         async def program(ports: Ports) -> None:

@@ -68,6 +68,7 @@ def creation(name: str) -> m.CreateTopicsRequest:
     return m.CreateTopicsRequest(topics=[topic])
 
 
+@pytest.mark.proves("H6")
 def test_what_a_client_asks_of_the_controller_is_passed_on_and_answered_by_it() -> None:
     async def script(stand: Stand) -> None:
         talker = await stand.talk_to_b()
@@ -84,6 +85,7 @@ def test_what_a_client_asks_of_the_controller_is_passed_on_and_answered_by_it() 
     on_two(script)
 
 
+@pytest.mark.proves("H6")
 def test_a_controller_that_is_not_active_says_so_and_passes_nothing_on() -> None:
     async def script(stand: Stand) -> None:
         talker = Talker()
@@ -97,6 +99,7 @@ def test_a_controller_that_is_not_active_says_so_and_passes_nothing_on() -> None
     on_two(script)
 
 
+@pytest.mark.proves("H6")
 def test_an_answer_is_waited_for_until_somebody_leads() -> None:
     async def script(stand: Stand) -> None:
         stand.point_b_at(None)

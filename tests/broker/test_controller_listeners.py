@@ -1,5 +1,6 @@
 """Two kinds of listeners: what clients are served, and what nodes ask of controllers among themselves."""
 
+import pytest
 from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
 
 from moldau.model.errors import ErrorCode
@@ -31,6 +32,7 @@ def test_each_kind_of_listener_tells_what_it_serves() -> None:
     on_broker(script, settings=WITH_CONTROLLER)
 
 
+@pytest.mark.proves("H6")
 def test_what_is_not_served_on_a_listener_closes_the_connection() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
@@ -69,6 +71,7 @@ class Witness:
         return True
 
 
+@pytest.mark.proves("H6")
 def test_an_envelope_is_answered_with_the_answer_of_what_is_inside() -> None:
     witness = Witness()
 

@@ -95,6 +95,7 @@ def test_a_leader_that_finds_its_copy_damaged_hands_over_and_fetches_it_again(by
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 @pytest.mark.proves("S6")
 def test_a_damaged_batch_is_not_served_to_consumers_once_it_is_known_and_the_rest_is() -> None:
     async def script(cluster: Cluster) -> None:
@@ -116,6 +117,7 @@ def test_a_damaged_batch_is_not_served_to_consumers_once_it_is_known_and_the_res
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 @pytest.mark.proves("S6")
 def test_a_follower_whose_copy_is_found_damaged_while_it_is_read_goes_on_and_fetches_it_again() -> None:
     async def script(cluster: Cluster) -> None:

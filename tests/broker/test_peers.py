@@ -64,6 +64,7 @@ def test_a_peer_that_comes_back_is_asked_again_over_a_new_connection() -> None:
     with_peers(script)
 
 
+@pytest.mark.proves("H6")
 def test_a_peer_that_is_gone_is_not_knocked_at_all_the_time() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         scene.host.crash()
@@ -77,6 +78,7 @@ def test_a_peer_that_is_gone_is_not_knocked_at_all_the_time() -> None:
     with_peers(script)
 
 
+@pytest.mark.proves("H3")
 def test_silence_ends_a_question_in_time_whether_the_connection_stands_or_not() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await cluster_id(peers)
@@ -122,6 +124,7 @@ def test_those_who_wait_when_it_closes_hear_of_it() -> None:
     with_peers(script)
 
 
+@pytest.mark.proves("H1")
 def test_an_answer_can_be_heard_without_being_copied() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await scene.create("t")

@@ -76,6 +76,7 @@ def test_a_copy_that_moved_while_its_broker_was_down_is_set_aside() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H1")
 def test_a_follower_remembers_what_was_committed() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])
@@ -226,6 +227,7 @@ def test_a_leader_whose_copy_is_damaged_steps_back_and_fetches_it_anew() -> None
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 @pytest.mark.proves("S6")
 def test_a_damaged_copy_stays_as_it_is_while_no_other_has_everything() -> None:
     async def script(cluster: Cluster) -> None:

@@ -21,6 +21,7 @@ def at(answer: Any) -> Any:
     return answer.responses[0].partitions[0]
 
 
+@pytest.mark.proves("H1")
 @pytest.mark.parametrize("version", [9, 10, 12, 13])
 def test_a_follower_refuses_to_take_records_and_says_who_does(version: int) -> None:
     async def script(cluster: Cluster) -> None:
@@ -52,6 +53,7 @@ def test_a_broker_without_a_copy_says_who_leads() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H1")
 def test_old_consumers_read_from_the_leader_alone_and_newer_ones_from_followers_too() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
@@ -106,6 +108,7 @@ def test_only_the_leader_answers_about_offsets() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 def test_a_new_leader_does_not_tell_an_end_before_it_knows_what_was_committed() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], min_insync_replicas=1)
@@ -175,6 +178,7 @@ def _follower_fetch(cluster: Cluster, replica: int, epoch: int, *, leader_epoch:
     return request
 
 
+@pytest.mark.proves("H5")
 def test_only_registered_brokers_fetch_as_followers() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])

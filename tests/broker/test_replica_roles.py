@@ -141,6 +141,7 @@ def test_a_partition_of_one_replica_is_led_alone() -> None:
     run(play())
 
 
+@pytest.mark.proves("H1")
 def test_a_leader_of_others_commits_nothing_on_its_own() -> None:
     async def play() -> None:
         stage = Stage()

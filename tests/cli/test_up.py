@@ -133,6 +133,7 @@ def test_all_nodes_are_started_and_stopped_again(started: Started, number: signa
     assert sum(line.endswith("stopping") for line in up.lines) == 3
 
 
+@pytest.mark.proves("H3")
 def test_a_node_that_is_killed_stays_down_and_a_line_says_so(started: Started) -> None:
     up = started()
     up.until("all serve")
@@ -221,6 +222,7 @@ def test_topics_have_as_many_replicas_as_there_can_be(
     assert (settings["default.replication.factor"], settings["min.insync.replicas"]) == (str(replicas), str(in_sync))
 
 
+@pytest.mark.proves("A4")
 def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, brokers=3, port=9192)
     identities = [(node.folder / "meta.properties").read_bytes() for node in first.nodes]

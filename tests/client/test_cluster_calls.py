@@ -101,6 +101,7 @@ def test_what_is_being_moved_is_told_with_where_from_and_where_to() -> None:
     assert found[PLACE].target == (3, 2)
 
 
+@pytest.mark.proves("H3")
 def test_a_controller_that_is_lost_makes_us_ask_another() -> None:
     script = Script()
 
@@ -175,6 +176,7 @@ def test_a_cluster_that_lacks_nothing_is_healthy() -> None:
     assert problems(healthy()) == []
 
 
+@pytest.mark.proves("A4")
 def test_a_replica_out_of_sync_is_told_and_so_is_what_it_means_for_writes() -> None:
     found = problems(healthy(isr=(1,)))
     assert found == [
@@ -229,6 +231,7 @@ def test_a_broker_that_should_serve_and_is_not_reached_is_told() -> None:
     assert found == ["broker 2 does not answer at b2:9092"]
 
 
+@pytest.mark.proves("H8")
 def test_replicas_that_are_still_being_filled_are_not_missed() -> None:
     script = healthy(isr=(1,))
     part = MOVES.OngoingPartitionReassignment(partition_index=0, replicas=[1, 2], adding_replicas=[2])

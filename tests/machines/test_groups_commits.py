@@ -40,6 +40,7 @@ def test_what_is_written_is_what_kafka_writes() -> None:
     assert (scene.log[0][0], record_version(value)) == (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07", 3)
 
 
+@pytest.mark.proves("C3")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -66,6 +67,7 @@ def test_a_commit_that_does_not_fit_the_generation_is_refused(options: dict[str,
     assert (scene.committed() == 5) == (error == ErrorCode.NONE)
 
 
+@pytest.mark.proves("C3")
 def test_a_zombie_of_an_earlier_generation_cannot_commit() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)

@@ -108,6 +108,7 @@ class TestDeleting:
         if error == ErrorCode.NONE:
             assert scene.machine.group(group_id) is None
 
+    @pytest.mark.proves("C3")
     def test_takes_the_offsets_along(self) -> None:
         scene = Scene()
         (member_id,) = scene.settle()

@@ -299,6 +299,7 @@ class TestAMemberThatJoinsAgain:
         assert second in scene.waiting
 
 
+@pytest.mark.proves("C5")
 def test_members_that_do_not_come_back_in_time_are_left_behind() -> None:
     scene = Scene()
     leader, slow, _ = scene.settle(None, None, None, session_ms=5 * REBALANCE_MS)
@@ -347,6 +348,7 @@ def test_whoever_waits_to_join_need_not_send_heartbeats() -> None:
     assert scene.error(ticket) == ErrorCode.NONE
 
 
+@pytest.mark.proves("C5")
 @pytest.mark.parametrize(("delay_ms", "generations"), [(0, 2), (DELAY_MS, 1)])
 def test_two_hundred_members_that_come_at_once_settle_in_one_generation_or_two(delay_ms: int, generations: int) -> None:
     scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=delay_ms))

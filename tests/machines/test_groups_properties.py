@@ -352,6 +352,7 @@ def walk(seed: int, steps: int) -> Any:
     return groups
 
 
+@pytest.mark.proves("C2")
 @pytest.mark.parametrize("seed", range(40))
 def test_long_walks_end_well(seed: int) -> None:
     groups = walk(seed, 150)

@@ -16,6 +16,7 @@ def test_a_static_member_needs_no_second_join() -> None:
     assert scene.answers[ticket].members[0].group_instance_id == "one"
 
 
+@pytest.mark.proves("C5")
 def test_a_static_follower_that_restarts_gets_its_assignment_without_a_rebalance() -> None:
     scene = Scene()
     leader, follower = scene.settle("one", "two")
@@ -54,6 +55,7 @@ def test_a_full_group_has_room_for_a_static_member_that_restarts() -> None:
     assert scene.error(scene.send_join(instance_id="three")) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+@pytest.mark.proves("C5")
 def test_after_a_restart_the_old_id_is_fenced() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two")
@@ -163,6 +165,7 @@ def test_an_instance_that_nobody_has_is_unknown() -> None:
     assert scene.error(scene.send_join(leader, instance_id="three")) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.proves("C5")
 def test_a_static_member_may_restart_after_a_failover() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two")

@@ -31,6 +31,7 @@ def test_everybody_gets_what_the_leader_assigned() -> None:
     assert {each.member_id: each.assignment for each in stored.members} == {leader: b"mine", follower: b"yours"}
 
 
+@pytest.mark.proves("C2")
 def test_an_assignment_is_written_before_it_is_told() -> None:
     scene = Scene()
     leader, _ = gathered(scene)
@@ -48,6 +49,7 @@ def test_only_members_are_assigned_anything_and_whoever_is_forgotten_gets_nothin
     assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, follower}
 
 
+@pytest.mark.proves("C2")
 def test_only_the_leader_assigns() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
@@ -80,6 +82,7 @@ def test_of_two_syncs_of_one_member_the_later_counts() -> None:
     assert scene.answers[second].assignment == b"some"
 
 
+@pytest.mark.proves("C2")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -186,6 +189,7 @@ class TestHeartbeats:
         leader, follower = gathered(scene)
         assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
 
+    @pytest.mark.proves("C5")
     def test_keep_a_session_alive_in_every_phase(self) -> None:
         scene = Scene()
         leader, follower = gathered(scene, rebalance_ms=4 * SESSION_MS)
@@ -226,6 +230,7 @@ class TestHeartbeats:
         assert stored.protocol_type == "consumer"
         assert not scene.machine._classic.live
 
+    @pytest.mark.proves("C5")
     def test_each_member_has_its_own_session(self) -> None:
         scene = Scene()
         patient, ticket = scene.enter(session_ms=3 * SESSION_MS)

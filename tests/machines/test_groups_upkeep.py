@@ -65,6 +65,7 @@ def test_a_group_whose_newcomer_is_on_its_way_is_not_forgotten() -> None:
     assert "g" in scene.machine.state.classic
 
 
+@pytest.mark.proves("C3")
 def test_a_stable_group_forgets_what_it_reads_no_longer() -> None:
     scene = Scene()
     (member_id,) = scene.settle(session_ms=LONG_MS, protocols=[("range", subscription("read"))])
@@ -74,6 +75,7 @@ def test_a_stable_group_forgets_what_it_reads_no_longer() -> None:
     assert (scene.committed("read"), scene.committed("left")) == (1, None)
 
 
+@pytest.mark.proves("C3")
 @pytest.mark.parametrize(
     "options", [{"protocol_type": "connect"}, {"protocols": [("range", b"not a subscription")]}], ids=["type", "words"]
 )

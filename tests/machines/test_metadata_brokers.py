@@ -110,6 +110,7 @@ def test_fencing_twice_and_unfencing_twice_is_done_once() -> None:
     assert not scene.machine.decide_fence_broker(1, epoch).records
 
 
+@pytest.mark.proves("H3")
 def test_a_broker_id_is_taken_while_its_session_lasts() -> None:
     scene = Scene()
     epoch = scene.machine.image.brokers[1].epoch

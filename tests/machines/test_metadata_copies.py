@@ -54,6 +54,7 @@ def test_a_leader_whose_copy_is_lost_leads_no_longer() -> None:
     assert after.leader_epoch == before.leader_epoch + 1
 
 
+@pytest.mark.proves("H5")
 def test_a_follower_whose_copy_is_lost_is_not_in_sync_and_what_its_leader_knew_of_it_is_forgotten() -> None:
     scene = scene_with([1, 2, 3])
     before = partition(scene)
@@ -65,6 +66,7 @@ def test_a_follower_whose_copy_is_lost_is_not_in_sync_and_what_its_leader_knew_o
     assert partition(scene).leader_epoch == after.leader_epoch + 1
 
 
+@pytest.mark.proves("H4")
 def test_a_replica_whose_copy_is_lost_is_not_eligible_when_too_few_remain() -> None:
     scene = scene_with([1, 2])
     assert place(scene, 1) == ErrorCode.NONE

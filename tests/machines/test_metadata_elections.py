@@ -62,6 +62,7 @@ def alter(scene: Scene, resource: Resource, name: str, value: str | None) -> str
     return outcome.message
 
 
+@pytest.mark.proves("H3")
 def test_whoever_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     fence(scene, 3)
@@ -77,6 +78,7 @@ def test_whoever_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
     assert partition(scene).leader_recovery_state == RECOVERED
 
 
+@pytest.mark.proves("H3")
 def test_with_one_acknowledging_replica_nobody_else_is_eligible() -> None:
     scene = scene_with([1, 2, 3])
     fence(scene, 3, 2)
@@ -89,6 +91,7 @@ def test_with_one_acknowledging_replica_nobody_else_is_eligible() -> None:
     assert standing(scene) == (1, (1,), (), ())
 
 
+@pytest.mark.proves("H3")
 def test_a_replica_that_may_have_lost_something_is_neither_in_sync_nor_eligible() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     restart(scene, 1, is_clean=False)
@@ -99,6 +102,7 @@ def test_a_replica_that_may_have_lost_something_is_neither_in_sync_nor_eligible(
     assert standing(scene) == (2, (2,), (), ())
 
 
+@pytest.mark.proves("H3")
 def test_a_replica_that_comes_back_with_all_it_had_stays_eligible() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     scene.register(1, b"j" * 16, is_clean=True)
@@ -121,6 +125,7 @@ def test_when_all_came_back_with_less_the_last_leader_leads_again() -> None:
     assert partition(scene).leader_recovery_state == RECOVERING
 
 
+@pytest.mark.proves("H3")
 def test_the_last_leader_does_not_lead_with_less_than_another_has() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     fence(scene, 3, 1)
@@ -175,6 +180,7 @@ def test_an_unregistered_broker_leads_nothing_and_comes_back_with_nothing() -> N
 # What eligible replicas need
 
 
+@pytest.mark.proves("H2")
 def test_with_a_lower_number_those_who_may_lack_something_are_eligible_no_more() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2)
@@ -192,6 +198,7 @@ def test_a_partition_without_a_leader_keeps_its_eligible_replicas_when_the_numbe
     assert standing(scene) == (-1, (), (1, 2), (1,))
 
 
+@pytest.mark.proves("H3")
 def test_whoever_leads_with_enough_in_sync_leaves_nobody_eligible_behind() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2, 1)
@@ -209,6 +216,7 @@ def test_a_leader_that_took_over_is_waited_for_like_the_first() -> None:
     assert standing(scene) == (-1, (), (), (2,))
 
 
+@pytest.mark.proves("H2")
 def test_with_a_greater_number_a_leader_must_know_it_before_it_changes_its_isr() -> None:
     scene = scene_with([1, 2])
     epoch = partition(scene).partition_epoch
@@ -219,6 +227,7 @@ def test_with_a_greater_number_a_leader_must_know_it_before_it_changes_its_isr()
     assert partition(scene).partition_epoch == epoch + 1
 
 
+@pytest.mark.proves("H2")
 def test_all_brokers_count_by_one_number_while_there_are_eligible_replicas() -> None:
     scene = scene_with([1, 2])
     broker = Resource(ResourceType.BROKER, "1")
@@ -234,6 +243,7 @@ def switch(scene: Scene, level: int) -> None:
     assert not outcome.error
 
 
+@pytest.mark.proves("H2")
 def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they_change_their_isr() -> None:
     scene = scene_with([1, 2], has_elr=False)
     broker = Resource(ResourceType.BROKER, "1")
@@ -246,6 +256,7 @@ def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they
     assert partition(scene).partition_epoch == epoch + 1
 
 
+@pytest.mark.proves("H2")
 def test_when_eligible_replicas_are_switched_off_only_those_that_are_waited_for_remain() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     scene.create_one(NewTopic("u", assignments=[(0, [2, 1])], configs=[(MIN_ISR, "2")]))

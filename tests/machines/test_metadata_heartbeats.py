@@ -26,6 +26,7 @@ def beat(
     return scene.run(scene.machine.decide_broker_heartbeat(heartbeat, now_ms))
 
 
+@pytest.mark.proves("H3")
 def test_a_broker_serves_once_it_has_caught_up_with_its_registration() -> None:
     scene = Scene(brokers=0)
     epoch = scene.register(1)
@@ -70,6 +71,7 @@ def test_a_heartbeat_that_says_nothing_new_writes_nothing_and_sets_no_timer() ->
     assert (later.records, later.timers) == ((), [])
 
 
+@pytest.mark.proves("H3")
 def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() -> None:
     scene = Scene()
     beat(scene, 1, 0.0)
@@ -80,6 +82,7 @@ def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() 
     assert not scene.machine.image.is_active(1)
 
 
+@pytest.mark.proves("H3")
 def test_a_new_controller_grants_every_broker_a_session_in_full() -> None:
     scene = Scene(brokers=2)
     beat(scene, 2, fence=True)

@@ -236,6 +236,7 @@ def test_every_field_of_a_partition_can_change() -> None:
     assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
 
 
+@pytest.mark.proves("H6")
 def test_what_the_newest_known_level_writes_is_understood() -> None:
     builder = ImageBuilder(MetadataImage())
     records: list[Record] = [

@@ -68,6 +68,7 @@ def test_an_isr_shrinks_and_grows_and_the_leader_hears_how_it_is_now(scene: Scen
     assert (partition(scene).isr, partition(scene).eligible_leader_replicas) == ((1, 2, 3), ())
 
 
+@pytest.mark.proves("H5")
 def test_whoever_proposes_what_is_the_case_knows_that_nothing_older_comes_after_it(scene: Scene) -> None:
     late = proposal(scene, [1, 2])
     outcome = propose(scene, proposal(scene, [1, 2, 3]))
@@ -113,6 +114,7 @@ def test_what_is_not_there_is_refused_and_a_leader_of_an_earlier_life_is_not_hea
         scene.machine.decide_alter_partition(1, epoch_of(scene, 1) - 1, [])
 
 
+@pytest.mark.proves("H1")
 def test_a_replica_that_is_fenced_or_began_a_new_life_does_not_join(scene: Scene) -> None:
     propose(scene, proposal(scene, [1]))
     old = epoch_of(scene, 2)
@@ -143,6 +145,7 @@ def test_a_leader_that_began_with_less_recovers_alone_first(scene: Scene) -> Non
 # Reassignment
 
 
+@pytest.mark.proves("H5")
 def test_the_isr_that_completes_a_move_ends_the_leaders_epoch(scene: Scene) -> None:
     scene.add_broker(4)
     scene.run(scene.machine.decide_alter_reassignments([Reassignment("t", 0, [1, 2, 4])]))

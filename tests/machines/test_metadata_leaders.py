@@ -63,6 +63,7 @@ def disturbed(settings: MetadataSettings | None = None) -> Scene:
     return scene
 
 
+@pytest.mark.proves("H8")
 def test_leaderships_go_back_to_preferred_replicas_by_the_clock() -> None:
     scene = disturbed()
     assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
@@ -90,6 +91,7 @@ def test_very_many_leaderships_go_back_in_slices() -> None:
     assert set(leaders(scene)) == {1}
 
 
+@pytest.mark.proves("H8")
 def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
@@ -167,6 +169,7 @@ def large(has_elr: bool = True) -> Scene:
     return scene
 
 
+@pytest.mark.proves("H3")
 def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
     scene = large()
     assert fence(scene, 1) == [SetTimer(WorkMoved(1), 0)]
@@ -181,6 +184,7 @@ def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
     assert set(leaders(scene)) == {2}
 
 
+@pytest.mark.proves("H3")
 def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
     scene = large()
     heartbeat = BrokerHeartbeat(1, epoch_of(scene, 1), 10**6, wants_shut_down=True)
@@ -191,6 +195,7 @@ def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
     assert scene.time_out(WorkMoved(1), 0.0) == []
 
 
+@pytest.mark.proves("H6")
 def test_a_new_controller_finishes_what_was_left_half_done() -> None:
     scene = large()
     fence(scene, 1)

@@ -1,5 +1,7 @@
 """The index of partitions follows every change: who holds what, what lacks a leader, what moves."""
 
+import pytest
+
 from moldau.machines.metadata.delta import delta_between
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.partition_index import PartitionIndex
@@ -21,6 +23,7 @@ def held(index: PartitionIndex) -> dict[int, list[int]]:
     return {broker_id: sorted(key.partition for key in index.of(broker_id)) for broker_id in index.brokers}
 
 
+@pytest.mark.proves("H3")
 def test_replicas_leaders_and_moves_are_followed_until_the_topic_is_gone() -> None:
     index = PartitionIndex()
     states = [

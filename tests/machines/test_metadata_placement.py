@@ -18,6 +18,7 @@ def placed(racks: Sequence[str | None], partitions: int, factor: int, *, start: 
     return scene.machine.image.topics["t"].partitions
 
 
+@pytest.mark.proves("H1")
 def test_replicas_are_in_different_racks() -> None:
     racks = ["a", "a", "b", "b", "c", "c"]
     partitions = placed(racks, 30, 3)

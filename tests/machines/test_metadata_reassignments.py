@@ -89,6 +89,7 @@ def test_fewer_replicas_and_another_order_take_place_at_once(scene: Scene) -> No
     assert partition(scene).partition_epoch == epoch
 
 
+@pytest.mark.proves("H8")
 def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> None:
     in_sync(scene, [1])
     move(scene, [2])
@@ -98,6 +99,7 @@ def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> N
     assert (plan(scene), partition(scene).leader) == (((2,), (), ()), 2)
 
 
+@pytest.mark.proves("H8")
 def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: Scene) -> None:
     move(scene, [4, 5])
     in_sync(scene, [1, 4])
@@ -108,6 +110,7 @@ def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: 
     assert partition(scene).isr == (4,)
 
 
+@pytest.mark.proves("H8")
 def test_the_number_of_replicas_stays_where_that_is_asked_for(scene: Scene) -> None:
     outcome = move(scene, [4, 5], may_change_factor=False)
     assert outcome.error == ErrorCode.INVALID_REPLICATION_FACTOR

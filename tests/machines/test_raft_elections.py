@@ -85,6 +85,7 @@ def test_a_majority_of_votes_makes_a_leader_that_says_so() -> None:
     assert scene.disk.state == ElectionState(1, NodeId(1), key(1))
 
 
+@pytest.mark.proves("H6")
 def test_votes_of_an_older_epoch_do_not_count() -> None:
     scene = Scene()
     scene.start()
@@ -100,6 +101,7 @@ def test_votes_of_an_older_epoch_do_not_count() -> None:
     assert scene.machine.role.value == "candidate"
 
 
+@pytest.mark.proves("H6")
 def test_a_pre_vote_does_not_count_as_a_vote() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.start()
@@ -187,6 +189,7 @@ def test_a_vote_is_persisted_before_it_is_told() -> None:
     assert only(effects, do.AnswerVote).is_granted
 
 
+@pytest.mark.proves("H6")
 def test_one_vote_in_an_epoch_and_the_same_again_to_the_same_candidate() -> None:
     scene = Scene()
     scene.start()
@@ -203,6 +206,7 @@ def test_a_vote_is_remembered_over_a_restart() -> None:
     assert scene.request_vote(2, 3).is_granted
 
 
+@pytest.mark.proves("H6")
 def test_a_vote_is_for_a_disk_and_not_for_the_node_with_a_new_one() -> None:
     scene = Scene()
     scene.start()
@@ -216,6 +220,7 @@ def test_a_vote_from_before_directory_ids_holds_for_the_node() -> None:
     assert scene.request_vote(2, 3).is_granted
 
 
+@pytest.mark.proves("H6")
 @pytest.mark.parametrize("is_pre_vote", [False, True])
 @pytest.mark.parametrize(("last", "is_granted"), [((2, 4), True), ((2, 5), True), ((2, 3), False), ((1, 9), False)])
 def test_only_a_log_that_is_as_complete_gets_a_vote(last: tuple[int, int], is_granted: bool, is_pre_vote: bool) -> None:
@@ -232,6 +237,7 @@ def test_a_pre_vote_is_no_promise() -> None:
     assert scene.disk.state == ElectionState()
 
 
+@pytest.mark.proves("H7")
 def test_a_follower_that_hears_from_its_leader_would_not_vote_for_another() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
@@ -254,6 +260,7 @@ def test_in_an_epoch_that_has_a_leader_nobody_else_gets_a_vote() -> None:
     assert not scene.request_vote(3, 3).is_granted
 
 
+@pytest.mark.proves("H6")
 def test_a_leader_that_hears_of_a_later_epoch_leads_no_more() -> None:
     scene = Scene()
     scene.elect()

@@ -38,6 +38,7 @@ def test_a_leader_is_believed_and_fetched_from() -> None:
     assert scene.machine.role is RoleName.FOLLOWER
 
 
+@pytest.mark.proves("H6")
 def test_a_leader_of_an_older_epoch_is_told_the_later_one() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
@@ -45,6 +46,7 @@ def test_a_leader_of_an_older_epoch_is_told_the_later_one() -> None:
     assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
+@pytest.mark.proves("H6")
 def test_an_epoch_has_one_leader() -> None:
     scene = Scene()
     scene.follow(2, 4)
@@ -84,6 +86,7 @@ def test_others_do_not_bring_back_a_leader_that_has_resigned() -> None:
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
+@pytest.mark.proves("H6")
 def test_a_leader_that_stops_hands_over_to_the_replica_with_the_longest_log() -> None:
     scene = Scene()
     scene.elect()
@@ -109,6 +112,7 @@ def test_who_has_resigned_waits_for_a_successor_and_then_stands_in_a_new_epoch()
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.LEADER, 2)
 
 
+@pytest.mark.proves("H6")
 def test_a_leader_that_restarts_does_not_lead_its_old_epoch() -> None:
     scene = Scene(state=ElectionState(4, NodeId(1), key(1)))
     scene.start()
@@ -141,6 +145,7 @@ def test_a_node_that_is_not_the_leader_may_vanish() -> None:
     assert scene.tell(on.PeerVanished(NodeId(3))) == []
 
 
+@pytest.mark.proves("H6")
 def test_others_do_not_bring_back_a_leader_that_vanished_but_its_own_word_does() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
@@ -151,6 +156,7 @@ def test_others_do_not_bring_back_a_leader_that_vanished_but_its_own_word_does()
     assert scene.machine.role.value == "follower"
 
 
+@pytest.mark.proves("H7")
 def test_a_leader_that_a_majority_does_not_fetch_from_resigns() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.elect()

@@ -124,6 +124,7 @@ def test_a_leader_that_is_cut_off_commits_nothing_and_a_majority_goes_on() -> No
     assert old.machine.high_watermark > high_watermark
 
 
+@pytest.mark.proves("H7")
 def test_a_follower_that_was_cut_off_does_not_disturb_the_leader_when_it_comes_back() -> None:
     cluster = settled(3)
     leader = cluster.leader

@@ -49,6 +49,7 @@ def test_a_replica_waits_until_there_is_more_than_it_knows() -> None:
     assert only(scene.fetch(2, 7, 3), do.ServeFetch).high_watermark == scene.machine.high_watermark == 7
 
 
+@pytest.mark.proves("H6")
 @pytest.mark.parametrize(
     ("epoch", "error"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, ErrorCode.NONE)]
 )
@@ -70,6 +71,7 @@ def test_a_fetch_that_makes_no_sense_is_refused(offset: int, last_epoch: int) ->
     assert answer.error is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.proves("H5")
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "end"),
     [
@@ -86,6 +88,7 @@ def test_a_replica_with_other_records_is_told_where_they_begin(
     assert (answer.error, answer.diverging) == (ErrorCode.NONE, end)
 
 
+@pytest.mark.proves("H6")
 @pytest.mark.parametrize(("offset", "last_epoch"), [(0, 0), (5, 3), (6, 2), (7, 2)])
 def test_a_replica_that_needs_what_is_gone_is_told_of_the_snapshot(offset: int, last_epoch: int) -> None:
     answer = only(compacted().fetch(3, offset, last_epoch), do.AnswerFetch)
@@ -133,6 +136,7 @@ def test_what_a_majority_has_on_disk_is_committed() -> None:
     assert only(scene.sync(), do.AdvanceHighWatermark).offset == 8
 
 
+@pytest.mark.proves("H6")
 def test_records_of_an_older_epoch_are_committed_only_with_one_of_this_epoch() -> None:
     scene = elected()
     assert not every(scene.fetch(2, 4, 2), do.AdvanceHighWatermark)
@@ -146,10 +150,12 @@ def test_two_followers_commit_what_the_leader_has_not_synced() -> None:
     assert only(scene.fetch(3, 8, 3), do.AdvanceHighWatermark).offset == 8
 
 
+@pytest.mark.proves("H6")
 def test_an_observer_does_not_count() -> None:
     assert not every(elected().fetch(9, 7, 3), do.AdvanceHighWatermark)
 
 
+@pytest.mark.proves("H6")
 def test_a_voter_with_another_disk_does_not_count() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=key(2, disk=1)), do.AdvanceHighWatermark)
 
@@ -158,12 +164,14 @@ def test_a_replica_that_does_not_say_which_disk_it_has_is_no_voter() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=ReplicaKey(NodeId(2))), do.AdvanceHighWatermark)
 
 
+@pytest.mark.proves("H6")
 def test_a_reader_that_does_not_name_its_epoch_is_served_and_not_counted() -> None:
     effects = elected().fetch(2, 7, 3, epoch=-1)
     assert every(effects, do.ServeFetch)
     assert not every(effects, do.AdvanceHighWatermark)
 
 
+@pytest.mark.proves("H6")
 def test_the_high_watermark_does_not_go_back_with_a_replica() -> None:
     scene = elected()
     scene.fetch(2, 7, 3)
@@ -183,6 +191,7 @@ def test_progress_of_an_older_epoch_does_not_count() -> None:
     assert not every(scene.sync(), do.AdvanceHighWatermark)
 
 
+@pytest.mark.proves("H6")
 def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_place() -> None:
     scene = elected(voters=voter_set(1, 2, 3, 4, 5))
     scene.write("c", "d", "e")
@@ -202,6 +211,7 @@ def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_pla
 # Following
 
 
+@pytest.mark.proves("H6")
 def test_fetched_records_are_appended_and_only_synced_ones_are_counted_on() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 1), Entry(1, "leader 2"), Entry(1, "a"), high_watermark=1)
@@ -212,6 +222,7 @@ def test_fetched_records_are_appended_and_only_synced_ones_are_counted_on() -> N
     assert (request.offset, request.last_epoch, request.high_watermark) == (2, 1, 1)
 
 
+@pytest.mark.proves("H6")
 def test_the_high_watermark_of_a_follower_ends_with_its_log() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 1), Entry(1, "leader 2"), high_watermark=9)
@@ -236,6 +247,7 @@ def test_records_that_the_leader_has_not_got_are_cut_off_at_the_epoch_boundary(
     assert only(effects, do.SendFetch).offset == end_offset
 
 
+@pytest.mark.proves("H6")
 def test_committed_records_are_never_cut_off() -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     effects = scene.fetched(scene.follow(3, 4), high_watermark=3)
@@ -251,6 +263,7 @@ def test_a_divergence_that_cuts_off_nothing_is_asked_for_again_later() -> None:
     assert every(scene.wait(scene.settings.retry_backoff_ms), do.SendFetch)
 
 
+@pytest.mark.proves("H5")
 def test_an_answer_to_a_fetch_that_was_given_up_is_not_appended() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
@@ -359,6 +372,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_loaded() -> None:
     assert (after.offset, after.last_epoch) == (6, 3)
 
 
+@pytest.mark.proves("H6")
 def test_the_voters_of_a_snapshot_replace_those_of_the_log() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3))

@@ -60,6 +60,7 @@ def test_a_voter_is_added_when_it_has_caught_up_and_answered_when_that_is_commit
     assert error_of(scene.fetch(4, 4, 1)) is ErrorCode.NONE
 
 
+@pytest.mark.proves("H6")
 def test_a_newcomer_that_has_not_caught_up_is_waited_for() -> None:
     scene = settled()
     scene.fetch(4, 0, 0)
@@ -98,6 +99,7 @@ def test_a_change_may_be_answered_before_it_is_committed() -> None:
     assert not every(scene.fetch(3, 4, 1), do.AnswerVoterChange)
 
 
+@pytest.mark.proves("H6")
 def test_the_new_voters_count_from_the_moment_they_are_in_the_log() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
@@ -178,6 +180,7 @@ def test_who_has_been_removed_becomes_an_observer() -> None:
     assert only(effects, do.SendFetch).to == -1
 
 
+@pytest.mark.proves("H6")
 def test_who_is_being_removed_may_stand_but_does_not_vote_for_itself() -> None:
     entries = [Entry(1, "leader 1"), Entry(1, "version"), Entry(1, "voters", voter_set(1, 2, 3))]
     scene = Scene(entries=[*entries, Entry(1, "voters", voter_set(2, 3))], state=ElectionState(1, NodeId(1), key(1)))
@@ -208,6 +211,7 @@ def test_an_observer_that_is_added_becomes_a_follower() -> None:
     assert len(every(scene.wait(scene.settings.fetch_timeout_ms), do.SendVote)) == 2
 
 
+@pytest.mark.proves("H6")
 def test_a_change_that_is_cut_off_the_log_never_was() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
@@ -294,6 +298,7 @@ def test_only_the_leader_changes_voters() -> None:
     assert only(remove(scene, key(3)), do.AnswerVoterChange).leadership.leader_id == 2
 
 
+@pytest.mark.proves("H6")
 def test_a_leader_that_has_committed_nothing_in_its_epoch_changes_no_voters() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
@@ -314,6 +319,7 @@ def test_one_change_at_a_time_while_a_newcomer_is_waited_for() -> None:
     assert all_changes(scene) == [ErrorCode.REQUEST_TIMED_OUT] * 3
 
 
+@pytest.mark.proves("H6")
 def test_one_change_at_a_time_until_it_is_committed() -> None:
     scene = settled()
     update(scene, voter(2, port=9999))  # nobody waits for this one

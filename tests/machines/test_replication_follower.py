@@ -83,6 +83,7 @@ def test_a_leader_that_knows_no_epoch_is_out_of_range() -> None:
 # ── Answers ──
 
 
+@pytest.mark.proves("H5")
 def test_only_the_answer_to_what_would_be_asked_now_is_expected() -> None:
     machine = follower(log_of(1, 1, 2))
     assert machine.expects(9, 3, 2)
@@ -91,6 +92,7 @@ def test_only_the_answer_to_what_would_be_asked_now_is_expected() -> None:
     assert not machine.expects(9, 3, 1)
 
 
+@pytest.mark.proves("H1")
 def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes() -> None:
     log = log_of(1, 1, 1)
     machine = follower(log)
@@ -112,6 +114,7 @@ def test_a_checkpoint_beyond_the_log_is_not_believed() -> None:
     assert follower(log_of(1, 1), high_watermark=7).high_watermark == 2
 
 
+@pytest.mark.proves("H5")
 def test_what_is_cut_is_not_committed_any_more() -> None:
     log = log_of(1, 1, 1, 1)
     machine = follower(log, high_watermark=4)
@@ -122,6 +125,7 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
 # ── Out of range ──
 
 
+@pytest.mark.proves("H5")
 def test_a_follower_too_far_behind_begins_anew_where_its_leader_begins() -> None:
     machine = follower(log_of(1, 1))
     assert machine.went_out_of_range(10, 20) == RestartAt(10)

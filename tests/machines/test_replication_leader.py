@@ -72,6 +72,7 @@ def test_a_leader_that_is_alone_in_sync_commits_by_itself() -> None:
     assert machine.high_watermark == 10
 
 
+@pytest.mark.proves("H2")
 def test_a_copy_that_is_not_on_disk_does_not_count_where_the_topic_asks_for_that() -> None:
     machine = leader(isr=(1,), min_isr=1)
     machine.appended(10, 4, 0.0)
@@ -139,6 +140,7 @@ def test_a_broker_that_is_no_replica_is_refused() -> None:
         leader().follower_fetched(4, 14, 0, 0.0)
 
 
+@pytest.mark.proves("H2")
 def test_a_fetch_of_an_earlier_life_of_the_broker_is_refused() -> None:
     machine = leader()
     append(machine, 10)
@@ -148,6 +150,7 @@ def test_a_fetch_of_an_earlier_life_of_the_broker_is_refused() -> None:
     assert machine.followers[2].end_offset == 3
 
 
+@pytest.mark.proves("H5")
 def test_a_fetch_beyond_the_end_says_nothing() -> None:
     machine = leader()
     with pytest.raises(OffsetOutOfRange):
@@ -170,6 +173,7 @@ def test_a_follower_that_has_all_that_is_committed_is_proposed_with_its_broker_e
     assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 7)
 
 
+@pytest.mark.proves("H5")
 def test_a_follower_without_all_that_was_there_when_the_epoch_began_is_not_proposed() -> None:
     machine = leader(isr=(1, 2), end_offset=10, high_watermark=3)
     assert fetch(machine, 3, 9) is None
@@ -185,6 +189,7 @@ def test_who_was_proposed_is_counted_from_then_on() -> None:
     assert machine.high_watermark == 8
 
 
+@pytest.mark.proves("H2")
 def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
     machine = leader(isr=(1,), min_isr=1)
     first = fetch(machine, 2, 0)
@@ -195,6 +200,7 @@ def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
     assert (second.isr, second.partition_epoch) == ((1, 2, 3), 8)
 
 
+@pytest.mark.proves("H1")
 def test_a_broker_that_is_fenced_or_was_registered_anew_is_not_proposed() -> None:
     epochs = {1: 11, 2: 12}
     machine = leader(isr=(1, 2), broker_epochs=epochs)
@@ -205,6 +211,7 @@ def test_a_broker_that_is_fenced_or_was_registered_anew_is_not_proposed() -> Non
     assert machine.ticked(0.0) is not None
 
 
+@pytest.mark.proves("H1")
 def test_under_a_steady_load_a_follower_that_keeps_up_is_waited_for_and_joins() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal, fetched = None, 0
@@ -257,6 +264,7 @@ def test_a_follower_that_has_everything_is_in_sync_however_long_it_is_silent() -
     assert machine.ticked(100 * LAG_MAX_MS) is None
 
 
+@pytest.mark.proves("H1")
 def test_a_follower_that_is_always_one_fetch_behind_is_in_sync() -> None:
     machine = leader()
     for turn in range(1, 20):
@@ -267,6 +275,7 @@ def test_a_follower_that_is_always_one_fetch_behind_is_in_sync() -> None:
         assert machine.ticked(now_ms) is None
 
 
+@pytest.mark.proves("H2")
 def test_a_follower_that_has_lost_committed_records_is_left_out_at_once() -> None:
     machine = leader()
     append(machine, 10)
@@ -354,6 +363,7 @@ def test_a_shrink_that_was_refused_is_proposed_again_later() -> None:
     assert machine.ticked(LAG_MAX_MS + 101) is not None
 
 
+@pytest.mark.proves("H2")
 def test_an_answer_to_an_older_proposal_is_not_listened_to() -> None:
     machine = leader(isr=(1,), min_isr=1)
     old = fetch(machine, 2, 0)
@@ -366,6 +376,7 @@ def test_an_answer_to_an_older_proposal_is_not_listened_to() -> None:
     assert machine.isr == (1,)
 
 
+@pytest.mark.proves("H1")
 def test_an_older_image_is_not_listened_to() -> None:
     machine = leader()
     machine.image_changed(7, (1, 2), (1,), 0.0)

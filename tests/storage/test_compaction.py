@@ -361,6 +361,7 @@ def test_a_crash_at_any_moment_of_compaction_leaves_the_table_whole(when: When, 
         point += 1
 
 
+@pytest.mark.proves("H3")
 def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
     bench = CompactedBench()
     for number in range(40):

@@ -22,6 +22,7 @@ def test_whole_batches_are_not_taken_for_damaged(segment_bytes: int) -> None:
     assert not any(damage_at(bench.log, offset) for offset in range(bench.log.end_offset))
 
 
+@pytest.mark.proves("H3")
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
 def test_a_batch_with_another_checksum_is_damaged_from_its_first_offset_to_its_last(segment_bytes: int) -> None:
     bench = filled(segment_bytes)

@@ -201,6 +201,7 @@ def test_a_followed_batch_that_claims_to_be_longer_than_it_is_is_not_taken_for_n
     assert bench.log.append_followed(b"", NOW_MS) == 0
 
 
+@pytest.mark.proves("H3")
 @pytest.mark.parametrize("position", [16, 70])  # the magic byte, and a byte of the records
 def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int) -> None:
     bench = Bench(segment_bytes=1 * KiB)

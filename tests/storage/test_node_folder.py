@@ -69,6 +69,7 @@ def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
     assert folder.take_clean_shutdown() == -1
 
 
+@pytest.mark.proves("H3")
 def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
     platter = SimulatedDisk()
     folder = DataFolder.open(platter.mount(), "/data")

@@ -55,6 +55,7 @@ def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:
     assert bench.disk.contents() == before
 
 
+@pytest.mark.proves("H5")
 def test_truncating_to_the_end_forgets_an_epoch_in_which_nothing_was_written() -> None:
     bench = filled()
     bench.log.epochs.assign(7, bench.log.end_offset)

@@ -99,14 +99,21 @@ class Broker:
         self.controller = ControllerLink(self, peers)
         self.death_watch = DeathWatch(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
+        self._make_services(ports, peers, store, on_failure)
+
+    def _make_services(
+        self, ports: Ports, peers: Peers, store: LogStore, on_failure: Callable[[str, BaseException], None]
+    ) -> None:
+        """What looks after partitions, groups and sessions; each knows those that were made before it."""
+        settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.inspection = Inspection(ports.executor)
         self.syncing = Syncing(ports.executor, ports.clock, on_failure)
         self.gathering = Gathering()
         self.replicas = Replicas(
             self.node_id,
-            incarnation_id,
-            inter_broker_listener,
+            self.incarnation_id,
+            self.inter_broker_listener,
             peers,
             ports.clock,
             ports.random,

@@ -43,7 +43,7 @@ def get(
 
     with connect(bootstrap_servers) as client:
         entries = client.describe_configs(_resource(kind, name), keys or None, with_documentation=documentation)
-    shown = [each for each in entries if keys or every or not each.is_default]
+    shown = [each for each in entries if keys or every or _is_own(kind, each)]
     missing = sorted(set(keys or ()).difference(each.name for each in entries))
     if missing:
         raise wrong_usage(f"{kind.value} {name} has no setting {', '.join(missing)}; see: moldau config get … --all")
@@ -91,6 +91,11 @@ def set_configs(
         show_json({"kind": kind.value, "name": name, **changes, "is_dry_run": dry_run})
     else:
         print(f"{kind.value} {name} {'could be changed' if dry_run else 'changed'}")
+
+
+def _is_own(kind: Kind, entry: "ConfigEntry") -> bool:
+    """Whether it was set here: a topic also shows what is set for all of the cluster, which is not its own."""
+    return entry.source_name == "topic" if kind is Kind.TOPIC else not entry.is_default
 
 
 def _resource(kind: Kind, name: str) -> "Resource":

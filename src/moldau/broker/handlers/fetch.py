@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.handlers import fetch_metadata
 from moldau.broker.leader_hints import FETCH_FROM, LeaderHints
+from moldau.broker.metadata_fetch import fetch_metadata
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiting import FetchWait
 from moldau.broker.replicas import serving
@@ -60,7 +60,7 @@ class _Reading:
 async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
     if context.is_from_controllers:
-        return await fetch_metadata.handle(request, context)
+        return await fetch_metadata(request, context)
     if serving.replica_of(request) >= 0:
         return await serving.handle(request, context)
     sessions = context.broker.fetch_sessions

@@ -19,7 +19,7 @@ WAIT_MS_MAX: Final = 10_000
 PartitionAnswer = FetchResponse.PartitionData
 
 
-async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+async def fetch_metadata(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Waits for records, and for news of what is committed."""
     check_member(request.cluster_id, context)
     wanted = _only_partition(request.topics, context.api_version)
