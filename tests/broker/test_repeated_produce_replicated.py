@@ -102,6 +102,26 @@ def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> Non
     on_cluster(script, settings=QUICK)
 
 
+def test_what_the_log_refuses_is_answered_once_though_others_wait(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        talker = await cluster.connect(2)
+
+        def numbered(*sequences: int) -> "list[asyncio.Future[Any]]":
+            batches = [batch(b"v", producer_id=7, producer_epoch=0, base_sequence=each) for each in sequences]
+            return [talker.begin(10, produce_request("t", each, timeout_ms=300)) for each in batches]
+
+        assert await answers(numbered(0, 1)) == [(0, 0), (0, 1)]
+        cluster.host(3).pause()
+        late, gap = (ErrorCode.REQUEST_TIMED_OUT, -1), (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+        assert await answers(numbered(2, 9, 3, 8)) == [late, gap, late, gap]
+        cluster.host(3).resume()
+        assert await answers(numbered(2, 3, 4)) == [(0, 2), (0, 3), (0, 4)]
+        assert taken
+
+    on_cluster(script, settings=QUICK)
+
+
 @pytest.mark.proves("H3")
 def test_who_waits_on_a_leader_that_is_deposed_hears_of_each_request(taken: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:

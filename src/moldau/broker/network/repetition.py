@@ -78,9 +78,10 @@ class Known:
         if run.partition is not None:
             assert partition.leading is not None
             partition.leading.check_enough()
-            run.asked.append((self, correlation_id))
         partition.traffic.produces += 1
         base_offset, last_offset, _, log_append_time_ms = partition.append(*accepted, now_ms)
+        if run.partition is not None:
+            run.asked.append((self, correlation_id))
         answers = run.answers
         start = len(answers)
         answers += self._answer
