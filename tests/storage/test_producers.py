@@ -46,6 +46,24 @@ def test_any_of_the_last_five_batches_may_be_repeated_and_is_not_written_again()
         send(bench, 12, b"a")  # not the same batch
 
 
+@pytest.mark.proves("P2")
+@pytest.mark.parametrize("stop", ["restart", "kill"])
+def test_the_last_five_batches_are_known_after_a_clean_stop_and_after_a_crash(stop: str) -> None:
+    bench = Bench()
+    for sequence in range(9):
+        send(bench, sequence)
+        send(bench, sequence % 7, producer_id=6, epoch=sequence // 7)  # in its second epoch since the last two
+    for _ in range(2):
+        getattr(bench, stop)()
+        assert all(send(bench, sequence).is_duplicate for sequence in range(4, 9))
+        assert all(send(bench, sequence, producer_id=6, epoch=1).is_duplicate for sequence in range(2))
+        with pytest.raises(OutOfOrderSequence):
+            send(bench, 3)
+        with pytest.raises(OutOfOrderSequence):
+            send(bench, 6, producer_id=6, epoch=1)
+    assert not send(bench, 9).is_duplicate
+
+
 def test_a_gap_in_the_sequence_is_refused() -> None:
     bench = Bench()
     send(bench, 0)

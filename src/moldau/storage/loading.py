@@ -17,7 +17,7 @@ from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
-from moldau.storage.recovery import CorruptLog, Scan, replay_segments, scan_segment, whole_batch_after
+from moldau.storage.recovery import CorruptLog, Scan, recall_batches, replay_segments, scan_segment, whole_batch_after
 from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import NEVER, RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
@@ -135,6 +135,7 @@ class Loading:
         active.unindexed_bytes = unindexed
         self.recovery_point = self.end_offset
         self._load_producers(self.end_offset)
+        recall_batches(active, self.producers)
         return True
 
     def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex, bool]:

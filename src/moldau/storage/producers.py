@@ -223,6 +223,12 @@ class Producers:
         self._open = {producer_id: first_offset for first_offset, producer_id in sorted(started)}
         self.expire(now_ms)
 
+    def recall(self, producer_id: int, batches: list[AppendedBatch]) -> None:
+        """Remember the batches before a producer's last one, where these lead up to it."""
+        producer = self.by_id[producer_id]
+        if producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
+            producer.batches = batches[-BATCHES_KEPT:]
+
     def clear(self, end_offset: int) -> None:
         self.by_id = {}
         self._open = {}

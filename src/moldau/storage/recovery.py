@@ -5,6 +5,7 @@ below the recovery point, or before batches that are whole, was promised to some
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -14,7 +15,7 @@ from crc32c import crc32c
 from moldau.model.errors import StorageFailed
 from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import File
-from moldau.model.units import MiB
+from moldau.model.units import KiB, MiB
 from moldau.records.header import (
     CHECKED_POSITION,
     CONTROL,
@@ -27,12 +28,13 @@ from moldau.records.header import (
 )
 from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.producers import Producers, read_marker
-from moldau.storage.scan import walk
+from moldau.storage.producers import AppendedBatch, Producers, read_marker
+from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.time_index import TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
+RECALLED_BYTES: Final = 256 * KiB  # of the end of a log
 _CHUNK_BYTES: Final = 4 * MiB
 _SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
 _SHORT_HEADER: Final = Struct(">qiibIhi8xqq")  # all but base timestamp, producer epoch, sequence and count
@@ -191,6 +193,30 @@ def replay_segments(segments: Sequence[Segment], producers: Producers, end_offse
             replay(segment, producers, end_offset)
             producers.end_offset = min(following, end_offset)
     producers.end_offset = end_offset
+
+
+def recall_batches(segment: Segment, producers: Producers) -> None:
+    """A snapshot has the last batch of each producer. The few before it, which it may repeat too, are in the log."""
+    if not producers.by_id:
+        return
+    found: dict[int, list[AppendedBatch]] = {}
+    begin = segment.offset_lookup().boundary_before(max(segment.size_bytes - RECALLED_BYTES, 0))
+    with suppress(BrokenLog):  # whoever reads there will hear of it
+        for _, header in walk(segment.open_file(), begin, segment.size_bytes):
+            if header.producer_id in producers.by_id and not header.is_control:
+                found.setdefault(header.producer_id, []).append(
+                    AppendedBatch(
+                        header.base_sequence,
+                        header.last_sequence,
+                        header.base_offset,
+                        header.last_offset,
+                        header.max_timestamp,
+                    )
+                )
+                if header.producer_epoch != producers.by_id[header.producer_id].epoch:
+                    del found[header.producer_id]  # of an epoch that has passed
+    for producer_id, batches in found.items():
+        producers.recall(producer_id, batches)
 
 
 def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
