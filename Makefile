@@ -62,9 +62,16 @@ soak-moves: $(DEV_STAMP) ## partitions move to a new broker under load, are call
 	MOLDAU_PARTITIONS=$(or $(PARTITIONS),100) $(PYTEST) tests/clients/test_cluster_moves.py
 
 .PHONY: sim
-sim: $(DEV_STAMP) ## simulate a broker under crashes, power losses, failing disks; SEEDS=100 of each
+sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
 	@for trouble in process power disk; do \
 	  $(BIN)/python -m moldau.testing.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+	@for trouble in process elections power synced disk; do \
+	  $(BIN)/python -m moldau.testing.sweep --world cluster --jobs $(or $(JOBS),2) \
+	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+
+.PHONY: sim-mutants
+sim-mutants: $(DEV_STAMP) ## put bugs into clusters and see which seed of the simulator finds them; ONLY=vote for some
+	$(BIN)/python tools/simulated_mutants.py --jobs $(or $(JOBS),2) --only '$(ONLY)'
 
 .PHONY: chaos
 chaos: $(DEV_STAMP) ## a cluster of processes under faults, with recorded clients; MINUTES=5, cables pulled where allowed

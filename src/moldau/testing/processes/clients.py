@@ -94,12 +94,15 @@ class RecordedProducer:
         )
 
     def _run(self) -> None:
-        while not self._is_over.is_set():
-            if self._under_way < UNACKNOWLEDGED_MAX:
-                self._send()
-                self._producer.poll(0.002)
-            else:
-                self._producer.poll(0.02)
+        try:
+            while not self._is_over.is_set():
+                if self._under_way < UNACKNOWLEDGED_MAX:
+                    self._send()
+                    self._producer.poll(0.002)
+                else:
+                    self._producer.poll(0.02)
+        except library.KafkaException as error:  # fatal: an idempotent producer that lost its place
+            self.problems.append(f"{self.name}: {error}")
 
     def _send(self) -> None:
         number, self._number = self._number, self._number + 1
@@ -119,7 +122,8 @@ class RecordedProducer:
         self._under_way -= 1
         if error is not None:
             self._recorder.info(self.name, "send", sent)
-            self.problems.append(f"{self.name}: {error}")
+            if error.code() != library.KafkaError._PURGE_QUEUE:  # those follow from a problem that has been told
+                self.problems.append(f"{self.name}: {error}")
             return
         self._recorder.ok(self.name, "send", {**sent, "offset": message.offset()})
         with self._progress:
