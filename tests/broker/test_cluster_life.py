@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from cluster_scene import Cluster, on_cluster
 
+from moldau.broker.peers import Peers
 from moldau.model.errors import ErrorCode, InvalidConfig
+from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
@@ -47,6 +49,30 @@ def test_a_killed_broker_is_fenced_within_a_second() -> None:
         assert await cluster.until(lambda: cluster.broker(2).is_fenced, 1.0) < 0.5
         assert set(cluster.leaders("t")) == {1, 3}
         assert not cluster.broker(3).is_fenced
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_a_broker_whose_port_outlives_its_connections_for_a_moment_is_fenced_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Address] = []
+    is_refused = Peers.is_refused
+
+    async def too_early_at_first(peers: Peers, address: Address) -> bool:
+        looks.append(address)
+        return await is_refused(peers, address) and len(looks) > 3
+
+    monkeypatch.setattr(Peers, "is_refused", too_early_at_first)
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=6)
+        await asyncio.sleep(3)
+        looks.clear()
+        cluster.kill(2)
+        assert await cluster.until(lambda: cluster.broker(2).is_fenced, 1.0) < 0.6
+        assert len(looks) >= 5
 
     on_cluster(script)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOKS: Final = 2  # a single refusal may come from a process that is just starting again
+REFUSALS: Final = 2  # in a row: a single one may come from a process that is just starting again
+LOOKS_MAX: Final = 10  # a process that dies closes its ports one after the other, so the first look may come too early
 BETWEEN_LOOKS_MS: Final = 50.0
 UNHEARD_MS: Final = 500.0  # after which a new controller looks again for those that it has not heard of
 
@@ -80,14 +81,18 @@ class DeathWatch:
         return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
 
     async def _look(self, broker_id: int, epoch: int) -> None:
-        """Fence it if it is refused each time; one that answers, or does not, is alive for all we know."""
-        for number in range(LOOKS):
+        """Fence it once it refuses, time and again; one that answers, or does not, is alive for all we know."""
+        refusals = 0
+        for number in range(LOOKS_MAX):
             if number:
                 await asyncio.sleep(BETWEEN_LOOKS_MS / 1000)
             broker = self._unfenced(broker_id, epoch)
-            if broker is None or not await self._is_refused(broker):
+            if broker is None:
                 return
-        await self._fence(broker_id, epoch)
+            refusals = refusals + 1 if await self._is_refused(broker) else 0
+            if refusals == REFUSALS:
+                await self._fence(broker_id, epoch)
+                return
 
     async def _is_refused(self, broker: BrokerImage) -> bool:
         address = broker.address(self._broker.inter_broker_listener)

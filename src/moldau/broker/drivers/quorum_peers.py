@@ -29,7 +29,8 @@ from moldau.model.ids import NO_NODE, Address, NodeId
 
 log = logging.getLogger(__name__)
 
-PROBES: Final = 2  # refused so often, a process is gone
+REFUSALS: Final = 2  # in a row: then a process is gone
+PROBES_MAX: Final = 20  # a process that dies closes its ports one after the other, so the first may come too early
 PROBE_PAUSE_S: Final = 0.01
 FETCHING: Final = "quorum fetch"  # has a connection of its own: a fetch waits at the leader, a vote must not
 VOTING: Final = "quorum"
@@ -183,11 +184,13 @@ class QuorumPeers:
 
     async def _probe(self, node_id: NodeId, address: Address) -> None:
         try:
-            for attempt in range(PROBES):
+            refusals = 0
+            for attempt in range(PROBES_MAX):
                 if attempt:
                     await asyncio.sleep(PROBE_PAUSE_S)
-                if not await self._peers.is_refused(address):
+                refusals = refusals + 1 if await self._peers.is_refused(address) else 0
+                if refusals == REFUSALS:
+                    self._post(PeerVanished(node_id))
                     return
-            self._post(PeerVanished(node_id))
         finally:
             self._suspects.pop(node_id, None)

@@ -152,6 +152,8 @@ def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | No
         probe.stop()
         if wires is not None:
             wires.mend()
+        if victim is Victim.STOPPED_LEADER:
+            cluster.stop(node)  # wait for its end: it is not started while it still ends
         cluster.start()
     return _longest_gap_s(probe.acknowledged_s, struck_s)
 
