@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REFUSALS: Final = 2  # in a row: a single one may come from a process that is just starting again
-LOOKS_MAX: Final = 10  # a process that dies closes its ports one after the other, so the first look may come too early
-BETWEEN_LOOKS_MS: Final = 50.0
+LOOKS_MAX: Final = 50  # a process that dies closes its ports one after the other, so the first look may come too early
+BETWEEN_LOOKS_MS: Final = 10.0  # clients ask for the new leader about 100 ms after they lost the old one
 UNHEARD_MS: Final = 500.0  # after which a new controller looks again for those that it has not heard of
 
 
