@@ -92,7 +92,7 @@ final class GroupTour {
     private static Set<String> seenBy(Member... members) {
         Set<String> seen = new TreeSet<>();
         for (Member each : members) {
-            seen.addAll(each.seen);
+            seen.addAll(List.copyOf(each.seen));
         }
         return seen;
     }
@@ -124,7 +124,7 @@ final class GroupTour {
         Set<String> after = fill(topic, PARTITIONS);
         try (Member member = new Member(clients, topic, topic, ways.get(way))) {
             Member.until("the rest is read", () -> member.seen.containsAll(after));
-            equal(new TreeSet<>(after), new TreeSet<>(member.seen));
+            equal(new TreeSet<>(after), new TreeSet<>(List.copyOf(member.seen)));
         }
     }
 
@@ -157,7 +157,7 @@ final class GroupTour {
             Set<Integer> had;
             try (Member member = new Member(clients, topic, topic, stays)) {
                 Member.until("two share", () -> Member.isShared(PARTITIONS, member, other));
-                had = new TreeSet<>(member.owned);
+                had = new TreeSet<>(List.copyOf(member.owned));
             }
             int assignments = other.assignments.get();
             try (Member again = new Member(clients, topic, topic, stays)) {

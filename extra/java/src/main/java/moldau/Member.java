@@ -79,7 +79,7 @@ final class Member implements AutoCloseable {
         Set<Integer> all = new TreeSet<>();
         int count = 0;
         for (Member each : members) {
-            Set<Integer> owned = new TreeSet<>(each.owned);
+            List<Integer> owned = List.copyOf(each.owned); // a sorted set that changes cannot be copied as one
             if (owned.size() < partitions / members.length) {
                 return false;
             }
