@@ -40,9 +40,13 @@ def moldau(cluster: Cluster) -> Moldau:
 
 @pytest.fixture(scope="module", autouse=True)
 def records(moldau: Moldau) -> str:
-    text = "".join(f"{number} {'.' * 1000}\n" for number in range(3_000))
-    moldau("produce", TOPIC, text=text)
-    return text
+    """The same in each partition, in small batches: under a throttle each takes long enough to be looked at."""
+    texts = [
+        "".join(f"{partition}-{number} {'.' * 1000}\n" for number in range(500)) for partition in range(PARTITIONS)
+    ]
+    for partition, text in enumerate(texts):
+        moldau("produce", TOPIC, "--partition", str(partition), "--batch-bytes", "16384", text=text)
+    return "".join(texts)
 
 
 def health(moldau: Moldau) -> Any:
