@@ -1,0 +1,230 @@
+"""`moldau txn`: list, describe, producers, abort, find-hanging."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from moldau.client.transactions import ActiveProducer, DescribedTransaction, HangingTransaction, Transactions
+    from moldau.model.ids import TopicPartition
+
+MINUTE_MS: Final = 60_000
+
+app = typer.Typer(help="Look at transactions, and end those that hang.", no_args_is_help=True)
+
+Place = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", show_default=False)]
+PRODUCER_COLUMNS: Final = ("topic", "partition", "producer", "epoch", "sequence", "last written", "open since offset")
+
+
+@app.command("list")
+def list_transactions(
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Ongoing, CompleteCommit …; may be repeated.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--open-for", metavar="MINUTES", help="Only those open for longer than this.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match it as a whole.")
+    ] = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """List the transactional ids, their producer ids and states."""
+
+    async def work(transactions: "Transactions") -> None:
+        open_for_ms = None if minutes is None else int(minutes * MINUTE_MS)
+        found = await transactions.all(states=states or (), open_for_ms=open_for_ms, pattern=pattern)
+        rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
+        columns = ("transactional id", "coordinator", "producer", "state")
+        _show(columns, rows, json, numbers=("coordinator", "producer"))
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def describe(
+    transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", show_default=False)],
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """One transactional id: who holds it, the state of its transaction, and which partitions are in it."""
+
+    async def work(transactions: "Transactions") -> None:
+        told = _fields(await _described(transactions, transactional_id))
+        if json:
+            show_json(told)
+        else:
+            show_table(("", ""), [(name.replace("_", " "), value) for name, value in told.items()])
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def producers(place: Place, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """Who writes to a partition by number or in transactions, as its leader remembers it."""
+
+    async def work(transactions: "Transactions") -> None:
+        found = await transactions.producers([_place(place)])
+        _show(PRODUCER_COLUMNS, [_row(each) for each in found], json, numbers=PRODUCER_COLUMNS[1:])
+
+    _run(bootstrap_servers, work)
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[
+        str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]", show_default=False, help="Fence its producer too.")
+    ] = None,
+    place: Annotated[
+        str | None, typer.Option("--partition", metavar="TOPIC:PARTITION", help="Where a transaction hangs.")
+    ] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", metavar="OFFSET", help="Where it begins there.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+) -> None:
+    """Abort what a transactional id has open; or, with --partition and --start-offset, what find-hanging found."""
+    if (transactional_id is None) == (place is None) or (place is None) != (start_offset is None):
+        raise wrong_usage("say what: a TRANSACTIONAL_ID, or --partition and --start-offset")
+
+    async def work(transactions: "Transactions") -> None:
+        if transactional_id is not None:
+            await _terminate(transactions, transactional_id, yes)
+        elif place is not None and start_offset is not None:
+            await _abort_at(transactions, _place(place), start_offset, yes)
+
+    _run(bootstrap_servers, work)
+
+
+@app.command("find-hanging")
+def find_hanging(
+    minutes: Annotated[
+        float,
+        typer.Option("--max-timeout", metavar="MINUTES", help="The longest that a transaction may take here."),
+    ] = 15,
+    broker: Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only partitions that it leads.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only partitions of this topic.")] = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Transactions that are open on a partition though no coordinator knows of them: readers wait there for ever."""
+    from moldau.node.ports.clock import SystemClock
+
+    async def work(transactions: "Transactions") -> None:
+        now_ms = SystemClock().wall_ms()
+        found = await transactions.hanging(now_ms, int(minutes * MINUTE_MS), broker=broker, topic=topic)
+        rows = [(*_row(each.producer), each.transactional_id) for each in found]
+        _show((*PRODUCER_COLUMNS, "transactional id"), rows, json, numbers=PRODUCER_COLUMNS[1:])
+        if found and not json:
+            note(_advice(found[0]))
+
+    _run(bootstrap_servers, work)
+
+
+async def _terminate(transactions: "Transactions", transactional_id: str, yes: bool) -> None:
+    described = await _described(transactions, transactional_id)
+    if not yes:
+        partitions = len(described.partitions)
+        note(f"{transactional_id}: {described.state}, {partitions} partitions")
+        typer.confirm("Its producer is fenced and cannot go on. Abort?", abort=True, err=True)
+    identity = await transactions.terminate(transactional_id)
+    note(f"aborted; producer {identity.producer_id} is at epoch {identity.epoch} now")
+
+
+async def _abort_at(transactions: "Transactions", place: "TopicPartition", start_offset: int, yes: bool) -> None:
+    producer = await transactions.open_at(place, start_offset)
+    if producer is None:
+        raise Complaint(f"no transaction is open on {place} that begins at {start_offset}")
+    if not yes:
+        typer.confirm(
+            f"Producer {producer.identity.producer_id}: what it wrote to {place} since then is never read. Abort?",
+            abort=True,
+            err=True,
+        )
+    await transactions.abort(producer)
+    note(f"aborted the transaction of producer {producer.identity.producer_id} on {place}")
+
+
+async def _described(transactions: "Transactions", transactional_id: str) -> "DescribedTransaction":
+    from moldau.model.errors import ErrorCode, KafkaError
+
+    try:
+        return await transactions.describe(transactional_id)
+    except KafkaError as error:
+        if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+    raise Complaint(f"there is no transactional id {transactional_id}; moldau txn list shows those there are")
+
+
+def _fields(described: "DescribedTransaction") -> dict[str, Any]:
+    return {
+        "transactional_id": described.transactional_id,
+        "coordinator": described.coordinator,
+        "producer": described.identity.producer_id,
+        "epoch": described.identity.epoch,
+        "state": described.state,
+        "timeout_ms": described.timeout_ms,
+        "open_since": _time(described.start_ms),
+        "partitions": [str(each) for each in described.partitions],
+    }
+
+
+def _row(producer: "ActiveProducer") -> tuple[Any, ...]:
+    return (
+        producer.place.topic,
+        producer.place.partition,
+        producer.identity.producer_id,
+        producer.identity.epoch,
+        producer.last_sequence,
+        _time(producer.last_timestamp_ms),
+        producer.transaction_start_offset,
+    )
+
+
+def _advice(found: "HangingTransaction") -> str:
+    producer = found.producer
+    where = f"--partition {producer.place.topic}:{producer.place.partition}"
+    return f"to end the first: moldau txn abort {where} --start-offset {producer.transaction_start_offset}"
+
+
+def _time(timestamp_ms: int | None) -> str | None:
+    from datetime import UTC, datetime
+
+    if timestamp_ms is None:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _place(text: str) -> "TopicPartition":
+    from moldau.model.ids import TopicPartition
+
+    topic, colon, index = text.rpartition(":")
+    if not colon or not index.isdecimal():
+        raise wrong_usage(f"{text}: write TOPIC:PARTITION")
+    return TopicPartition(topic, int(index))
+
+
+def _show(columns: tuple[str, ...], rows: list[tuple[Any, ...]], json: bool, *, numbers: tuple[str, ...]) -> None:
+    if json:
+        names = [column.replace(" ", "_") for column in columns]
+        show_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        show_table(columns, rows, numbers=numbers)
+
+
+def _run(bootstrap_servers: str, work: Any) -> None:
+    from moldau.cli.connecting import connect_asynchronously
+    from moldau.client.transactions import Transactions
+
+    async def connected() -> None:
+        async with connect_asynchronously(bootstrap_servers) as client:
+            await work(Transactions(client))
+
+    asyncio.run(connected())

@@ -1,0 +1,201 @@
+"""A transactional producer: records and offsets that become visible together, or never.
+
+It sends one batch at a time and says what it was answered, which is what tests and simulated clients want of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from moldau.client import requests
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.coordinators import GROUP_KEY, TRANSACTION_KEY, Coordinator, one_code
+from moldau.client.errors import PASSING, check, error_of
+from moldau.client.routing import first_error, partitions_of
+from moldau.client.words import ProducerIdentity
+from moldau.model.ids import TopicPartition
+from moldau.records.builder import NewRecord, build_batch
+from moldau.records.record import Record
+from moldau.wire import messages
+from moldau.wire.messages import Message
+
+# The last versions in which a client enrols partitions and groups by itself (transactions v1) ...
+PRODUCE_V1: Final = 11
+OFFSET_COMMIT_V1: Final = 4
+END_V1: Final = 4
+# ... and what a client may use at all.
+ADD_PARTITIONS: Final = 3
+SEQUENCES: Final = 1 << 31
+
+
+class TransactionalProducer:
+    """Begins by `initialise`; then any number of transactions, each of sends and an `end`.
+
+    With `is_v1` it does what clients did before KIP-890: it tells the coordinator of each partition first, and keeps
+    its epoch from one transaction to the next.
+    """
+
+    def __init__(
+        self, client: AsyncClient, transactional_id: str, *, timeout_ms: int = 60_000, is_v1: bool = False
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.identity = ProducerIdentity(-1, -1)
+        self.is_v1 = is_v1
+        self.coordinator = Coordinator(client, transactional_id, TRANSACTION_KEY)
+        self._client, self._timeout_ms = client, timeout_ms
+        self._sequences: dict[TopicPartition, int] = {}
+        self._enrolled: dict[TopicPartition, None] = {}
+        self._enrolled_groups: dict[str, None] = {}
+
+    async def initialise(self) -> ProducerIdentity:
+        """Take the transactional id over: whoever had it is fenced, what it left open is aborted."""
+        request = requests.init_producer_id(self.transactional_id, self._timeout_ms)
+        answer = await self.coordinator.ask(request, one_code)
+        self._become(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        return self.identity
+
+    async def send(self, topic: str, partition: int, records: Sequence[Record | NewRecord]) -> int:
+        """One batch; the offset of its first record."""
+        place = TopicPartition(topic, partition)
+        if self.is_v1 and place not in self._enrolled:
+            await self.coordinator.ask(self.enrolling([place]), added_codes, version_at_most=ADD_PARTITIONS)
+            self._enrolled[place] = None
+        batch = self.batch(place, records)
+        offset = await self._deliver(place, batch)
+        self._sequences[place] = (self._sequences.get(place, 0) + len(records)) % SEQUENCES
+        return offset
+
+    async def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, generation: int = -1, member: str = ""
+    ) -> None:
+        """A consumer's progress, as a part of the transaction."""
+        if self.is_v1 and group not in self._enrolled_groups:
+            await self.coordinator.ask(self.enrolling_group(group), one_code)
+            self._enrolled_groups[group] = None
+        request = self._offset_commit(group, offsets, generation, member)
+        at_most = OFFSET_COMMIT_V1 if self.is_v1 else None
+        await Coordinator(self._client, group, GROUP_KEY).ask(request, committed_codes, version_at_most=at_most)
+
+    async def end(self, *, is_commit: bool) -> None:
+        """All of it, or nothing."""
+        answer = await self.coordinator.ask(self.ending(is_commit), one_code, version_at_most=self._end_at_most)
+        self._enrolled.clear()
+        self._enrolled_groups.clear()
+        if answer.producer_id >= 0:
+            self._become(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+
+    @property
+    def _end_at_most(self) -> int | None:
+        return END_V1 if self.is_v1 else None
+
+    # The requests, for those who want to send them at another time
+
+    def batch(self, place: TopicPartition, records: Sequence[Record | NewRecord]) -> bytes:
+        batch = build_batch(
+            records,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            base_sequence=self._sequences.get(place, 0),
+            is_transactional=True,
+        )
+        return bytes(batch)
+
+    def enrolling(self, places: Iterable[TopicPartition]) -> Message:
+        request = messages.AddPartitionsToTxnRequest
+        topics = [
+            request.AddPartitionsToTxnTopic(name=topic, partitions=[each.partition for each in chosen])
+            for topic, chosen in by_topic(places)
+        ]
+        return request(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.identity.producer_id,
+            v3_and_below_producer_epoch=self.identity.epoch,
+            v3_and_below_topics=topics,
+        )
+
+    def enrolling_group(self, group: str) -> Message:
+        return messages.AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            group_id=group,
+        )
+
+    def ending(self, is_commit: bool) -> Message:
+        return messages.EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            committed=is_commit,
+        )
+
+    # Inside
+
+    def _become(self, identity: ProducerIdentity) -> None:
+        if identity != self.identity:  # a new epoch counts its batches from 0
+            self._sequences.clear()
+        self.identity = identity
+        self._enrolled.clear()
+        self._enrolled_groups.clear()
+
+    async def _deliver(self, place: TopicPartition, batch: bytes) -> int:
+        client = self._client
+
+        async def once() -> Any:
+            view = await client.topic(place.topic)
+            leader = client.metadata.leader(place.topic, place.partition).leader
+            patience_ms = client.settings.request_timeout_ms
+            request = requests.produce(view, place.partition, batch, -1, patience_ms, self.transactional_id)
+            answer = await client.send(request, node=leader, version_at_most=PRODUCE_V1 if self.is_v1 else None)
+            code, words = first_error(answer)
+            if code in PASSING:
+                raise error_of(code, words)
+            return answer
+
+        ((_, answer),) = partitions_of(await client.persist(once, about=place.topic))
+        check(answer.error_code, answer.error_message)
+        return int(answer.base_offset)
+
+    def _offset_commit(
+        self, group: str, offsets: Mapping[TopicPartition, int], generation: int, member: str
+    ) -> Message:
+        whole = messages.TxnOffsetCommitRequest
+        topics = [
+            whole.TxnOffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    whole.TxnOffsetCommitRequestPartition(
+                        partition_index=each.partition, committed_offset=offsets[each], committed_metadata=""
+                    )
+                    for each in chosen
+                ],
+            )
+            for topic, chosen in by_topic(offsets)
+        ]
+        return whole(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            generation_id=generation,
+            member_id=member,
+            topics=topics,
+        )
+
+
+def by_topic(places: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    return [(topic, list(chosen)) for topic, chosen in groupby(sorted(places), key=lambda each: each.topic)]
+
+
+def added_codes(answer: Any) -> list[int]:
+    """The error codes of AddPartitionsToTxn as clients ask it."""
+    return [
+        each.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+    ]
+
+
+def committed_codes(answer: Any) -> list[int]:
+    """The error codes of TxnOffsetCommit."""
+    return [each.error_code for topic in answer.topics for each in topic.partitions]
