@@ -3,31 +3,47 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from moldau.broker.groups.shard import Shard
 from moldau.model.errors import KafkaError
+from moldau.model.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0  # after a failure of the disk
 
 
-class Loading:
+class Loadable(Protocol):
+    """A shard as its loading sees it."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    def expect_load(self) -> None:
+        """It will be loaded soon: whoever asks meanwhile is told so."""
+        ...
+
+    async def load(self) -> None:
+        """Replay the log, then speak for it."""
+        ...
+
+
+class ShardLoading:
     """The shards that wait to be loaded, and the task that does it while there are any."""
 
-    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, topic: str, on_failure: Callable[[str, BaseException], None]) -> None:
+        self._topic = topic
         self._on_failure = on_failure
-        self._waiting: dict[Shard, None] = {}
+        self._waiting: dict[Loadable, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, shard: Shard) -> None:
+    def add(self, shard: Loadable) -> None:
         shard.expect_load()
         self._waiting[shard] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def remove(self, shard: Shard) -> None:
+    def remove(self, shard: Loadable) -> None:
         """It is not to be loaded any more; a load that is under way is ended by the shard itself."""
         self._waiting.pop(shard, None)
 
@@ -43,11 +59,11 @@ class Loading:
                 del self._waiting[shard]
                 await self._load(shard)
         except Exception as error:
-            self._on_failure("groups could not be loaded", error)
+            self._on_failure(f"{self._topic} could not be loaded", error)
         finally:
             self._task = None
 
-    async def _load(self, shard: Shard) -> None:
+    async def _load(self, shard: Loadable) -> None:
         """A disk that refuses may not do so for long; records that cannot be read stay so."""
         try:
             await shard.load()
@@ -56,4 +72,4 @@ class Loading:
             self._waiting[shard] = None
             await asyncio.sleep(RETRY_S)
         except KafkaError as error:
-            logger.error("%s cannot be loaded, its groups are not served: %s", shard.name, error)
+            logger.error("%s cannot be loaded, what is kept in it is not served: %s", shard.name, error)

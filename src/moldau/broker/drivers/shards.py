@@ -1,0 +1,183 @@
+"""Who coordinates what here: a shard for each partition that this node leads of a topic that machines stand on."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from moldau.broker.drivers.shard_loading import Loadable, ShardLoading
+from moldau.broker.groups.offsets_topic import partition_for
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.topics import request_topics
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage, TopicImage
+from moldau.machines.metadata.topics import NewTopic
+from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
+from moldau.model.ids import NO_NODE
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class CoordinatingShard(Loadable, Protocol):
+    """One partition that this node leads, and the machine that decides for what is kept in it."""
+
+    leader_epoch: int  # the last one that it has heard of
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to load."""
+        ...
+
+    def resign(self) -> None:
+        """Another node leads the partition, or it is gone."""
+        ...
+
+    async def close(self) -> None:
+        """The node stops: what was decided is written first."""
+        ...
+
+
+S = TypeVar("S", bound=CoordinatingShard)
+
+
+class Shards(Generic[S]):
+    """Finds the shard of a key; makes shards load, lead and end as the metadata says."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        topic: str,
+        new_topic: Callable[["Broker"], NewTopic],
+        new_shard: Callable[[Partition], S],
+        on_failure: Callable[[str, BaseException], None],
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._new_topic = new_topic
+        self._new_shard = new_shard
+        self._shards: dict[int, S] = {}
+        self._offline: set[int] = set()  # led here, but not open
+        self._partitions = 0  # of the topic, in the whole cluster
+        self._creation: asyncio.Task[str | None] | None = None
+        self._loading = ShardLoading(topic, on_failure)
+
+    # Whose key it is
+
+    def shard_of(self, key: str) -> S:
+        """The shard that coordinates a key; raises if it is not here."""
+        if not self._partitions:
+            raise NotCoordinator(f"There is no {self._topic} yet.")
+        index = partition_for(key, self._partitions)
+        shard = self._shards.get(index)
+        if shard is None:
+            shard = self._begin_late(index)
+        return shard
+
+    def all(self) -> list[S]:
+        """All that are here, in the order of their partitions."""
+        return [self._shards[index] for index in sorted(self._shards)]
+
+    async def coordinator_of(self, key: str) -> int:
+        """The broker that coordinates a key. The first who asks has the topic created."""
+        if self._topic not in self._broker.image.topics:
+            await self._ensure_topic()
+        topic = self._broker.image.topics.get(self._topic)
+        leader = NO_NODE if topic is None else topic.partitions[partition_for(key, len(topic.partitions))].leader
+        if leader == NO_NODE:
+            raise CoordinatorNotAvailable(f"The partition of {self._topic} that it is kept in has no leader.")
+        return leader
+
+    async def _ensure_topic(self) -> None:
+        """Created once, however many ask at the same time, and though those who asked may be gone by then."""
+        if self._creation is None:
+            self._creation = asyncio.get_running_loop().create_task(self._create_topic())
+        refusal = await asyncio.shield(self._creation)
+        if refusal is not None:
+            raise CoordinatorNotAvailable(refusal)
+
+    async def _create_topic(self) -> str | None:
+        """Why it could not be created, or None."""
+        try:
+            (created,) = await request_topics(self._broker, [self._new_topic(self._broker)])
+            if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return None
+            words = f"{self._topic} cannot be created: {created.message}"
+        except KafkaError as error:
+            words = f"{self._topic} cannot be created: {error.message}"
+        finally:
+            self._creation = None
+        logger.error(words)
+        return words
+
+    # What the metadata says
+
+    async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Called when the partitions are in step with the image, before handlers see it."""
+        if any(topic.name == self._topic for topic in delta.removed.values()):
+            self._resign_all()
+        topic = image.topics.get(self._topic)
+        if topic is not None and topic.topic_id in delta.changed:
+            self._partitions = len(topic.partitions)
+            for index in sorted(delta.changed[topic.topic_id]):
+                await self._place(topic, index)
+
+    async def _place(self, topic: TopicImage, index: int) -> None:
+        shard, where = self._shards.get(index), topic.partitions[index]
+        is_led = where.leader == self._broker.node_id
+        if not is_led:
+            self._offline.discard(index)
+        # An epoch between that we have not heard of was somebody else's: what it wrote is not in this machine.
+        if shard is not None and (not is_led or where.leader_epoch > shard.leader_epoch + 1):
+            self._resign(index)
+            shard = None
+        if shard is not None:
+            shard.leader_epoch = where.leader_epoch
+        elif is_led:
+            await self._begin(index)
+
+    async def _begin(self, index: int) -> None:
+        partition = self._led(index)
+        if partition is None:  # the disk refused, or the log is damaged: the rest is served
+            self._offline.add(index)
+            return
+        shard = self._shards[index] = self._new_shard(partition)
+        if shard.is_empty:
+            await shard.load()
+        else:
+            self._loading.add(shard)
+
+    def _led(self, index: int) -> Partition | None:
+        partition = self._broker.partitions.find(self._topic, index)
+        return partition if partition is not None and partition.is_leader else None
+
+    def _begin_late(self, index: int) -> S:
+        """A partition that could not be opened may be open by now."""
+        partition = self._led(index) if index in self._offline else None
+        if partition is None:
+            raise NotCoordinator(f"This broker does not lead {self._topic}-{index}.")
+        self._offline.discard(index)
+        shard = self._shards[index] = self._new_shard(partition)
+        self._loading.add(shard)
+        return shard
+
+    def _resign(self, index: int) -> None:
+        shard = self._shards.pop(index)
+        self._loading.remove(shard)
+        shard.resign()
+
+    def _resign_all(self) -> None:
+        self._partitions = 0
+        self._offline.clear()
+        for index in list(self._shards):
+            self._resign(index)
+
+    async def close(self) -> None:
+        """Stop loading, write what was decided."""
+        if self._creation is not None:
+            await asyncio.wait([self._creation])
+        await self._loading.close()
+        for shard in self.all():
+            await shard.close()
