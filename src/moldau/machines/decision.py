@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NewType, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, NewType, Protocol, TypeVar
 
 from moldau.model.errors import KafkaError
 
@@ -14,6 +14,13 @@ Ticket = NewType("Ticket", int)
 
 ASKER: Final = Ticket(0)
 """The request whose decision this is. A decision without an answer for it leaves the request waiting."""
+
+
+class Now(NamedTuple):
+    """When something is decided: monotonic time for deadlines, wall time for what goes into records."""
+
+    ms: float
+    wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,6 +388,34 @@ class InvalidTxnState(KafkaError):
     code = ErrorCode.INVALID_TXN_STATE
 
 
+class InvalidProducerIdMapping(KafkaError):
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class InvalidTransactionTimeout(KafkaError):
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class ConcurrentTransactions(KafkaError):
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class TransactionCoordinatorFenced(KafkaError):
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+class ProducerFenced(KafkaError):
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionalIdNotFound(KafkaError):
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+class TransactionAbortable(KafkaError):
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
 class StorageFailed(KafkaError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

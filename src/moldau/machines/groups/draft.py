@@ -3,16 +3,11 @@
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from moldau.machines.decision import CancelTimer, Decision, SetTimer, Ticket
+from moldau.machines.decision import CancelTimer, Decision, Now, SetTimer, Ticket
 from moldau.machines.groups.records import Record
 from moldau.machines.groups.settings import GroupSettings
 
-
-class Now(NamedTuple):
-    """When something is decided: monotonic time for deadlines, wall time for what goes into records."""
-
-    ms: float
-    wall_ms: int
+__all__ = ["Asker", "Draft", "Now"]
 
 
 class Asker(NamedTuple):

@@ -1,0 +1,151 @@
+"""The replicated state of a shard: what is known of each transactional id. Only `apply` changes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from moldau.machines.transactions.records import Record
+from moldau.model.ids import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerId, TopicPartition
+from moldau.wire import messages
+
+EPOCH_MAX: Final = 2**15 - 1
+EPOCH_EXHAUSTED: Final = EPOCH_MAX - 1
+"""The last epoch that a producer may have: one more is left to fence it with."""
+
+BUMPS_EPOCH_FROM: Final = 2
+"""The version of transactions in which each of them has an epoch of its own."""
+
+
+class TransactionState(IntEnum):
+    """Where a transactional id stands, by Kafka's numbers. The last two never get into the log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def kafka_name(self) -> str:
+        """As admin clients know it: PrepareCommit."""
+        return _KAFKA_NAMES[self]
+
+
+_KAFKA_NAMES: Final = {each: each.name.title().replace("_", "") for each in TransactionState}
+PREPARED: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+COMPLETED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+SETTLED: Final = (TransactionState.EMPTY, *COMPLETED)
+"""No transaction is open: the next may begin, and the id may be forgotten."""
+
+
+class ProducerIdentity(NamedTuple):
+    """Under which a producer writes: partitions refuse all earlier epochs of the id."""
+
+    producer_id: ProducerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What is known of one transactional id: its producer, and its current or last transaction."""
+
+    producer_id: ProducerId
+    epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: Mapping[TopicPartition, None] = field(default_factory=dict)  # as a set that keeps its order
+    previous_producer_id: ProducerId = NO_PRODUCER_ID  # before the last change
+    next_producer_id: ProducerId = NO_PRODUCER_ID  # that it has once the prepared end is complete
+    start_ms: int = NO_TIMESTAMP  # wall time
+    last_update_ms: int = NO_TIMESTAMP  # wall time
+    client_version: int = 0  # of transactions, as the client spoke it last
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+
+class TransactionsState:
+    """Every transactional id of a shard, and which of them have a transaction open."""
+
+    __slots__ = ("open", "transactions")
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.open: dict[str, None] = {}  # ongoing or prepared
+
+    def apply(self, record: Record) -> None:
+        """Take up one record."""
+        key, value = record
+        transactional_id = key.transactional_id
+        if value is None:
+            self.transactions.pop(transactional_id, None)
+            self.open.pop(transactional_id, None)
+            return
+        transaction = self.transactions[transactional_id] = transaction_from(value)
+        if transaction.state in SETTLED:
+            self.open.pop(transactional_id, None)
+        else:
+            self.open[transactional_id] = None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TransactionsState) and self.transactions == other.transactions and self.open == other.open
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def record_of(transactional_id: str, transaction: Transaction | None) -> Record:
+    """The record that makes a transactional id so, or forgets it."""
+    key = messages.TransactionLogKey(transactional_id=transactional_id)
+    return key, None if transaction is None else _value_of(transaction)
+
+
+def _value_of(transaction: Transaction) -> messages.TransactionLogValue:
+    return messages.TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=None if transaction.state is TransactionState.EMPTY else _by_topic(transaction),
+        transaction_last_update_timestamp_ms=transaction.last_update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+        client_transaction_version=transaction.client_version,
+    )
+
+
+def _by_topic(transaction: Transaction) -> list[messages.TransactionLogValue.PartitionsSchema]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in transaction.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return [
+        messages.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=partitions)
+        for topic, partitions in topics.items()
+    ]
+
+
+def transaction_from(value: messages.TransactionLogValue) -> Transaction:
+    """What a record says. A state that should never have been written is a log that cannot be trusted: ValueError."""
+    return Transaction(
+        producer_id=ProducerId(value.producer_id),
+        epoch=value.producer_epoch,
+        timeout_ms=value.transaction_timeout_ms,
+        state=TransactionState(value.transaction_status),
+        partitions={
+            TopicPartition(each.topic, partition): None
+            for each in value.transaction_partitions or ()
+            for partition in each.partition_ids
+        },
+        previous_producer_id=ProducerId(value.previous_producer_id),
+        next_producer_id=ProducerId(value.next_producer_id),
+        start_ms=value.transaction_start_timestamp_ms,
+        last_update_ms=value.transaction_last_update_timestamp_ms,
+        client_version=value.client_transaction_version,
+    )
