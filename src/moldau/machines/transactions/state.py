@@ -9,6 +9,7 @@ from moldau.machines.transactions.records import Record
 from moldau.model.ids import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerId, TopicPartition
 from moldau.wire import messages
 
+FIRST_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_EXHAUSTED: Final = EPOCH_MAX - 1
 """The last epoch that a producer may have: one more is left to fence it with."""
@@ -38,6 +39,7 @@ class TransactionState(IntEnum):
 _KAFKA_NAMES: Final = {each: each.name.title().replace("_", "") for each in TransactionState}
 PREPARED: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMPLETED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+UNWRITTEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 SETTLED: Final = (TransactionState.EMPTY, *COMPLETED)
 """No transaction is open: the next may begin, and the id may be forgotten."""
 
@@ -66,6 +68,9 @@ class Transaction:
 
     @property
     def identity(self) -> ProducerIdentity:
+        """Who the producer was told to be: what a prepared end makes of it, not what its markers are written as."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
         return ProducerIdentity(self.producer_id, self.epoch)
 
 
@@ -132,12 +137,15 @@ def _by_topic(transaction: Transaction) -> list[messages.TransactionLogValue.Par
 
 
 def transaction_from(value: messages.TransactionLogValue) -> Transaction:
-    """What a record says. A state that should never have been written is a log that cannot be trusted: ValueError."""
+    """What a record says. ValueError for a state that nobody writes: such a log cannot be trusted."""
+    state = TransactionState(value.transaction_status)
+    if state in UNWRITTEN:
+        raise ValueError(f"a transactional id is {state.kafka_name}, which nobody writes")
     return Transaction(
         producer_id=ProducerId(value.producer_id),
         epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
-        state=TransactionState(value.transaction_status),
+        state=state,
         partitions={
             TopicPartition(each.topic, partition): None
             for each in value.transaction_partitions or ()
