@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -100,6 +100,25 @@ def test_a_held_request_reaches_the_broker_though_its_client_has_gone(proxy: Hol
         connection.sendall(frame(PRODUCE, b"late"))
     assert echo.wait_for(b"late")
     assert proxy.delivered_late == 1
+
+
+def test_one_request_is_kept_until_it_may_go(proxy: HoldingProxy, echo: Echo) -> None:
+    proxy.hold_next(PRODUCE)
+    with connect(proxy) as slow, connect(proxy) as quick:
+        slow.sendall(frame(PRODUCE, b"kept"))
+        until(lambda: proxy.held == 1)
+        quick.sendall(frame(PRODUCE, b"quick"))
+        assert read(quick, len(frame(PRODUCE, b"quick"))) == frame(PRODUCE, b"quick")
+        assert b"kept" not in echo.received
+        proxy.let_go()
+        assert read(slow, len(frame(PRODUCE, b"kept"))) == frame(PRODUCE, b"kept")
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_released_requests_pass(proxy: HoldingProxy) -> None:

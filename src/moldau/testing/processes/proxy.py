@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +20,8 @@ class HoldingProxy:
         self.delivered_late = 0  # of those, how many reached the broker after their client had gone
         self._upstream = (host, port)
         self._hold_s: dict[int, float] = {}
+        self._awaited: deque[int] = deque()  # kinds of which the next request is kept
+        self._let_go = asyncio.Event()
         self._is_ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -34,9 +37,22 @@ class HoldingProxy:
         """From now on, requests of these kinds wait so long before they go on."""
         self._hold_s = dict.fromkeys(api_keys, seconds)
 
+    def hold_next(self, api_key: int) -> None:
+        """The next request of this kind waits until `let_go`; those after it pass, on other connections."""
+        self._awaited.append(api_key)
+
+    def let_go(self) -> None:
+        """What `hold_next` keeps goes on now."""
+        self._awaited.clear()
+        self._loop.call_soon_threadsafe(self._deliver)
+
     def release(self) -> None:
         """New requests pass at once; those that are held wait out their time."""
         self._hold_s = {}
+
+    def _deliver(self) -> None:
+        self._let_go.set()
+        self._let_go = asyncio.Event()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -86,13 +102,23 @@ class HoldingProxy:
                 if not 4 <= length <= FRAME_BYTES_MAX:
                     return
                 frame = await reader.readexactly(length)
-                wait_s = self._hold_s.get(int.from_bytes(frame[:2], "big"), 0.0)
-                if wait_s:
-                    self.held += 1
-                    await asyncio.sleep(wait_s)
+                if await self._hold(int.from_bytes(frame[:2], "big")):
                     self.delivered_late += reader.at_eof() or client.is_closing()
                 upstream.write(prefix + frame)
                 await upstream.drain()
+
+    async def _hold(self, api_key: int) -> bool:
+        """As long as was asked for requests of this kind; says whether that was at all."""
+        wait_s = self._hold_s.get(api_key, 0.0)
+        is_awaited = api_key in self._awaited
+        if is_awaited:
+            self._awaited.remove(api_key)
+        self.held += is_awaited or wait_s > 0
+        if is_awaited:
+            await self._let_go.wait()
+        elif wait_s:
+            await asyncio.sleep(wait_s)
+        return is_awaited or wait_s > 0
 
     async def _pass_answers(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
