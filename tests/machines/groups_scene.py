@@ -6,6 +6,7 @@ from typing import Any
 from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
 from moldau.machines.groups.classic.group import ClassicGroup
+from moldau.machines.groups.records import PendingOffset, TransactionEnded
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire import messages
 from moldau.wire.data_records import decode_group_record, encode_coordinator_key, encode_data, encode_versioned
@@ -17,6 +18,7 @@ WALL_AHEAD_MS = 1_700_000_000_000
 
 def written(record: Record) -> tuple[bytes, bytes | None]:
     """A record as it stands in the log."""
+    assert not isinstance(record, PendingOffset | TransactionEnded)  # these are not known by their keys alone
     key, value = record
     return encode_coordinator_key(key), None if value is None else encode_versioned(value, record_version(value))
 

@@ -7,16 +7,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from moldau.model.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from moldau.model.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 from moldau.model.ids import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from moldau.model.units import DAY_MS
 from moldau.records.control import ControlType, iterate_control_records, read_coordinator_epoch
 from moldau.records.header import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Buffer
+from moldau.storage.admissions import Admissions
 from moldau.storage.transaction_index import AbortedTransaction
 
 BATCHES_KEPT: Final = 5  # as many as an idempotent producer may have in flight
 PRODUCERS_MAX: Final = 20_000  # per partition; beyond it the longest silent ones are forgotten
 _FORGOTTEN_AT_ONCE: Final = PRODUCERS_MAX // 16
+BUMPED_EPOCHS_FROM: Final = (
+    2  # the version of transactions whose markers carry the epoch that follows the transaction's
+)
 _new_tuple = tuple.__new__
 
 
@@ -68,11 +77,12 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_ended", "_open", "by_id", "end_offset", "expiration_ms", "now_ms")
+    __slots__ = ("_ended", "_open", "admissions", "by_id", "end_offset", "expiration_ms", "now_ms")
 
     def __init__(self, expiration_ms: int = DAY_MS, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # set by whoever appends
         self.by_id: dict[int, Producer] = {}
+        self.admissions = Admissions()
         self.end_offset = 0  # the state covers the log up to here
         self.expiration_ms = expiration_ms
         self._open: dict[int, int] = {}  # producer id to first offset; opened in offset order, so sorted by it
@@ -138,6 +148,7 @@ class Producers:
         if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = base_offset
             self._open[producer_id] = base_offset
+            self.admissions.withdraw(producer_id)
 
     def appended_batch(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
         """The same, from a header."""
@@ -155,6 +166,53 @@ class Producers:
         idle = ((each.last_seen_ms, key) for key, each in self.by_id.items() if each.transaction_start < 0)
         for _, producer_id in heapq.nsmallest(count, idle):
             del self.by_id[producer_id]
+
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this epoch is open here, so that what comes next is part of it."""
+        producer = self.by_id.get(producer_id)
+        return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
+
+    def check_admitted(self, header: BatchHeader) -> None:
+        """Refuse a transactional batch that nobody knows to be part of a transaction, unless it is here already."""
+        producer = self.by_id.get(header.producer_id)
+        is_known = producer is not None and producer.epoch == header.producer_epoch and header.base_sequence >= 0
+        if is_known and producer is not None and producer.repeated(header) is not None:
+            return
+        self.check_begun(header.producer_id, header.producer_epoch, header.base_sequence)
+
+    def check_begun(self, producer_id: int, epoch: int, sequence: int = NO_SEQUENCE) -> None:
+        """Refuse a producer of an old epoch, and one whose transaction is neither open here nor admitted."""
+        producer = self.by_id.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise InvalidProducerEpoch(f"producer {producer_id} sent epoch {epoch}, {producer.epoch} has been seen")
+        if self.is_in_transaction(producer_id, epoch):
+            return
+        admission = self.admissions.granted(producer_id, epoch)
+        if admission is None:
+            raise InvalidTxnState(f"producer {producer_id} has no transaction that is open here")
+        if sequence > admission.lowest_sequence:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} begins a transaction with sequence {sequence}, but has sent "
+                f"{admission.lowest_sequence} before"
+            )
+
+    def check_end(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> bool:
+        """Whether a marker is to be written; False if it has been. One of another transaction is refused."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            return True
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"a marker of producer {producer_id} is of coordinator epoch {coordinator_epoch}, "
+                f"{producer.coordinator_epoch} has been seen"
+            )
+        if epoch > producer.epoch:
+            return True
+        if epoch < producer.epoch or (transaction_version >= BUMPED_EPOCHS_FROM and producer.transaction_start >= 0):
+            raise InvalidProducerEpoch(
+                f"a marker of producer {producer_id} has epoch {epoch}, {producer.epoch} has been seen"
+            )
+        return transaction_version < BUMPED_EPOCHS_FROM
 
     def check_marker(self, header: BatchHeader) -> None:
         """Refuse a transaction marker of an epoch that has passed."""
@@ -179,6 +237,7 @@ class Producers:
         producer.last_timestamp = header.max_timestamp
         producer.last_seen_ms = self.now_ms
         producer.transaction_start = NO_OFFSET
+        self.admissions.withdraw(producer_id)
         first_offset = self._open.pop(producer_id, None)
         if first_offset is None:
             return None  # a transaction without a record here
@@ -214,6 +273,7 @@ class Producers:
         ]
         for producer_id in silent:
             del self.by_id[producer_id]
+        self.admissions.expire(horizon)
 
     def load(self, entries: Iterable[tuple[int, Producer]], end_offset: int, now_ms: int) -> None:
         """Replace the state by that of a snapshot, without what has expired since."""
@@ -233,6 +293,7 @@ class Producers:
         self.by_id = {}
         self._open = {}
         self._ended = []
+        self.admissions.clear()
         self.end_offset = end_offset
 
     def last_offsets(self) -> dict[int, tuple[int, int]]:

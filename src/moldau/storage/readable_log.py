@@ -43,7 +43,9 @@ class ReadableLog:
         return self.producers.first_unstable_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        return self.producers.last_stable_offset(high_watermark)
+        """Up to here all is decided. What was deleted is not waited for, though its transaction may be open."""
+        stable = self.producers.last_stable_offset(high_watermark)
+        return stable if stable >= self.start_offset else min(self.start_offset, high_watermark)
 
     def read(
         self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True

@@ -1,13 +1,27 @@
-"""The newest value of each key, gathered from batches. Most of them hold one small record, and are read in one step."""
+"""The newest value of each key, gathered from batches. Most of them hold one small record, and are read in one step.
+
+Records of a transaction count once its marker says that it was committed; where they stand in the log still decides
+which record of a key is the newest.
+"""
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from moldau.model.errors import CorruptMessage
-from moldau.records.header import CHECKED_POSITION, CONTROL, HEADER_BYTES, LOG_OVERHEAD, MAGIC
+from moldau.records.control import ControlType, iterate_control_records
+from moldau.records.header import (
+    CHECKED_POSITION,
+    CONTROL,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
 from moldau.records.record import iterate_records
 
 _HEAD: Final = Struct(
@@ -19,14 +33,23 @@ _RECORD_BYTES_MIN: Final = 8  # of a record whose length takes two bytes; a shor
 _ONE_BYTE: Final = 0x80  # below it, a varint is a single byte; half of it if it is even, negative if it is odd
 
 
+class _Pending(NamedTuple):
+    """A record of a transaction that has not ended."""
+
+    offset: int
+    producer_epoch: int
+    value: bytes | None
+
+
 class NewestValues:
     """By key, in the order of the offsets of their newest records; keys that ended in a tombstone are left out."""
 
-    __slots__ = ("_name", "_newest")
+    __slots__ = ("_name", "_newest", "_pending")
 
     def __init__(self, name: str) -> None:
         self._name = name  # of the log, for complaints
         self._newest: dict[bytes, tuple[int, bytes]] = {}
+        self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -35,6 +58,15 @@ class NewestValues:
         """Offset, key, value."""
         for key, (offset, value) in self._newest.items():
             yield offset, key, value
+
+    def pending(self) -> list[tuple[int, int, int, bytes, bytes]]:
+        """Offset, producer id and epoch, key and value of what open transactions hold, in the order of offsets."""
+        return sorted(
+            (each.offset, producer_id, each.producer_epoch, key, each.value)
+            for producer_id, records in self._pending.items()
+            for key, each in records.items()
+            if each.value is not None
+        )
 
     def note(self, batches: bytes, position: int, batches_max: int) -> tuple[int, int]:
         """Read so many whole batches from `position` on; the position and the offset behind them."""
@@ -54,7 +86,9 @@ class NewestValues:
                 or crc32c(view[position + CHECKED_POSITION : end], 0, 0) != crc
             ):
                 raise CorruptMessage(f"{self._name}: the batch at offset {base_offset} is damaged")
-            if not attributes & CONTROL and (
+            if attributes & TRANSACTIONAL:
+                self._note_transactional(view[position:end])
+            elif not attributes & CONTROL and (
                 delta or attributes or not self._note_plain(batches, position + HEADER_BYTES, end, base_offset)
             ):
                 self._note_records(view[position:end])
@@ -77,6 +111,8 @@ class NewestValues:
         if value_length >= _ONE_BYTE or value_length & 1 or value_end + 1 != end or batches[value_end]:
             return False
         key = batches[start + 4 : key_end]
+        if self._pending:
+            self._overtake(key, offset)
         self._newest.pop(key, None)  # so that it moves to the end of the order
         self._newest[key] = offset, batches[key_end + 1 : value_end]
         return True
@@ -84,6 +120,37 @@ class NewestValues:
     def _note_records(self, batch: memoryview) -> None:
         for offset, _, key, value, _ in iterate_records(batch):
             if key is not None:
-                self._newest.pop(key, None)
-                if value is not None:
-                    self._newest[key] = offset, value
+                self._set(key, offset, value)
+
+    def _set(self, key: bytes, offset: int, value: bytes | None) -> None:
+        if self._pending:
+            self._overtake(key, offset)
+        self._newest.pop(key, None)
+        if value is not None:
+            self._newest[key] = offset, value
+
+    def _overtake(self, key: bytes, offset: int) -> None:
+        """What open transactions said of a key before this offset no longer counts, however they end."""
+        for records in self._pending.values():
+            if key in records and records[key].offset < offset:
+                del records[key]
+
+    def _note_transactional(self, batch: memoryview) -> None:
+        header = read_header(batch)
+        if header.is_control:
+            self._end(header, batch)
+            return
+        records = self._pending.setdefault(header.producer_id, {})
+        for offset, _, key, value, _ in iterate_records(batch):
+            if key is not None:
+                records[key] = _Pending(offset, header.producer_epoch, value)
+
+    def _end(self, header: BatchHeader, batch: memoryview) -> None:
+        """A marker. What it commits is the newest, unless a later record of the key came in between."""
+        kinds = [kind for kind, _ in iterate_control_records(batch)]
+        ended = self._pending.pop(header.producer_id, {})
+        if ControlType.COMMIT in kinds:
+            for key, (offset, _, value) in ended.items():
+                known = self._newest.get(key)
+                if known is None or known[0] < offset:
+                    self._set(key, offset, value)

@@ -35,6 +35,18 @@ class RecordCoding(Protocol[Record]):
         ...
 
 
+class BatchCoding(Protocol[Record]):
+    """How a machine writes decisions that belong to transactions, and reads those of transactions that are open."""
+
+    def build(self, records: Sequence[Record], now_ms: int, compression: Compression) -> bytearray:
+        """One decision as a batch."""
+        ...
+
+    def decode_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes) -> Record | None:
+        """None for a record that says nothing to this machine."""
+        ...
+
+
 class PartitionLog(Generic[Record]):
     """See the module. Whether this node may append is the partition's affair."""
 
@@ -47,13 +59,16 @@ class PartitionLog(Generic[Record]):
         compression: Compression = Compression.NONE,
         *,
         read_bytes: int = MiB,
+        batches: BatchCoding[Record] | None = None,
     ) -> None:
+        """`batches` is for machines of which some decisions belong to transactions."""
         self._partition = partition
         self._coding = coding
         self._clock = clock
         self._executor = executor
         self._compression = compression
         self._read_bytes = read_bytes
+        self._batches = batches
         self._committed: Callable[[int], None] | None = None
 
     @property
@@ -71,11 +86,14 @@ class PartitionLog(Generic[Record]):
         if not partition.is_leader:
             raise NotLeaderOrFollower(f"{partition.name} is no longer led here.")
         now_ms = self._clock.wall_ms()
-        encode = self._coding.encode
+        build = self._build if self._batches is None else self._batches.build
         for records in decisions:
-            keyed = [(now_ms, *encode(record), ()) for record in records]
-            batch = memoryview(build_batch(keyed, compression=self._compression))
+            batch = memoryview(build(records, now_ms, self._compression))
             partition.append(batch, read_header(batch), now_ms)
+
+    def _build(self, records: Sequence[Record], now_ms: int, compression: Compression) -> bytearray:
+        encode = self._coding.encode
+        return build_batch([(now_ms, *encode(record), ()) for record in records], compression=compression)
 
     def watch(self, committed: Callable[[int], None]) -> None:
         self._committed = committed
@@ -120,3 +138,8 @@ class PartitionLog(Generic[Record]):
             record = decode(key, value)
             if record is not None:
                 yield offset, record
+        if self._batches is not None:
+            for offset, producer_id, producer_epoch, key, value in newest.pending():
+                record = self._batches.decode_pending(producer_id, producer_epoch, key, value)
+                if record is not None:
+                    yield offset, record

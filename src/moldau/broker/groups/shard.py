@@ -8,11 +8,11 @@ from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.groups import patterns
 from moldau.broker.groups.coding import GroupCoding
-from moldau.broker.partitions.partition import Partition
-from moldau.machines.decision import Decision
+from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.machines.decision import Decision, answered
 from moldau.machines.groups.draft import Now
 from moldau.machines.groups.machine import GroupsMachine
-from moldau.machines.groups.records import Record
+from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -22,6 +22,7 @@ from moldau.model.errors import (
 )
 from moldau.model.ids import TopicPartition
 from moldau.records.compression import Compression
+from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -37,13 +38,15 @@ class Shard:
     ) -> None:
         self._broker = broker
         self._partition = partition
+        coding = GroupCoding()
         self._log: PartitionLog[Record] = PartitionLog(
             partition,
-            GroupCoding(),
+            coding,
             broker.clock,
             broker.executor,
             Compression(broker.settings.offsets_topic_compression_codec),
             read_bytes=broker.settings.offsets_load_buffer_size,
+            batches=coding,
         )
         self._driver = ReplicatedDriver(
             self._log,
@@ -58,6 +61,10 @@ class Shard:
         self._awaits_load = False
         self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
         self._gone_topics: dict[str, None] = {}  # deleted while the shard was not ready to hear it
+
+    @property
+    def partition(self) -> Partition:
+        return self._partition
 
     @property
     def name(self) -> TopicPartition:
@@ -87,6 +94,29 @@ class Shard:
             return await self.write(decide, timeout_ms=self._broker.settings.offsets_commit_timeout_ms)
         except RequestTimedOut:
             raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
+
+    async def commit_in_transaction(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        """Note offsets that count once the producer's transaction is committed; it must be open here, or admitted."""
+        producers = self._partition.log.producers
+
+        def decide(machine: GroupsMachine) -> Decision[Record, TxnOffsetCommitResponse]:
+            producers.check_begun(request.producer_id, request.producer_epoch)
+            return machine.decide_commit_in_transaction(request, now=self.now)
+
+        self._driver.flush()  # so that the log knows of every transaction that was ended before
+        response: TxnOffsetCommitResponse = await self.commit(decide)
+        return response
+
+    async def end_transaction(self, ending: TransactionEnding) -> None:
+        """Write the marker of a transaction, unless it is there: what the transaction had pending is settled."""
+        producer_id, epoch, coordinator_epoch, is_commit, version = ending
+        self._driver.flush()
+        if self._partition.log.producers.check_end(producer_id, epoch, coordinator_epoch, version):
+            ended = TransactionEnded(producer_id, epoch, coordinator_epoch, is_commit)
+            await self.commit(lambda machine: machine.decide_end_transaction(ended))
+        else:
+            await self.commit(lambda _: answered(None))  # what was written before may not be committed yet
+        self._partition.forget_ends()
 
     def _new_machine(self) -> GroupsMachine:
         now = self.now

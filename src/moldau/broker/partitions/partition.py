@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.gathering import Gathering
@@ -10,7 +10,8 @@ from moldau.broker.partitions.waiting import CommitWaits, Watcher
 from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
 from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
-from moldau.records.header import BatchHeader
+from moldau.records.control import build_transaction_marker
+from moldau.records.header import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from moldau.storage.damage import Damage, damage_at, unreadable
 from moldau.storage.log import Appended, Log
 from moldau.storage.scan import BrokenLog
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 
 FLUSH_EVERY_MESSAGE: Final = 1
 FLUSH_NEVER: Final = 2**63 - 1
+
+
+class TransactionEnding(NamedTuple):
+    """What the marker of a transaction says, and the version of transactions that its producer speaks."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int = 0
 
 
 class Partition:
@@ -102,6 +113,8 @@ class Partition:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
+        if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
+            log.producers.check_admitted(header)
         gathering = self._gathering
         gathers = gathering.is_open and not self._is_careful
         try:
@@ -132,9 +145,30 @@ class Partition:
             self._flush_if_due(flush_messages)
         return appended
 
+    def end_transaction(self, ending: TransactionEnding, now_ms: int) -> int:
+        """Write the marker that ends a transaction here, unless it is there; the offset behind it."""
+        log = self.log
+        producer_id, epoch, coordinator_epoch, is_commit, version = ending
+        if log.producers.check_end(producer_id, epoch, coordinator_epoch, version):
+            marker = build_transaction_marker(
+                is_commit=is_commit,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                coordinator_epoch=coordinator_epoch,
+                timestamp_ms=now_ms,
+            )
+            self.append(memoryview(marker), read_header(marker), now_ms)
+        self.forget_ends()
+        return log.end_offset
+
+    def forget_ends(self) -> None:
+        """Ends of transactions are remembered until they are committed; that must not be many."""
+        self.log.last_stable_offset(self.high_watermark)
+
     def append_followed(self, batches: memoryview, now_ms: int) -> None:
         """Append what the leader has, as it is there."""
         log = self.log
+        self.forget_ends()
         try:
             log.append_followed(batches, now_ms)
         except OSError as error:
@@ -212,8 +246,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        unstable = self.log.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        """Up to here every transaction has ended, by a marker that is committed."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     def read(self, offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> FileSlice | None:
         if self.damage is not None:

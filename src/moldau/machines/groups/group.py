@@ -46,6 +46,10 @@ class Group(Protocol):
         """Whether whoever commits is entitled to."""
         ...
 
+    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Whether whoever commits in a transaction is the member that it says it is."""
+        ...
+
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Whether whoever asks for offsets is entitled to."""
         ...

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
-from moldau.machines.decision import ASKER, Decision, Ticket
+from moldau.machines.decision import ASKER, Decision, Ticket, answered
 from moldau.machines.groups import admin, offsets
 from moldau.machines.groups.classic.groups import ClassicGroups
 from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
 from moldau.machines.groups.consumer.regexes import NoRegexes, RegexMatcher
 from moldau.machines.groups.draft import Asker, Draft, Now
 from moldau.machines.groups.group import Group
-from moldau.machines.groups.records import Record
+from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.groups.state import GroupsState
 from moldau.machines.groups.upkeep import Upkeep
@@ -147,6 +147,19 @@ class GroupsMachine:
         if group is not None:
             group.keep_alive(request.member_id, now.ms)
         return draft.decision()
+
+    def decide_commit_in_transaction(
+        self, request: messages.TxnOffsetCommitRequest, *, now: Now
+    ) -> Decision[Record, messages.TxnOffsetCommitResponse]:
+        """Raises what forbids the whole commit. Whether the transaction is open is for the caller to know."""
+        offsets.check_commit_in_transaction(self.group(request.group_id), request)
+        draft = self._draft(now)
+        draft.answer(ASKER, offsets.commit_in_transaction(draft, request))
+        return draft.decision()
+
+    def decide_end_transaction(self, ended: TransactionEnded) -> Decision[Record, None]:
+        """A producer's transaction ends in this shard; its coordinator has decided how."""
+        return answered(None, [ended])
 
     def fetch_offsets(
         self, request: messages.OffsetFetchRequest.OffsetFetchRequestGroup, *, require_stable: bool = False

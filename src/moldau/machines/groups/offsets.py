@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.group import Group
-from moldau.machines.groups.records import NO_TIMESTAMP, offset_record
+from moldau.machines.groups.records import NO_TIMESTAMP, PendingOffset, offset_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.machines.groups.state import GroupsState, Offsets
 from moldau.model.errors import (
@@ -23,6 +23,8 @@ CommitPartition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 FetchGroup = messages.OffsetFetchResponse.OffsetFetchResponseGroup
 FetchTopic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
 FetchPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
+TransactionTopic = messages.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+TransactionPartition = messages.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 DeleteTopic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
 DeletePartition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
@@ -63,8 +65,42 @@ def commit(draft: Draft, request: messages.OffsetCommitRequest) -> messages.Offs
     return messages.OffsetCommitResponse(topics=topics)
 
 
+def check_commit_in_transaction(group: Group | None, request: messages.TxnOffsetCommitRequest) -> None:
+    """Who names neither member nor generation is taken at its word, as in the first versions, which knew neither."""
+    generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
+    if generation < 0 and not member_id and instance_id is None:
+        return
+    if group is not None:
+        group.check_commit_in_transaction(member_id, instance_id, generation)
+    elif generation >= 0:
+        raise IllegalGeneration(f"There is no group {request.group_id}.")
+
+
+def commit_in_transaction(draft: Draft, request: messages.TxnOffsetCommitRequest) -> messages.TxnOffsetCommitResponse:
+    """Each partition is noted or refused by itself; what is noted counts when the transaction is committed."""
+    _check_size(request)
+    note_max, now_ms = draft.settings.offset_metadata_max_bytes, draft.now.wall_ms
+    topics = []
+    for topic in request.topics:
+        outcomes = []
+        for each in topic.partitions:
+            error = ErrorCode.NONE
+            if len(each.committed_metadata or "") > note_max:
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                key = messages.OffsetCommitKey(group=request.group_id, topic=topic.name, partition=each.partition_index)
+                value = _committed(each, now_ms, NO_TIMESTAMP)
+                draft.records.append(PendingOffset(request.producer_id, request.producer_epoch, key, value))
+            outcomes.append(TransactionPartition(partition_index=each.partition_index, error_code=error))
+        topics.append(TransactionTopic(name=topic.name, partitions=outcomes))
+    return messages.TxnOffsetCommitResponse(topics=topics)
+
+
 def _committed(
-    partition: messages.OffsetCommitRequest.OffsetCommitRequestPartition, now_ms: int, expires_ms: int
+    partition: messages.OffsetCommitRequest.OffsetCommitRequestPartition
+    | messages.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
+    now_ms: int,
+    expires_ms: int,
 ) -> messages.OffsetCommitValue:
     """What the log is told. The one version that can say when an offset expires cannot say its leader epoch."""
     return messages.OffsetCommitValue(
@@ -76,7 +112,7 @@ def _committed(
     )
 
 
-def _check_size(request: messages.OffsetCommitRequest) -> None:
+def _check_size(request: messages.OffsetCommitRequest | messages.TxnOffsetCommitRequest) -> None:
     """One commit may not fill the log."""
     texts = (
         len(request.group_id) + len(topic.name) + len(each.committed_metadata or "") + _RECORD_BYTES
@@ -92,9 +128,12 @@ def fetch(
     group: Group | None,
     request: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
     *,
-    require_stable: bool,  # noqa: ARG001
+    require_stable: bool,
 ) -> FetchGroup:
-    """What was committed; a partition without an offset has the offset -1. Without topics, everything there is."""
+    """What was committed; a partition without an offset has the offset -1. Without topics, everything there is.
+
+    Whoever asks for what is stable is not told an offset that an open transaction may be about to change.
+    """
     offsets = state.offsets.get(request.group_id, {})
     if group is not None:
         try:
@@ -108,7 +147,18 @@ def fetch(
         ]
     else:
         topics = [_fetched_topic(offsets, topic) for topic in request.topics]
+    if require_stable and state.pending.has_any(request.group_id):
+        for topic in topics:
+            topic.partitions = [_if_stable(state, request.group_id, topic.name, each) for each in topic.partitions]
     return FetchGroup(group_id=request.group_id, topics=topics)
+
+
+def _if_stable(state: GroupsState, group_id: str, topic: str, found: FetchPartition) -> FetchPartition:
+    if not state.pending.has(group_id, topic, found.partition_index):
+        return found
+    unknown = _fetched(found.partition_index, None)
+    unknown.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    return unknown
 
 
 def _fetched_topic(offsets: Offsets, topic: messages.OffsetFetchRequest.OffsetFetchRequestTopics) -> FetchTopic:
@@ -145,7 +195,9 @@ def delete(
         indexes = list(dict.fromkeys(each.partition_index for each in topic.partitions))
         known = {} if is_refused else offsets.get(topic.name, {})
         draft.records += [
-            offset_record(request.group_id, topic.name, index, None) for index in indexes if index in known
+            offset_record(request.group_id, topic.name, index, None)
+            for index in indexes
+            if index in known or (not is_refused and state.pending.has(request.group_id, topic.name, index))
         ]
         outcomes = [DeletePartition(partition_index=index, error_code=error) for index in indexes]
         topics.append(DeleteTopic(name=topic.name, partitions=outcomes))
@@ -153,9 +205,10 @@ def delete(
 
 
 def forget_all(draft: Draft, state: GroupsState, group_id: str) -> None:
-    """The group goes, and its offsets with it."""
-    for topic, partitions in state.offsets.get(group_id, {}).items():
-        draft.records += [offset_record(group_id, topic, index, None) for index in partitions]
+    """The group goes, and its offsets with it, those of open transactions too."""
+    places = [(topic, index) for topic, each in state.offsets.get(group_id, {}).items() for index in each]
+    for topic, index in dict.fromkeys([*places, *state.pending.places(group_id)]):
+        draft.records.append(offset_record(group_id, topic, index, None))
 
 
 def expired(offsets: Offsets, group: Group, retention_ms: int, now_ms: int) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """The records of `__consumer_offsets`: a key and its value, or None where the key is deleted, as Kafka writes them."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.wire import messages
 
@@ -27,7 +27,28 @@ Value = (
     | messages.GroupMetadataValue
     | messages.OffsetCommitValue
 )
-Record = tuple[Key, Value | None]
+KeyedRecord = tuple[Key, Value | None]
+
+
+class PendingOffset(NamedTuple):
+    """An offset that is committed in a transaction: it counts once that has been committed."""
+
+    producer_id: int
+    producer_epoch: int
+    key: messages.OffsetCommitKey
+    value: messages.OffsetCommitValue
+
+
+class TransactionEnded(NamedTuple):
+    """The marker of a producer's transaction: what it had pending is settled."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+
+
+Record = KeyedRecord | PendingOffset | TransactionEnded
 
 NO_TIMESTAMP: Final = -1
 

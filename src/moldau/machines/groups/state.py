@@ -6,7 +6,8 @@ from typing import Any, Final
 from moldau.machines.groups.consumer.applying import APPLY as APPLY_CONSUMER
 from moldau.machines.groups.consumer.applying import apply_consumer_record
 from moldau.machines.groups.consumer.group import ConsumerGroup
-from moldau.machines.groups.records import Record
+from moldau.machines.groups.pending import PendingOffsets
+from moldau.machines.groups.records import PendingOffset, Record, TransactionEnded
 from moldau.wire import messages
 
 Offsets = dict[str, dict[int, messages.OffsetCommitValue]]
@@ -16,15 +17,22 @@ Offsets = dict[str, dict[int, messages.OffsetCommitValue]]
 class GroupsState:
     """Groups and their offsets. The values are the messages of the log; nobody changes one after it was applied."""
 
-    __slots__ = ("classic", "consumer", "offsets")
+    __slots__ = ("classic", "consumer", "offsets", "pending")
 
     def __init__(self) -> None:
         self.classic: dict[str, messages.GroupMetadataValue] = {}
         self.consumer: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, Offsets] = {}
+        self.pending = PendingOffsets()
 
     def apply(self, record: Record) -> None:
         """Take up one record; of a kind that nobody here reads, nothing is kept."""
+        if isinstance(record, PendingOffset):
+            self.pending.add(record.producer_id, record.key, record.value)
+            return
+        if isinstance(record, TransactionEnded):
+            self._end(record)
+            return
         key, value = record
         applier = _APPLY.get(type(key))
         if applier is not None:
@@ -39,17 +47,31 @@ class GroupsState:
         """What was last committed for a partition."""
         return self.offsets.get(group_id, {}).get(topic, {}).get(partition)
 
+    def _end(self, ended: TransactionEnded) -> None:
+        """The marker of a transaction: what it committed counts from now on, or never will."""
+        if ended.is_commit:
+            for key in self.pending.of_producer(ended.producer_id):
+                self.pending.overtake(key, by=ended.producer_id)
+        for key, value in self.pending.end(ended.producer_id).items():
+            if ended.is_commit:
+                self._set_offset(*key, value)
+
     def _apply_offset(self, key: messages.OffsetCommitKey, value: messages.OffsetCommitValue | None) -> None:
+        if self.pending:
+            self.pending.overtake((key.group, key.topic, key.partition))
         if value is None:
             self._forget_offset(key)
-            return
-        topics = self.offsets.get(key.group)
+        else:
+            self._set_offset(key.group, key.topic, key.partition, value)
+
+    def _set_offset(self, group_id: str, topic: str, partition: int, value: messages.OffsetCommitValue) -> None:
+        topics = self.offsets.get(group_id)
         if topics is None:
-            topics = self.offsets[key.group] = {}
-        partitions = topics.get(key.topic)
+            topics = self.offsets[group_id] = {}
+        partitions = topics.get(topic)
         if partitions is None:
-            partitions = topics[key.topic] = {}
-        partitions[key.partition] = value
+            partitions = topics[topic] = {}
+        partitions[partition] = value
 
     def _forget_offset(self, key: messages.OffsetCommitKey) -> None:
         topics = self.offsets.get(key.group, {})

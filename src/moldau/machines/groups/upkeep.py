@@ -82,11 +82,12 @@ class Upkeep:
                 for index, committed in topics.get(topic, {}).items():
                     if committed.commit_timestamp <= until_ms:
                         yield group_id, topic, index
+            yield from self._state.pending.of_topic(topic, until_ms)
 
     def _expire(self, draft: Draft, group_id: str, limit: int) -> int:
         """Forget what a group need not keep, and an empty group that has nothing left. How much work that was."""
         group = self._group(group_id)
-        if group is None:
+        if group is None or self._state.pending.has_any(group_id):  # an open transaction is about to change it
             self._unseen.popleft()
             return 1
         offsets = self._state.offsets.get(group_id, {})

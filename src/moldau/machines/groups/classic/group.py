@@ -239,6 +239,14 @@ class ClassicGroup:
         if self.phase is Phase.COMPLETING:
             raise RebalanceInProgress("The generation has begun, but nobody was assigned anything yet.")
 
+    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Unlike other commits, also while the generation waits for its assignment."""
+        if generation < 0 and self.phase is Phase.EMPTY:
+            return
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise IllegalGeneration(f"The group is in generation {self.generation}, not {generation}.")
+
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may look."""
 

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from moldau.machines.groups.consumer.group import NO_ASSIGNMENT_EPOCH, ConsumerGroup, Resolved
 from moldau.machines.groups.consumer.member import Member, with_description, with_holding, without_holding
-from moldau.machines.groups.records import Record
+from moldau.machines.groups.records import KeyedRecord
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
 Groups = dict[str, ConsumerGroup]
 
 
-def apply_consumer_record(groups: Groups, record: Record) -> None:
+def apply_consumer_record(groups: Groups, record: KeyedRecord) -> None:
     """Take up a record of a consumer group; a value makes the group where it is not known yet."""
     key, value = record
     group_id: str = key.group_id  # type: ignore[union-attr]

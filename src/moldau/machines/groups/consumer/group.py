@@ -212,6 +212,14 @@ class ConsumerGroup:
         if not _has_held_since(member, epoch, request):
             _check_epoch(member, epoch)
 
+    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:  # noqa: ARG002
+        """Producers know of generations alone, so a member epoch that has passed is told as one."""
+        if generation < 0 and not self.members:
+            return
+        member = self.member(member_id)
+        if generation != member.epoch:
+            raise IllegalGeneration(f"The member is in epoch {member.epoch}, not {generation}.")
+
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Members fetch in their epoch; who does not claim to be one may look."""
         if member_id is None and member_epoch < 0:

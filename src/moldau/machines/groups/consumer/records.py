@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.machines.groups.consumer.member import ClassicTraits, Member
 from moldau.machines.groups.consumer.partitions import Assignment, Holding
-from moldau.machines.groups.records import Record
+from moldau.machines.groups.records import KeyedRecord
 from moldau.wire import messages
 
 _Held: Final = messages.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
@@ -14,7 +14,7 @@ _Traits: Final = messages.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
 _Protocol: Final = messages.ConsumerGroupMemberMetadataValue.ClassicProtocol
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int, creation_time_ms: int) -> Record:
+def epoch_record(group_id: str, epoch: int, metadata_hash: int, creation_time_ms: int) -> KeyedRecord:
     """The group is in this epoch, reckoned from topics of this hash."""
     value = messages.ConsumerGroupMetadataValue(
         epoch=epoch, metadata_hash=metadata_hash, creation_time_ms=creation_time_ms
@@ -22,16 +22,16 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int, creation_time_ms
     return messages.ConsumerGroupMetadataKey(group_id=group_id), value
 
 
-def group_end_record(group_id: str) -> Record:
+def group_end_record(group_id: str) -> KeyedRecord:
     return messages.ConsumerGroupMetadataKey(group_id=group_id), None
 
 
-def topics_end_record(group_id: str) -> Record:
+def topics_end_record(group_id: str) -> KeyedRecord:
     """Before 4.1 Kafka wrote down the topics themselves, not their hash."""
     return messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
 
 
-def member_record(group_id: str, member: Member) -> Record:
+def member_record(group_id: str, member: Member) -> KeyedRecord:
     """What a member told of itself."""
     value = messages.ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
@@ -54,32 +54,32 @@ def _traits(classic: ClassicTraits) -> messages.ConsumerGroupMemberMetadataValue
     )
 
 
-def member_end_record(group_id: str, member_id: str) -> Record:
+def member_end_record(group_id: str, member_id: str) -> KeyedRecord:
     return messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
 
 
-def target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> Record:
+def target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> KeyedRecord:
     """What the members are meant to have was reckoned in this epoch."""
     value = messages.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=wall_ms)
     return messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
 
 
-def target_epoch_end_record(group_id: str) -> Record:
+def target_epoch_end_record(group_id: str) -> KeyedRecord:
     return messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None
 
 
-def target_record(group_id: str, member_id: str, partitions: Assignment) -> Record:
+def target_record(group_id: str, member_id: str, partitions: Assignment) -> KeyedRecord:
     """What one member is meant to have."""
     topics = [_Meant(topic_id=topic_id, partitions=sorted(partitions[topic_id])) for topic_id in sorted(partitions)]
     value = messages.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics)
     return messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value
 
 
-def target_end_record(group_id: str, member_id: str) -> Record:
+def target_end_record(group_id: str, member_id: str) -> KeyedRecord:
     return messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None
 
 
-def holding_record(group_id: str, member: Member) -> Record:
+def holding_record(group_id: str, member: Member) -> KeyedRecord:
     """How far a member has come, and what it holds."""
     value = messages.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
@@ -100,21 +100,21 @@ def _held(holding: Holding) -> "list[messages.ConsumerGroupCurrentMemberAssignme
     return topics
 
 
-def holding_end_record(group_id: str, member_id: str) -> Record:
+def holding_end_record(group_id: str, member_id: str) -> KeyedRecord:
     return messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
 
 
-def regex_record(group_id: str, regex: str, topics: Iterable[str], version: int, wall_ms: int) -> Record:
+def regex_record(group_id: str, regex: str, topics: Iterable[str], version: int, wall_ms: int) -> KeyedRecord:
     """The topics that a regular expression matched, in the metadata of this offset."""
     value = messages.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=wall_ms)
     return messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), value
 
 
-def regex_end_record(group_id: str, regex: str) -> Record:
+def regex_end_record(group_id: str, regex: str) -> KeyedRecord:
     return messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None
 
 
-def removal_records(group_id: str, member_id: str) -> list[Record]:
+def removal_records(group_id: str, member_id: str) -> list[KeyedRecord]:
     """A member is gone: first what it holds, then what it was meant to have, then itself."""
     return [
         holding_end_record(group_id, member_id),
