@@ -36,6 +36,7 @@ from moldau.broker.setting_values import (
 from moldau.broker.settings import BrokerSettings
 from moldau.broker.stalls import LoopStalls
 from moldau.broker.topics import METADATA_TOPIC
+from moldau.broker.transactions.transactions import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
@@ -143,6 +144,7 @@ class Broker:
             Compacting(self.partitions, store, ports.clock, ports.executor),
         )
         self.groups = Groups(self, on_failure)
+        self.transactions = Transactions(self, on_failure)
         self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
         self.stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -176,6 +178,7 @@ class Broker:
             self._take_settings(image)
         await self.partitions.follow(image, delta)
         await self.groups.follow(image, delta)
+        await self.transactions.follow(image, delta)
 
     def _take_settings(self, image: MetadataImage) -> None:
         """Settings of brokers were changed while we run."""
@@ -245,6 +248,7 @@ class Broker:
         await self.death_watch.close()
         await self.upkeep.stop()
         await self.publishing.close()
+        await self.transactions.close()
         await self.groups.close()
         await self.replicas.close()
         await self.partitions.close()

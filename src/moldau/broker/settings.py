@@ -12,8 +12,10 @@ from moldau.broker.drivers.quorum_settings import MemberSettings
 from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.topic_defaults import log_defaults
+from moldau.broker.transactions.settings import EnrolmentSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
+from moldau.machines.transactions.settings import TransactionSettings
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
 from moldau.model.quorum import ROLES
@@ -392,6 +394,9 @@ class BrokerSettings(
     GroupSettings,
     OffsetsTopicSettings,
     LagSettings,
+    TransactionSettings,
+    StateTopicSettings,
+    EnrolmentSettings,
     ReplicaSettings,
     QuorumSettings,
     LifecycleSettings,

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group. Transactions and share groups have nobody here yet."""
+"""FindCoordinator: which broker looks after a group or a transactional id. Share groups have nobody here yet."""
 
 from typing import Final
 
@@ -41,15 +41,16 @@ async def _answer(key: str, key_type: int, context: RequestContext) -> Answer:
 async def _find(key: str, key_type: int, context: RequestContext) -> tuple[int, Address]:
     if key_type == TRANSACTION:
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, key))
-        raise CoordinatorNotAvailable("This broker does not coordinate transactions.")
-    if key_type != GROUP:
+        node_id = await context.broker.transactions.coordinator_of(key)
+    elif key_type == GROUP:
+        context.authorize(Operation.DESCRIBE, Resource(ResourceKind.GROUP, key))
+        node_id = await context.broker.groups.coordinator_of(key)
+    else:
         raise InvalidRequest(f"There are no coordinators of type {key_type} here.")
-    context.authorize(Operation.DESCRIBE, Resource(ResourceKind.GROUP, key))
-    node_id = await context.broker.groups.coordinator_of(key)
     broker = context.broker.image.brokers.get(node_id)
     address = broker.address(context.listener) if broker is not None else None
     if address is None:
-        raise CoordinatorNotAvailable("The group's coordinator cannot be reached through this listener.")
+        raise CoordinatorNotAvailable("The coordinator cannot be reached through this listener.")
     return node_id, address
 
 

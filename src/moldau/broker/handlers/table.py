@@ -4,6 +4,8 @@ from types import ModuleType
 from typing import Final
 
 from moldau.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     add_raft_voter,
     allocate_producer_ids,
     alter_configs,
@@ -28,8 +30,10 @@ from moldau.broker.handlers import (
     describe_log_dirs,
     describe_quorum,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
     end_quorum_epoch,
+    end_txn,
     envelope,
     fetch,
     fetch_snapshot,
@@ -42,6 +46,7 @@ from moldau.broker.handlers import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -57,6 +62,7 @@ from moldau.broker.handlers import (
 )
 from moldau.broker.router import Api, Refuse, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
+    AddOffsetsToTxnResponse,
     AddRaftVoterResponse,
     AllocateProducerIdsResponse,
     AlterPartitionReassignmentsResponse,
@@ -71,12 +77,14 @@ from moldau.wire.messages import (
     DescribeLogDirsResponse,
     DescribeQuorumResponse,
     EndQuorumEpochResponse,
+    EndTxnResponse,
     EnvelopeResponse,
     FetchSnapshotResponse,
     HeartbeatResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
     ListPartitionReassignmentsResponse,
+    ListTransactionsResponse,
     OffsetDeleteResponse,
     RemoveRaftVoterResponse,
     SyncGroupResponse,
@@ -120,7 +128,7 @@ def _decided(key: int, name: str, oldest: int, newest: int, handler: ModuleType,
 
 def served_apis() -> list[Api]:
     """A new table, with counters at zero, for one broker."""
-    apis = [*_topic_apis(), *_group_apis(), *_cluster_apis(), *_node_apis(), *_quorum_apis()]
+    apis = [*_topic_apis(), *_group_apis(), *_transaction_apis(), *_cluster_apis(), *_node_apis(), *_quorum_apis()]
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
@@ -175,6 +183,17 @@ def _group_apis() -> list[Api]:
             with_error_code(ConsumerGroupHeartbeatResponse),
         ),
         _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
+    ]
+
+
+def _transaction_apis() -> list[Api]:
+    """Transactions: their coordinator."""
+    return [
+        _api(24, "AddPartitionsToTxn", 0, 5, add_partitions_to_txn),
+        _api(25, "AddOffsetsToTxn", 0, 4, add_offsets_to_txn, with_error_code(AddOffsetsToTxnResponse)),
+        _api(26, "EndTxn", 0, 5, end_txn, with_error_code(EndTxnResponse)),
+        _api(65, "DescribeTransactions", 0, 0, describe_transactions),
+        _api(66, "ListTransactions", 0, 2, list_transactions, with_error_code(ListTransactionsResponse)),
     ]
 
 

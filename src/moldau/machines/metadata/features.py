@@ -21,6 +21,8 @@ from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError
 from moldau.wire import messages
 
+TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
     ELR_FEATURE: VersionRange(0, 1),

@@ -65,6 +65,10 @@ def _timeouts(prefix: str, word: str) -> tuple[Setting, ...]:
     )
 
 
+def _stays_off(value: bool) -> str | None:
+    return "transactions that another system decides are not served" if value else None
+
+
 GROUPS: Final = (
     row("group.coordinator.threads", INT, 4, "Threads for group work.", at_least=1),
     row("group.coordinator.append.linger.ms", INT, -1, "How long group records are gathered.", at_least=-1),
@@ -93,37 +97,11 @@ TRANSACTIONS: Final = (
     row("add.partitions.to.txn.retry.backoff.ms", INT, 20, "The pause before a partition is added again.", at_least=1),
     row("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, "How long that is tried.", at_least=0),
     row(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        INT,
-        10 * SECOND_MS,
-        "How often overdue transactions are aborted.",
-        at_least=1,
-    ),
-    row(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        INT,
-        HOUR_MS,
-        "How often forgotten transactional ids are dropped.",
-        at_least=1,
-    ),
-    row(
-        "transaction.partition.verification.enable",
+        "transaction.two.phase.commit.enable",
         BOOLEAN,
-        True,
-        "Check that a transaction was begun before records join it.",
-        scope=CLUSTER,
-    ),
-    row(
-        "transaction.max.timeout.ms", INT, 15 * MINUTE_MS, "The longest transaction timeout of a producer.", at_least=1
-    ),
-    row("transaction.state.log.load.buffer.size", INT, 5 * MiB, "Read size when transactions are loaded.", at_least=1),
-    row("transaction.state.log.min.isr", INT, 2, "In-sync replicas the transaction topic needs.", at_least=1),
-    row("transaction.state.log.num.partitions", INT, 50, "Partitions of the transaction topic.", at_least=1),
-    row("transaction.state.log.replication.factor", SHORT, 3, "Replicas of the transaction topic.", at_least=1),
-    row("transaction.state.log.segment.bytes", INT, 100 * MiB, "Segment size of the transaction topic.", at_least=1),
-    row("transaction.two.phase.commit.enable", BOOLEAN, False, "Allow transactions that another system decides."),
-    row(
-        "transactional.id.expiration.ms", INT, 7 * 24 * HOUR_MS, "An unused transactional id is forgotten.", at_least=1
+        False,
+        "Transactions that another system decides; they are not served, so it cannot be true.",
+        check=_stays_off,
     ),
 )
 

@@ -1,0 +1,40 @@
+"""AddOffsetsToTxn: the offsets of a group join a transaction, which is to say the partition that they are kept in."""
+
+from typing import Final
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.transactions.words import FIRST_VERSION, told
+from moldau.machines.transactions import ProducerIdentity
+from moldau.model.errors import CoordinatorNotAvailable, KafkaError
+from moldau.model.ids import ProducerId, TopicPartition
+from moldau.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+FENCING_FROM: Final = 2
+
+
+async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+    """The producer commits the offsets themselves with the group's coordinator afterwards."""
+    context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
+    context.authorize_group(Operation.READ, request.group_id)
+    partition = await _offsets_partition(request.group_id, context)
+    producer = ProducerIdentity(ProducerId(request.producer_id), request.producer_epoch)
+    try:
+        await context.broker.transactions.add_partitions(
+            request.transactional_id, producer, [partition], client_version=FIRST_VERSION
+        )
+    except KafkaError as refusal:
+        raise told(refusal, knows_fencing=context.api_version >= FENCING_FROM) from None
+    return AddOffsetsToTxnResponse()
+
+
+async def _offsets_partition(group_id: str, context: RequestContext) -> TopicPartition:
+    """A producer may come before any consumer of the group, and before there is a topic for offsets."""
+    broker = context.broker
+    if OFFSETS_TOPIC not in broker.image.topics:
+        await broker.groups.coordinator_of(group_id)
+    topic = broker.image.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        raise CoordinatorNotAvailable(f"There is no {OFFSETS_TOPIC} yet.")
+    return TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))

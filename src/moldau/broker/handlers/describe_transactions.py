@@ -1,0 +1,49 @@
+"""DescribeTransactions: the state of transactional ids, and the partitions of what is open."""
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.broker.turns import Turn
+from moldau.model.errors import InvalidRequest, KafkaError
+from moldau.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
+
+Described = DescribeTransactionsResponse.TransactionState
+
+
+async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+    """Each transactional id is described or refused by itself."""
+    turn = Turn(context)
+    states = []
+    for transactional_id in request.transactional_ids:
+        states.append(await _describe(transactional_id, context))
+        if turn.is_over():
+            await turn.next()
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+async def _describe(transactional_id: str, context: RequestContext) -> Described:
+    """Topics that one may not see are left out."""
+    try:
+        context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))
+        if not transactional_id:
+            raise InvalidRequest("A transactional id must not be empty.")
+        shard = context.broker.transactions.shard_for(transactional_id)
+        described = await shard.read(lambda machine: machine.describe(transactional_id))
+    except KafkaError as error:
+        return _refused(transactional_id, error)
+    described.topics = [each for each in described.topics if context.may(Operation.DESCRIBE, each.topic)]
+    return described
+
+
+def _refused(transactional_id: str, error: KafkaError) -> Described:
+    return Described(transactional_id=transactional_id, error_code=int(error.code))
+
+
+def refuse(
+    request: DescribeTransactionsRequest,
+    error: KafkaError,
+    version: int,  # noqa: ARG001 - the common shape
+) -> DescribeTransactionsResponse:
+    """The same error for every transactional id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_refused(each, error) for each in request.transactional_ids]
+    )

@@ -1,0 +1,32 @@
+"""EndTxn: a producer commits or aborts its transaction. The answer comes when that is decided for good."""
+
+from typing import Final
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.context import RequestContext
+from moldau.broker.transactions.words import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
+from moldau.machines.transactions import ProducerIdentity
+from moldau.model.errors import KafkaError
+from moldau.model.ids import ProducerId
+from moldau.wire.messages import EndTxnRequest, EndTxnResponse
+
+FENCING_FROM: Final = 2
+NEW_EPOCH_FROM: Final = 5
+
+
+async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """From version 5 on the producer goes on under the epoch it is answered: what it sent before can do no harm."""
+    context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
+    has_new_epoch = context.api_version >= NEW_EPOCH_FROM
+    try:
+        producer = await context.broker.transactions.end(
+            request.transactional_id,
+            ProducerIdentity(ProducerId(request.producer_id), request.producer_epoch),
+            is_commit=request.committed,
+            client_version=EPOCH_PER_TRANSACTION if has_new_epoch else FIRST_VERSION,
+        )
+    except KafkaError as refusal:
+        raise told(refusal, knows_fencing=context.api_version >= FENCING_FROM) from None
+    if not has_new_epoch:
+        return EndTxnResponse()
+    return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

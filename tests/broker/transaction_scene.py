@@ -1,0 +1,196 @@
+"""Transactional producers that speak to their coordinator, and partitions that keep a list of the markers they get."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from broker_scene import Talker
+
+from moldau.broker.context import RequestContext
+from moldau.broker.router import Api
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicPartition
+from moldau.node.node import Node
+from moldau.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+TRANSACTION = 1
+TIMEOUT_MS = 60_000
+PASSING = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+FEW_PARTITIONS = ("transaction.state.log.num.partitions=3",)
+
+
+class Reach(Protocol):
+    """Connects to whoever coordinates a transactional id."""
+
+    async def __call__(self, transactional_id: str) -> Talker: ...
+
+
+class Producer:
+    """One transactional producer; `ask` finds the coordinator, and tries again where that passes."""
+
+    def __init__(self, reach: Reach, transactional_id: str = "t", version: int = 2) -> None:
+        self.reach = reach
+        self.transactional_id = transactional_id
+        self.producer_id = self.epoch = -1
+        self.version = version  # of transactions
+
+    async def ask(self, version: int, request: Any, passing: Sequence[ErrorCode] = PASSING) -> Any:
+        while True:
+            talker = await self.reach(self.transactional_id)
+            answer = await talker.ask(version, request)
+            talker.connection.close()
+            if code_of(answer) not in passing:
+                return answer
+            await asyncio.sleep(0.05)
+
+    async def init(self, *, timeout_ms: int = TIMEOUT_MS, version: int = 5, again: bool = False) -> ErrorCode:
+        known: dict[str, Any] = {"producer_id": self.producer_id, "producer_epoch": self.epoch} if again else {}
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms, **known
+        )
+        answer = await self.ask(version, request)
+        if not answer.error_code:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return ErrorCode(answer.error_code)
+
+    def add_request(self, *partitions: tuple[str, int]) -> AddPartitionsToTxnRequest:
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=_topics(partitions),
+        )
+
+    async def add(self, *partitions: tuple[str, int], version: int = 3) -> ErrorCode:
+        return code_of(await self.ask(version, self.add_request(*partitions)))
+
+    async def add_offsets(self, group_id: str, version: int = 3) -> ErrorCode:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group_id,
+        )
+        return code_of(await self.ask(version, request))
+
+    def end_request(self, *, is_commit: bool = True) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=is_commit,
+        )
+
+    async def end(self, *, is_commit: bool = True, version: int | None = None) -> ErrorCode:
+        if version is None:
+            version = 5 if self.version == 2 else 4
+        answer = await self.ask(version, self.end_request(is_commit=is_commit))
+        if not answer.error_code and version >= 5:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return ErrorCode(answer.error_code)
+
+    async def described(self) -> Any:
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        return (await self.ask(0, request)).transaction_states[0]
+
+    async def until(self, state: str, virtual_s_max: float = 60.0) -> Any:
+        """Until the transaction is in this state."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + virtual_s_max
+        while (described := await self.described()).transaction_state != state:
+            assert loop.time() < deadline_s, described
+            await asyncio.sleep(0.01)
+        return described
+
+
+def _topics(partitions: Sequence[tuple[str, int]]) -> list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=topics[name]) for name in topics]
+
+
+def code_of(answer: Any) -> ErrorCode:
+    """The one that counts, wherever an answer has it."""
+    for topic in getattr(answer, "results_by_topic_v3_and_below", None) or ():
+        return ErrorCode(topic.results_by_partition[0].partition_error_code)
+    for state in getattr(answer, "transaction_states", None) or ():
+        return ErrorCode(getattr(state, "error_code", 0))
+    return ErrorCode(getattr(answer, "error_code", 0))
+
+
+async def find(talker: Talker, transactional_id: str, version: int = 4) -> Any:
+    request = FindCoordinatorRequest(key_type=TRANSACTION, key=transactional_id, coordinator_keys=[transactional_id])
+    answer = await talker.ask(version, request)
+    return answer.coordinators[0] if version >= 4 else answer
+
+
+class Marked(NamedTuple):
+    """A marker that came to a partition."""
+
+    producer_id: int
+    epoch: int
+    is_commit: bool
+    partition: TopicPartition
+    coordinator_epoch: int
+    version: int
+
+
+class Sink:
+    """In place of the partitions of a node: what markers come, and what they are answered."""
+
+    def __init__(self, node: Node) -> None:
+        self.came: list[Marked] = []
+        self.codes: dict[TopicPartition, ErrorCode] = {}  # other than NONE
+        self.requests = 0
+        self.is_open = asyncio.Event()  # nobody is answered before
+        self.is_open.set()
+        apis: Any = node.broker.router.apis
+        key = WriteTxnMarkersRequest.API_KEY
+        apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.refuse)
+
+    async def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:  # noqa: ARG002
+        self.requests += 1
+        await self.is_open.wait()
+        return WriteTxnMarkersResponse(markers=[self._answer(marker) for marker in request.markers])
+
+    def _answer(self, marker: Any) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+        topics = []
+        for topic in marker.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                where = TopicPartition(topic.name, index)
+                self.came.append(
+                    Marked(
+                        marker.producer_id,
+                        marker.producer_epoch,
+                        marker.transaction_result,
+                        where,
+                        marker.coordinator_epoch,
+                        marker.transaction_version,
+                    )
+                )
+                partitions.append(
+                    WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=int(self.codes.get(where, ErrorCode.NONE))
+                    )
+                )
+            topics.append(WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+        return WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+
+    def refuse(self, request: Any, error: Exception, version: int) -> Any:
+        raise NotImplementedError
