@@ -1,0 +1,231 @@
+"""InitProducerId: who a transactional producer is, and whom it fences."""
+
+import pytest
+from transactions_scene import NAME, ONE, TIMEOUT_MS, V1, V2, Scene
+
+from moldau.machines.transactions import ProducerIdentity, Transaction, TransactionState
+from moldau.machines.transactions.state import EPOCH_EXHAUSTED, EPOCH_MAX
+from moldau.model.errors import (
+    ConcurrentTransactions,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+)
+from moldau.model.ids import ProducerId
+
+SEVEN = ProducerId(7)
+VERSIONS = pytest.mark.parametrize("version", [V1, V2])
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def settled(epoch: int, state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Transaction:
+    return Transaction(SEVEN, epoch, TIMEOUT_MS, state, start_ms=1, last_update_ms=2, client_version=V2)
+
+
+def test_the_first_producer_of_an_id_gets_a_fresh_producer_id_and_the_first_epoch(scene: Scene) -> None:
+    assert scene.init() == (1, 0)
+    assert scene.state() is TransactionState.EMPTY
+
+
+def test_a_second_producer_has_the_same_producer_id_and_the_next_epoch(scene: Scene) -> None:
+    scene.init()
+    assert scene.init() == (1, 1)
+
+
+def test_two_transactional_ids_never_share_a_producer_id(scene: Scene) -> None:
+    assert scene.init(name="a").producer_id != scene.init(name="b").producer_id
+
+
+def test_the_timeout_is_the_one_of_the_last_request(scene: Scene) -> None:
+    scene.init(timeout_ms=1)
+    scene.init(timeout_ms=2)
+    assert scene.transaction().timeout_ms == 2
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_that_is_too_long_or_none_is_refused(scene: Scene, timeout_ms: int) -> None:
+    with pytest.raises(InvalidTransactionTimeout):
+        scene.init(timeout_ms=timeout_ms)
+
+
+def test_an_empty_transactional_id_is_refused(scene: Scene) -> None:
+    with pytest.raises(InvalidRequest):
+        scene.init(name="")
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@VERSIONS
+def test_a_new_producer_waits_until_the_end_before_it_is_complete(scene: Scene, version: int, is_commit: bool) -> None:
+    first = scene.init()
+    scene.add(first, ONE, version=version)
+    after = scene.end(first, is_commit=is_commit, version=version)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init()
+    scene.write_markers()
+    assert scene.init() == (after.producer_id, after.epoch + 1)
+
+
+# An open transaction
+
+
+@VERSIONS
+def test_an_open_transaction_is_aborted_before_a_new_producer_begins(scene: Scene, version: int) -> None:
+    first = scene.init()
+    scene.add(first, ONE, version=version)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init()
+    assert scene.state() is TransactionState.PREPARE_ABORT
+    (markers,) = scene.markers
+    assert not markers.is_commit
+    assert markers.partitions == (ONE,)
+    assert markers.epoch > first.epoch
+    scene.write_markers()
+    second = scene.init()
+    assert second.producer_id == first.producer_id
+    assert second.epoch > markers.epoch, "the epoch that fenced is nobody's"
+
+
+@VERSIONS
+def test_whoever_was_replaced_can_do_nothing_any_more(scene: Scene, version: int) -> None:
+    zombie = scene.init()
+    scene.add(zombie, ONE, version=version)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init()
+    for _ in ("while it is aborted", "and after"):
+        for is_commit in (True, False):
+            with pytest.raises(ProducerFenced):
+                scene.end(zombie, is_commit=is_commit, version=version)
+        with pytest.raises(ProducerFenced):
+            scene.add(zombie, ONE, version=version)
+        scene.write_markers()
+    with pytest.raises(ProducerFenced):
+        scene.init(zombie)
+
+
+def test_waiting_for_the_abort_raises_the_epoch_no_further(scene: Scene) -> None:
+    scene.add(scene.init(), ONE)
+    for _ in range(3):
+        with pytest.raises(ConcurrentTransactions):
+            scene.init()
+    assert scene.transaction().epoch == 2
+    assert len(scene.markers) == 1
+
+
+# Going on after an error (KIP-360)
+
+
+def test_a_producer_that_goes_on_gets_the_next_epoch(scene: Scene) -> None:
+    first = scene.init()
+    assert scene.init(first) == (1, 1)
+
+
+def test_the_same_request_again_gets_the_same_epoch(scene: Scene) -> None:
+    first = scene.init()
+    second = scene.init(first)
+    assert scene.init(first) == second
+
+
+def test_a_producer_that_was_replaced_does_not_go_on(scene: Scene) -> None:
+    first = scene.init()
+    scene.init()
+    with pytest.raises(ProducerFenced):
+        scene.init(first)
+
+
+def test_a_producer_with_an_id_of_somebody_else_does_not_go_on(scene: Scene) -> None:
+    scene.init()
+    with pytest.raises(ProducerFenced):
+        scene.init(ProducerIdentity(ProducerId(99), 0))
+
+
+def test_a_producer_whose_id_was_forgotten_begins_anew(scene: Scene) -> None:
+    assert scene.init(ProducerIdentity(ProducerId(99), 5)) == (1, 0)
+
+
+def test_a_producer_with_an_open_transaction_goes_on_once_it_is_aborted(scene: Scene) -> None:
+    first = scene.init()
+    scene.add(first, ONE)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init(first)
+    scene.write_markers()
+    assert scene.init(first) == (1, 1)
+
+
+def test_a_late_copy_of_a_request_to_go_on_does_not_abort_the_transaction_begun_since(scene: Scene) -> None:
+    first = scene.init()
+    second = scene.init(first)
+    scene.add(second, ONE)
+    with pytest.raises(ProducerFenced):
+        scene.init(first)
+    assert scene.state() is TransactionState.ONGOING
+
+
+# Exhausted epochs
+
+
+def test_a_producer_gets_the_last_epoch_but_one(scene: Scene) -> None:
+    scene.put(settled(EPOCH_EXHAUSTED - 1))
+    assert scene.init() == (7, EPOCH_EXHAUSTED)
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_EXHAUSTED, EPOCH_MAX])
+def test_after_the_last_epoch_there_is_another_producer_id(scene: Scene, epoch: int) -> None:
+    scene.put(settled(epoch))
+    assert scene.init() == (1, 0)
+    assert scene.transaction().previous_producer_id == SEVEN
+
+
+def test_a_producer_that_goes_on_after_the_last_epoch_is_known_by_its_old_id(scene: Scene) -> None:
+    last = scene.put(settled(EPOCH_EXHAUSTED))
+    assert scene.init(last) == (1, 0)
+    assert scene.init(last) == (1, 0), "asked again because the answer was lost"
+    with pytest.raises(ProducerFenced):
+        scene.init(ProducerIdentity(SEVEN, EPOCH_EXHAUSTED - 1))
+
+
+def test_a_transaction_under_the_last_epoch_can_still_be_fenced(scene: Scene) -> None:
+    scene.put(settled(EPOCH_EXHAUSTED))
+    zombie = scene.transaction().identity
+    scene.add(zombie, ONE)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init()
+    assert scene.markers[0].epoch == EPOCH_MAX
+    scene.write_markers()
+    assert scene.init() == (1, 0)
+    with pytest.raises(ProducerFenced):
+        scene.init(zombie)
+
+
+def test_the_last_epoch_that_a_timeout_took_is_given_to_nobody(scene: Scene) -> None:
+    last = scene.put(settled(EPOCH_EXHAUSTED))
+    scene.add(last, ONE)
+    scene.pass_time(2 * TIMEOUT_MS)
+    scene.write_markers()
+    assert scene.transaction().epoch == EPOCH_MAX
+    assert scene.abort(last) == (1, 0)
+    assert scene.abort(last) == (1, 0)
+    scene.fail_over()
+    assert scene.abort(last) == (1, 0)
+
+
+def test_a_producer_goes_on_under_another_id_after_a_timeout_took_the_last_epoch(scene: Scene) -> None:
+    last = scene.put(settled(EPOCH_EXHAUSTED))
+    scene.add(last, ONE)
+    scene.pass_time(2 * TIMEOUT_MS)
+    scene.write_markers()
+    assert scene.init(last) == (1, 0)
+    assert scene.init(last) == (1, 0)
+
+
+def test_what_was_fenced_stays_fenced_after_a_failover(scene: Scene) -> None:
+    first = scene.init()
+    scene.init()
+    scene.fail_over()
+    with pytest.raises(ProducerFenced):
+        scene.add(first, ONE)
+    assert scene.init() == (1, 2)
+    assert NAME in scene.machine.state.transactions
