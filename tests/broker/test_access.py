@@ -104,6 +104,15 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     ),
     "ConsumerGroupDescribe": lambda: m.ConsumerGroupDescribeRequest(group_ids=["g"]),
     "InitProducerId": lambda: m.InitProducerIdRequest(),
+    "AddPartitionsToTxn": lambda: m.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=[0])],
+        transactions=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(transactional_id="x")],
+    ),
+    "AddOffsetsToTxn": lambda: m.AddOffsetsToTxnRequest(transactional_id="x", group_id="g"),
+    "EndTxn": lambda: m.EndTxnRequest(transactional_id="x"),
+    "DescribeTransactions": lambda: m.DescribeTransactionsRequest(transactional_ids=["x"]),
+    "ListTransactions": lambda: m.ListTransactionsRequest(),
     "OffsetForLeaderEpoch": lambda: m.OffsetForLeaderEpochRequest(
         topics=[
             m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
@@ -160,7 +169,7 @@ def _codes(answer: Any) -> list[int]:
     found: list[int] = []
     for name in getattr(answer, "__slots__", ()):
         value = getattr(answer, name)
-        if name == "error_code":
+        if name in ("error_code", "partition_error_code"):
             found.append(value)
         elif isinstance(value, list | tuple):
             for each in value:
@@ -188,13 +197,15 @@ def _refused(name: str, version: int, address: Address) -> None:
         codes = {ErrorCode(code) for code in _codes(answer)} - {ErrorCode.NONE}
         if name == "ListGroups":  # as in Kafka, whoever may see no group sees none
             assert not answer.groups
+        elif name == "ListTransactions":
+            assert not answer.transaction_states
         elif not (name == "DescribeLogDirs" and version < 3):  # no place for an error there
             assert codes
         assert codes <= REFUSALS, answer
         assert scene.node.broker.image.topics == {}
 
     on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
-    assert authorizer.asked
+    assert authorizer.asked or name == "ListTransactions", "which asks for each that there is"
 
 
 class DescribeOnly:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMMIT_MS_MAX: Final = 10 * SECOND_MS  # less than the patience of most clients: they hear what is wrong, and try again
+COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and brokers: they hear why, and try again
 
 Answer = TypeVar("Answer")
 
