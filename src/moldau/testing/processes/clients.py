@@ -40,12 +40,22 @@ def number_in(message: Any) -> int:
 class RecordedProducer:
     """An idempotent producer in a thread of its own, that goes on whatever happens to the brokers."""
 
-    def __init__(self, name: str, servers: str, topic: str, partitions: int, recorder: Recorder, first: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        servers: str,
+        topic: str,
+        partitions: int,
+        recorder: Recorder,
+        first: int,
+        *,
+        pause_s: float = 0.0,
+    ) -> None:
         self.name = name
         self.acknowledged = 0
         self.problems: list[str] = []
         self._servers, self._topic, self._partitions = servers, topic, partitions
-        self._recorder = recorder
+        self._recorder, self._pause_s = recorder, pause_s
         self._number = first  # values are unique over all producers: each has a range of its own
         self._under_way = 0
         self._last_ack_s = time.monotonic()
@@ -95,7 +105,7 @@ class RecordedProducer:
 
     def _run(self) -> None:
         try:
-            while not self._is_over.is_set():
+            while not self._is_over.wait(self._pause_s):
                 if self._under_way < UNACKNOWLEDGED_MAX:
                     self._send()
                     self._producer.poll(0.002)
