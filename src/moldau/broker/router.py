@@ -19,6 +19,12 @@ class Refuse(Protocol):
     def __call__(self, request: Any, error: KafkaError, version: int) -> Any: ...
 
 
+class Recurs(Protocol):
+    """How a request that was answered is done again, given the time: whether its answer is the same then."""
+
+    def __call__(self, request: Any, context: RequestContext, response: Any) -> Callable[[float], bool] | None: ...
+
+
 class ServedOn(Flag):
     """The kinds of listeners: one is for clients and for brokers among themselves, one is the controllers' own."""
 
@@ -40,6 +46,7 @@ class Api:
     advertised_from: int | None = None  # lower than `oldest` where clients take offence otherwise
     unserved: Callable[[], Any] | None = None  # the answer to a version that is not served, if there is one
     served_on: ServedOn = ServedOn.BROKER
+    recurs: Recurs | None = None  # for what is asked again and again in the same words
     decide: Handle | None = None  # for what the active controller decides: answers here, whoever leads
     meter: ApiMeter = field(default_factory=ApiMeter)
 

@@ -90,6 +90,12 @@ class _Held(NamedTuple):
     effects: Sequence[object]
 
 
+def _changes_nothing(decision: Decision[Any, Any]) -> bool:
+    """Whether all there is to it is an answer to whoever asked."""
+    answers = decision.answers
+    return ASKER in answers and len(answers) == 1 and not (decision.records or decision.timers or decision.effects)
+
+
 def _give_up(waiter: asyncio.Future[Any]) -> None:
     if not waiter.done():
         waiter.set_exception(RequestTimedOut("The change was written, but was not committed in time."))
@@ -218,12 +224,23 @@ class ReplicatedDriver(Generic[Machine, Record]):
             if timer is not None:
                 timer.cancel()
 
+    def decide_now(
+        self, decide: Callable[[Machine], Decision[Record, Answer] | None]
+    ) -> Decision[Record, Answer] | None:
+        """A decision that changes nothing and may be told at once. None if it is another: then it is to be written."""
+        machine = self._machine
+        if machine is None or self._is_behind():
+            return None
+        decision = decide(machine)
+        return decision if decision is not None and _changes_nothing(decision) else None
+
     def _can_be_answered_now(self, decision: Decision[Record, Any]) -> bool:
         """Most requests change nothing (reads, refusals, heartbeats), and mostly all before them is committed."""
-        if decision.records or decision.timers or decision.effects or len(decision.answers) != 1:
-            return False
-        is_behind = self._held or self._unwritten or self._log.end_offset > self._log.high_watermark
-        return not is_behind and ASKER in decision.answers
+        return _changes_nothing(decision) and not self._is_behind()
+
+    def _is_behind(self) -> bool:
+        """Whether something that was decided before is not committed yet."""
+        return bool(self._held or self._unwritten) or self._log.end_offset > self._log.high_watermark
 
     async def read(self, query: Callable[[Machine], Answer]) -> Answer:
         """What `query` sees, told once everything it could see is committed."""

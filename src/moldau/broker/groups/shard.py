@@ -57,6 +57,7 @@ class Shard:
         )
         self.write = self._driver.write
         self.read = self._driver.read
+        self.decide_now = self._driver.decide_now
         self.new_ticket = self._driver.new_ticket
         self._awaits_load = False
         self.leader_epoch = partition.leader_epoch  # the last one that it has heard of

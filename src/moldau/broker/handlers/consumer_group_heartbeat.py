@@ -1,9 +1,11 @@
 """ConsumerGroupHeartbeat: a member joins, lives or leaves; the answer tells it which partitions to read."""
 
+from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
+from moldau.machines.decision import ASKER
 from moldau.machines.groups.draft import Asker, Now
 from moldau.model.errors import TopicAuthorizationFailed
 from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -17,7 +19,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     _check_topics(request, context)
     broker = context.broker
     shard = broker.groups.shard_of(request.group_id)
-    asker = Asker(context.client_id or "", context.client_host, context.api_version)
+    asker = _asker(context)
     randomness = b"" if request.member_id else broker.random.randbytes(ID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
     return await shard.write(
@@ -27,7 +29,34 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     )
 
 
+def _asker(context: RequestContext) -> Asker:
+    return Asker(context.client_id or "", context.client_host, context.api_version)
+
+
 def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
     """Topics that are named must be known to whoever names them; those of a pattern are left out where they are not."""
     if not all(context.may(Operation.DESCRIBE, name) for name in request.subscribed_topic_names or ()):
         raise TopicAuthorizationFailed("Not authorized to describe all of the topics.")
+
+
+def recurs(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext, response: ConsumerGroupHeartbeatResponse
+) -> Callable[[float], bool] | None:
+    """A member that is where it should be says so in the same words each time, and hears the same."""
+    if response.error_code or response.assignment is not None:
+        return None
+    groups = context.broker.groups
+    asker = _asker(context)
+    heard = response.member_epoch, response.heartbeat_interval_ms, response.member_id
+
+    def again(now_ms: float) -> bool:
+        shard = groups.shard_of(request.group_id)
+        decision = shard.decide_now(lambda machine: machine.decide_alive(request, asker, now_ms))
+        answer = None if decision is None else decision.answers[ASKER]
+        return (
+            isinstance(answer, ConsumerGroupHeartbeatResponse)
+            and answer.assignment is None
+            and (answer.member_epoch, answer.heartbeat_interval_ms, answer.member_id) == heard
+        )
+
+    return again

@@ -132,6 +132,10 @@ def served_apis() -> list[Api]:
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
+        if api.name == "Heartbeat":
+            api.recurs = heartbeat.recurs
+        if api.name == "ConsumerGroupHeartbeat":
+            api.recurs = consumer_group_heartbeat.recurs
         if api.name == "ApiVersions":
             api.unserved = api_versions.unserved
     return apis

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
 from moldau.broker.handlers import produce
 from moldau.broker.meters import ApiMeter
+from moldau.broker.network.recurrence import Again, Recurrence, answer_to
 from moldau.broker.network.repetition import PRODUCE, Known, Repetition, Run
 from moldau.broker.turns import ALONE
 from moldau.model.errors import KafkaError, StorageFailed
@@ -80,6 +81,7 @@ class ServedConnection:
         "_gate",
         "_is_held",
         "_listener",
+        "_recurrence",
         "_repetition",
         "_replies",
         "_router",
@@ -99,6 +101,7 @@ class ServedConnection:
         self._gate = gate
         self._replies: deque[_Reply] = deque()
         self._repetition: Repetition | None = None  # of one that has produced
+        self._recurrence: Recurrence | None = None  # of one that has said that it lives
         self._tasks: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
         self._is_held = False
@@ -131,6 +134,9 @@ class ServedConnection:
             if repetition.runs:
                 self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
+        recurrence = self._recurrence
+        if recurrence is not None and self._answered_again(recurrence, frame, started_ms):
+            return
         try:
             header, position = parse_request_header(frame)
         except Malformed as error:
@@ -155,7 +161,23 @@ class ServedConnection:
         elif not gathering.is_empty:
             gathering.write()  # whatever this request does to a log, it finds all of it there
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
-        self._begin(api, request, context)
+        response = self._begin(api, request, context)
+        if response is not None and api.recurs is not None:
+            self._recall(frame, api, context, api.recurs(request, context, response), response)
+
+    def _answered_again(self, recurrence: Recurrence, frame: memoryview, started_ms: float) -> bool:
+        """Answer a sign of life that is like an earlier one; False if there is more to it."""
+        known = recurrence.find(frame)
+        if known is None or not self._broker.gathering.is_empty:
+            return False
+        try:
+            if not known.again(started_ms):
+                return False
+        except KafkaError:
+            return False
+        known.meter.finished(self._broker.clock.monotonic_ms() - started_ms)
+        self._send([answer_to(frame, known)], None)
+        return True
 
     def _produced_again(self, repetition: Repetition, frame: memoryview) -> bool:
         """Answer a produce request that is like an earlier one; False if it is not, and nothing was done."""
@@ -226,6 +248,17 @@ class ServedConnection:
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
         self._finish(api, context, produce.refuse_batches(request, error, context), None)
 
+    def _recall(
+        self, frame: memoryview, api: "Api", context: RequestContext, again: Again | None, response: Any
+    ) -> None:
+        """Remember a request that was answered at once, if another like it can be done without being taken apart."""
+        if again is None or not self._broker.allows_all:
+            return
+        if self._recurrence is None:
+            self._recurrence = Recurrence()
+        pieces = frame_response(api.key, context.api_version, context.correlation_id, response)
+        self._recurrence.learn(frame, again, pieces, api.meter)
+
     def _learn(self, frame: memoryview, header: RequestHeader, request: Any, meter: ApiMeter) -> None:
         if self._repetition is None:
             self._repetition = Repetition(self._broker, meter)
@@ -263,7 +296,8 @@ class ServedConnection:
 
     # -- one request
 
-    def _begin(self, api: "Api", request: Any, context: RequestContext) -> None:
+    def _begin(self, api: "Api", request: Any, context: RequestContext) -> Any:
+        """Start its handler. What that answered, if it did so at once; then it is answered."""
         coroutine = api.handle(request, context)
         try:
             waits_for = coroutine.send(None)
@@ -273,14 +307,15 @@ class ServedConnection:
             response = api.refuse(request, error, context.api_version)
         except CloseConnection as order:
             self.give_up("handler", str(order))
-            return
+            return None
         except Exception as error:
             self._answer_failure(api, request, context, error, None)
-            return
+            return None
         else:
             self._go_on_later(api, request, context, _resumed(coroutine, waits_for))
-            return
+            return None
         self._finish(api, context, response, None)
+        return response
 
     def _go_on_later(self, api: "Api", request: Any, context: RequestContext, rest: Any) -> None:
         reply = _Reply(context.weight)

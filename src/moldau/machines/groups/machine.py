@@ -69,12 +69,18 @@ class GroupsMachine:
 
         `may_see` says whether whoever asks may know of a topic that its regular expression matches.
         """
-        decision = self._consumer.alive(request, asker, now.ms, self.settings)
+        decision = self.decide_alive(request, asker, now.ms)
         if decision is not None:
             return decision
         draft = self._draft(now)
         draft.answer(ASKER, self._consumer.answer_heartbeat(draft, request, asker, randomness, may_see))
         return draft.decision()
+
+    def decide_alive(
+        self, request: messages.ConsumerGroupHeartbeatRequest, asker: Asker, now_ms: float
+    ) -> Decision[Record, messages.ConsumerGroupHeartbeatResponse] | None:
+        """Moves a deadline, for a member that is where it should be; None if there is more to be decided."""
+        return self._consumer.alive(request, asker, now_ms, self.settings)
 
     # Members of classic groups
 

@@ -23,8 +23,8 @@ class ReceiveBudget:
         self.bytes_used = 0
         self._waiting: deque[tuple[ReceiveBuffer, Callable[[], None]]] = deque()
         self._favoured: ReceiveBuffer | None = None
-        self._idle_pool: list[bytearray] = []
-        self._busy_pool: list[bytearray] = []
+        self._idle_pool: list[memoryview] = []
+        self._busy_pool: list[memoryview] = []
 
     def take(self, buffer: "ReceiveBuffer", extra_bytes: int, when_free: Callable[[], None]) -> bool:
         """Whether `buffer` may grow now; if not, `when_free` is called once it may try again."""
@@ -47,20 +47,29 @@ class ReceiveBudget:
     def forget(self, buffer: "ReceiveBuffer") -> None:
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not buffer)
 
-    def borrow(self, size: int) -> bytearray:
-        pool = self._pool(size)
-        return pool.pop() if pool else bytearray(size)
+    def borrow_small(self) -> memoryview:
+        """A buffer of the idle size."""
+        pool = self._idle_pool
+        return pool.pop() if pool else memoryview(bytearray(IDLE_BYTES))
 
-    def put_away(self, buffer: bytearray) -> None:
+    def put_away_small(self, buffer: memoryview) -> None:
+        if len(self._idle_pool) < POOLED_MAX:
+            self._idle_pool.append(buffer)
+
+    def borrow(self, size: int) -> memoryview:
+        pool = self._pool(size)
+        return pool.pop() if pool else memoryview(bytearray(size))
+
+    def put_away(self, buffer: memoryview) -> None:
         pool = self._pool(len(buffer))
         if pool is not None and len(pool) < POOLED_MAX:
             pool.append(buffer)
 
-    def _pool(self, size: int) -> list[bytearray] | None:
+    def _pool(self, size: int) -> list[memoryview] | None:
         return self._idle_pool if size == IDLE_BYTES else self._busy_pool if size == BUSY_BYTES else None
 
 
-_NOTHING: Final = bytearray()
+_NOTHING: Final = memoryview(b"")
 
 
 class ReceiveBuffer:
@@ -71,7 +80,7 @@ class ReceiveBuffer:
     that is given room as its bytes come, never on its word.
     """
 
-    __slots__ = ("_budget", "_bytes", "_extra_bytes", "_quiet_reads", "_was_filled", "end", "start", "view")
+    __slots__ = ("_budget", "_capacity", "_extra_bytes", "_quiet_reads", "_was_filled", "end", "start", "view")
 
     QUIET_READS_MAX: Final = 64
 
@@ -82,22 +91,26 @@ class ReceiveBuffer:
         self._was_filled = False
         self.start = 0
         self.end = 0
-        self._hold(_NOTHING)
+        self.view = _NOTHING
+        self._capacity = 0
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty."""
-        if self._was_filled and len(self._bytes) < BUSY_BYTES:
-            self._become_busy()
-        self._was_filled = False
-        if not self._bytes:
-            self._hold(self._budget.borrow(IDLE_BYTES))
-        elif self.end == len(self._bytes):
+        if self._was_filled:
+            self._was_filled = False
+            if self._capacity < BUSY_BYTES:
+                self._become_busy()
+        if not self._capacity:
+            self.view = self._budget.borrow_small()
+            self._capacity = IDLE_BYTES
+            return self.view
+        if self.end == self._capacity:
             self._compact()
         return self.view[self.end :]
 
     def took(self, count: int) -> None:
         self.end += count
-        if self.end == len(self._bytes):
+        if self.end == self._capacity:
             self._was_filled = True
             self._quiet_reads = 0
         elif count <= IDLE_BYTES:
@@ -107,7 +120,7 @@ class ReceiveBuffer:
 
     def expect(self, frame_bytes: int, when_free: Callable[[], None]) -> bool:
         """Prepare for the rest of a frame that has begun; False when the budget makes it wait."""
-        capacity = len(self._bytes)
+        capacity = self._capacity
         if frame_bytes <= capacity:
             if self.start + frame_bytes > capacity:
                 self._compact()
@@ -126,7 +139,12 @@ class ReceiveBuffer:
         if self.start != self.end:
             return
         self.start = self.end = 0
-        capacity = len(self._bytes)
+        capacity = self._capacity
+        if capacity == IDLE_BYTES and not self._was_filled:
+            self._budget.put_away_small(self.view)
+            self.view = _NOTHING
+            self._capacity = 0
+            return
         if capacity == BUSY_BYTES and self._quiet_reads <= self.QUIET_READS_MAX:
             return
         if not self._was_filled or capacity > BUSY_BYTES:
@@ -138,7 +156,7 @@ class ReceiveBuffer:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._budget.put_away(self._bytes)
+        self._budget.put_away(self.view)
         self._hold(_NOTHING)
         self._quiet_reads = 0
         if self._extra_bytes:
@@ -146,7 +164,7 @@ class ReceiveBuffer:
             self._budget.give_back(self, extra_bytes)
 
     def _become_busy(self) -> None:
-        extra_bytes = BUSY_BYTES - len(self._bytes)
+        extra_bytes = BUSY_BYTES - self._capacity
         if self._budget.bytes_used + extra_bytes <= self._budget.bytes_max:
             self._budget.bytes_used += extra_bytes
             self._extra_bytes += extra_bytes
@@ -157,14 +175,14 @@ class ReceiveBuffer:
         self.view[:have] = self.view[self.start : self.end]
         self.start, self.end = 0, have
 
-    def _move_to(self, larger: bytearray) -> None:
-        old, old_bytes = self.view[self.start : self.end], self._bytes
+    def _move_to(self, larger: memoryview) -> None:
+        old, start, end = self.view, self.start, self.end
         self._hold(larger)
-        self.view[: len(old)] = old
-        self.end = len(old)
-        self._budget.put_away(old_bytes)
+        self.end = end - start
+        larger[: self.end] = old[start:end]
+        self._budget.put_away(old)
 
-    def _hold(self, buffer: bytearray) -> None:
-        self._bytes = buffer
-        self.view = memoryview(buffer)
+    def _hold(self, buffer: memoryview) -> None:
+        self.view = buffer
+        self._capacity = len(buffer)
         self.start = self.end = 0
