@@ -1,0 +1,132 @@
+"""Record batches, as a Fetch brings them, become Arrow columns.
+
+No record is ever an object: `positions` finds the fields of thousands of records at once, and Arrow copies keys and
+values out of the fetched bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from moldau.client.words import AbortedTransaction
+from moldau.model.errors import CorruptMessage
+from moldau.model.units import MiB
+from moldau.records.compression import Compression
+from moldau.records.header import HEADER_BYTES, BatchHeader, Buffer
+from moldau.records.record import records_body
+from pyspark_moldau import columns
+from pyspark_moldau.header_lists import header_lists
+from pyspark_moldau.positions import Fields, Numbers, Span, follow, pieces, read_fields
+from pyspark_moldau.walking import Batch, Walk
+
+Kinds: TypeAlias = npt.NDArray[np.int32]
+
+ROWS_MAX: Final = 10_000  # of one Arrow batch
+CONTENT_BYTES_MAX: Final = 16 * MiB
+_TIMESTAMP_MS_MAX: Final = (1 << 63) // 2000 - 1
+
+
+class Place(NamedTuple):
+    """Where records come from, and what of them is wanted: offsets from `from_offset` on and before `until_offset`."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    with_headers: bool = False
+
+
+def decode(records: Buffer, place: Place, aborted: Iterable[AbortedTransaction] = ()) -> Iterator[pa.RecordBatch]:
+    """The rows in the bytes of one answer. What is no batch of records gives a CorruptMessage."""
+    yield from decode_batches(Walk(records, place.from_offset, place.until_offset, aborted).batches(), place)
+
+
+def decode_batches(batches: Iterable[Batch], place: Place) -> Iterator[pa.RecordBatch]:
+    """The same for batches that were walked already."""
+    for group in _groups(batches):
+        rows = _rows(group, place)
+        for start in range(0, rows.num_rows, ROWS_MAX):
+            yield rows.slice(start, ROWS_MAX)
+
+
+def _groups(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Small batches are decoded together: most of the price is paid once for each group."""
+    group: list[Batch] = []
+    rows = content_bytes = 0
+    for batch in batches:
+        if group and (rows + batch.header.records_count > ROWS_MAX or content_bytes > CONTENT_BYTES_MAX):
+            yield group
+            group, rows, content_bytes = [], 0, 0
+        group.append(batch)
+        rows += batch.header.records_count
+        content_bytes += len(batch.content)
+    if group:
+        yield group
+
+
+def _rows(group: list[Batch], place: Place) -> pa.RecordBatch:
+    content, starts, ends = _records(group)
+    octets = np.frombuffer(content, np.uint8)
+    fields = read_fields(octets, starts, ends)
+    offsets, timestamps, kinds = _numbers(group, fields)
+    is_wanted = (offsets >= place.from_offset) & (offsets < place.until_offset)
+    rows = np.arange(len(starts)) if is_wanted.all() else np.flatnonzero(is_wanted)
+    keys, values = pieces(
+        content, fields.key_starts, fields.key_lengths, fields.value_starts, fields.value_lengths, rows
+    )
+    made = [
+        keys,
+        values,
+        pa.repeat(pa.scalar(place.topic, pa.string()), len(rows)),
+        pa.array(np.full(len(rows), place.partition, np.int32)),
+        pa.array(offsets[rows]),
+        pa.array(timestamps[rows] * 1000).view(columns.ROW.field("timestamp").type),
+        pa.array(kinds[rows]),
+    ]
+    if place.with_headers:
+        made.append(header_lists(content, fields, rows))
+    return pa.RecordBatch.from_arrays(made, schema=columns.schema(with_headers=place.with_headers))
+
+
+def _records(group: list[Batch]) -> tuple[bytes, Numbers, Numbers]:
+    """The records of all batches in one piece of memory, where each begins and where it ends."""
+    bodies = [_body(batch) for batch in group]
+    content = b"".join(bodies)
+    spans = map(Span, accumulate(map(len, bodies)), (batch.header.records_count for batch in group))
+    try:
+        starts = np.fromiter(follow(content, spans), np.int64)
+    except IndexError:
+        raise CorruptMessage("the records of a batch go on behind its end") from None
+    return content, starts, np.append(starts[1:], len(content))
+
+
+def _body(batch: Batch) -> bytes | memoryview:
+    if batch.header.compression == Compression.NONE:
+        return batch.content[HEADER_BYTES:]
+    return records_body(batch.content, batch.header)
+
+
+def _numbers(group: list[Batch], fields: Fields) -> tuple[Numbers, Numbers, Kinds]:
+    """Offset, time in milliseconds and kind of time of each record."""
+    headers = [batch.header for batch in group]
+    counts = [each.records_count for each in headers]
+    last_deltas = np.repeat([each.last_offset_delta for each in headers], counts)
+    if np.any((fields.offset_deltas < 0) | (fields.offset_deltas > last_deltas)):
+        raise CorruptMessage("a record has an offset outside its batch")
+    offsets = np.repeat(np.array([each.base_offset for each in headers], np.int64), counts) + fields.offset_deltas
+    kinds = np.repeat(np.array([each.has_log_append_time for each in headers], np.int32), counts)
+    return offsets, _timestamps(headers, counts, fields, kinds), kinds
+
+
+def _timestamps(headers: list[BatchHeader], counts: list[int], fields: Fields, kinds: Kinds) -> Numbers:
+    bases = np.array([each.base_timestamp for each in headers], np.int64)
+    stamps = np.array([each.max_timestamp for each in headers], np.int64)
+    for part in (bases, stamps, fields.timestamp_deltas):  # so that neither the sum nor its microseconds can wrap
+        if np.any((part > _TIMESTAMP_MS_MAX) | (part < -_TIMESTAMP_MS_MAX)):
+            raise CorruptMessage("a record has a time that no timestamp can hold")
+    timestamps = np.repeat(bases, counts) + fields.timestamp_deltas
+    return np.where(kinds == columns.LOG_APPEND_TIME, np.repeat(stamps, counts), timestamps)

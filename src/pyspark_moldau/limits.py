@@ -1,0 +1,134 @@
+"""Where a read begins and ends, as the options say it; what that means in offsets is found out from the cluster."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from moldau.model.ids import TopicPartition
+
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+
+
+class OptionError(ValueError):
+    """An option that is missing, wrong, or not for this kind of query. The message is for the person who set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first record that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Behind the last record; for readers of committed records, the last stable offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; -2 and -1 stand for the earliest and the latest."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after this moment, in every partition."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The first record at or after a moment of each partition's own."""
+
+    times_ms: Mapping[TopicPartition, int]
+
+
+Limit: TypeAlias = Earliest | Latest | AtOffsets | AtTime | AtTimes
+
+
+def parse_limit(side: str, options: Mapping[str, str], default: Limit) -> Limit:
+    """The limit on one side, "starting" or "ending". A time for all beats times by partition, which beat offsets."""
+    timestamp = options.get(f"{side}timestamp")
+    if timestamp is not None:
+        return AtTime(_moment(f"{side}Timestamp", timestamp))
+    by_timestamp = options.get(f"{side}offsetsbytimestamp")
+    if by_timestamp is not None:
+        return AtTimes(parse_partition_numbers(f"{side}OffsetsByTimestamp", by_timestamp, at_least=0))
+    offsets = options.get(f"{side}offsets")
+    if offsets is None:
+        return default
+    match offsets.strip().lower():
+        case "earliest":
+            return Earliest()
+        case "latest":
+            return Latest()
+        case _:
+            return AtOffsets(parse_partition_numbers(f"{side}Offsets", offsets, at_least=EARLIEST_OFFSET))
+
+
+def parse_partition_numbers(option: str, text: str, *, at_least: int) -> Offsets:
+    """`{"topic": {"0": 23, "1": -2}}`"""
+    sample = 'like {"topic": {"0": 23, "1": 42}}'
+    parsed = _json_object(option, text, sample)
+    numbers: Offsets = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, dict):
+            raise OptionError(f"Option '{option}' must be JSON {sample}, but topic {topic!r} has {partitions!r}.")
+        for partition, number in partitions.items():
+            if type(number) is not int or number < at_least or not partition.isdecimal():
+                raise OptionError(
+                    f"Option '{option}' must be JSON {sample}, but partition {partition!r} of {topic!r} has {number!r}."
+                )
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
+    """`{"topic": [0, 1]}`"""
+    sample = 'like {"topic": [0, 1]}'
+    found = []
+    for topic, partitions in _json_object("assign", text, sample).items():
+        if not isinstance(partitions, list) or any(type(each) is not int or each < 0 for each in partitions):
+            raise OptionError(f"Option 'assign' must be JSON {sample}, but topic {topic!r} has {partitions!r}.")
+        found += [TopicPartition(topic, each) for each in partitions]
+    if not found:
+        raise OptionError("Option 'assign' names no partition.")
+    return tuple(sorted(set(found)))
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The shape in which offsets are stored in a checkpoint: `{"topic": {"0": 5}}`."""
+    shape: dict[str, dict[str, int]] = {}
+    for where in sorted(offsets):
+        shape.setdefault(where.topic, {})[str(where.partition)] = offsets[where]
+    return shape
+
+
+def offsets_of(shape: Mapping[str, Mapping[str, int]] | None) -> Offsets:
+    """The way back."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in (shape or {}).items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _json_object(option: str, text: str, sample: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise OptionError(f"Option '{option}' must be JSON {sample}, not {text!r}.")
+    return parsed
+
+
+def _moment(option: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise OptionError(f"Option '{option}' must be a time in milliseconds since 1970, not {text!r}.")
+    return int(text)

@@ -1,0 +1,279 @@
+"""What to read next: from the options, the offsets that were read before, and what the cluster tells.
+
+Nothing here talks to a broker by itself: `Cluster` is asked, and tests give one of their own.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from moldau.model.ids import TopicPartition
+from pyspark_moldau.limits import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Earliest,
+    Latest,
+    Limit,
+    Offsets,
+    OptionError,
+)
+from pyspark_moldau.options import Assignment, SourceOptions, Subscription, Topics
+from pyspark_moldau.rates import RateLimit
+from pyspark_moldau.splitting import Range, split
+
+log = logging.getLogger("pyspark_moldau")
+
+
+class DataLoss(RuntimeError):
+    """Records that the query should have read are gone."""
+
+
+class Topic(NamedTuple):
+    """A topic as the cluster has it; one that was deleted and created again has another id."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class Cluster(Protocol):
+    """What planning asks of the cluster."""
+
+    def topics(self, subscription: Subscription) -> dict[str, Topic]:
+        """Those that exist."""
+        ...
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """High watermarks, or last stable offsets for who reads committed records."""
+        ...
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time; None where no record is that young."""
+        ...
+
+    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str]) -> None: ...
+
+    def committed_topic_ids(self, group: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
+        """The topic ids that were committed along with a group's offsets."""
+        ...
+
+
+def plan_batch(options: SourceOptions, cluster: Cluster) -> list[Range]:
+    """The ranges of a batch query, cut for its tasks."""
+    topics = existing_topics(options.subscription, cluster)
+    partitions = partitions_of(options.subscription, topics)
+    starts = starting_offsets(options, cluster, partitions)
+    ends = ending_offsets(options, cluster, partitions)
+    ranges = [Range(*each, starts[each], ends[each], topics[each.topic].topic_id) for each in partitions]
+    return split(ranges, options.partitions_min, options.records_per_partition_max)
+
+
+def existing_topics(subscription: Subscription, cluster: Cluster) -> dict[str, Topic]:
+    """The topics to read. One that is named and not there is an error."""
+    topics = cluster.topics(subscription)
+    match subscription:
+        case Topics(names):
+            wanted: Iterable[str] = names
+        case Assignment(assigned):
+            wanted = dict.fromkeys(each.topic for each in assigned)
+        case _:
+            wanted = ()
+    missing = [name for name in wanted if name not in topics]
+    if missing:
+        raise OptionError(f"There is no topic {', '.join(missing)}.")
+    return topics
+
+
+def partitions_of(subscription: Subscription, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
+    if not isinstance(subscription, Assignment):
+        return there
+    missing = [str(each) for each in subscription.partitions if each.topic in topics and each not in there]
+    if missing:
+        raise OptionError(f"Option 'assign' names partitions that do not exist: {', '.join(missing)}.")
+    return [each for each in there if each in subscription.partitions]
+
+
+def starting_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
+    """Where a query without a checkpoint begins."""
+    found = _resolve("startingOffsets", options.starting, cluster, partitions)
+    late = [each for each in partitions if found[each] is None]
+    if late and not options.is_lenient_about_times:
+        raise OptionError(
+            f"No record of {', '.join(map(str, late))} is as young as the starting time. Set "
+            "'startingOffsetsByTimestampStrategy' to 'latest' to begin behind the last record instead."
+        )
+    return _or_latest(found, cluster, late)
+
+
+def ending_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
+    """Where a batch query ends. After the last record there is nothing that could be too young."""
+    found = _resolve("endingOffsets", options.ending, cluster, partitions)
+    return _or_latest(found, cluster, [each for each in partitions if found[each] is None])
+
+
+def _or_latest(found: Mapping[TopicPartition, int | None], cluster: Cluster, late: list[TopicPartition]) -> Offsets:
+    latest = cluster.latest(late) if late else {}
+    return {where: latest[where] if offset is None else offset for where, offset in found.items()}
+
+
+def _resolve(
+    option: str, limit: Limit, cluster: Cluster, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, int | None]:
+    match limit:
+        case Earliest():
+            return cluster.earliest(partitions)
+        case Latest():
+            return cluster.latest(partitions)
+        case AtTime(time_ms):
+            return cluster.at_times(dict.fromkeys(partitions, time_ms))
+        case AtTimes(times_ms):
+            _check_complete(f"{option}ByTimestamp", times_ms, partitions)
+            return cluster.at_times(times_ms)
+        case AtOffsets(offsets):
+            _check_complete(option, offsets, partitions)
+            return _named(offsets, cluster)
+
+
+def _named(offsets: Mapping[TopicPartition, int], cluster: Cluster) -> Offsets:
+    earliest = [where for where, offset in offsets.items() if offset == EARLIEST_OFFSET]
+    latest = [where for where, offset in offsets.items() if offset == LATEST_OFFSET]
+    known = dict(offsets)
+    known |= cluster.earliest(earliest) if earliest else {}
+    return known | (cluster.latest(latest) if latest else {})
+
+
+def _check_complete(option: str, given: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> None:
+    if set(given) != set(partitions):
+        raise OptionError(
+            f"Option '{option}' must name every partition, and no other; use -1 for latest and -2 for earliest where "
+            f"you do not care. It names {_listed(given)}; the query reads {_listed(partitions)}."
+        )
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"
+
+
+@dataclass(slots=True)
+class StreamPlan:
+    """One run of a streaming query, on the driver."""
+
+    options: SourceOptions
+    cluster: Cluster
+    monotonic_ms: Callable[[], float]
+    _topic_ids: dict[str, str] = field(default_factory=dict)
+    _is_resumed: bool = False
+    _available: Offsets | None = None  # what an AvailableNow run reads up to
+    _newest: Offsets = field(default_factory=dict)
+    _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
+    _committed: Offsets = field(default_factory=dict)
+    _rate: RateLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        least, delay_ms = self.options.offsets_per_trigger_min, self.options.trigger_delay_ms_max
+        self._rate = RateLimit(least, self.options.offsets_per_trigger_max, delay_ms)
+
+    def initial(self) -> Offsets:
+        """Where a query without a checkpoint begins."""
+        self._is_resumed = True  # from nothing: what a former query committed does not matter
+        topics = existing_topics(self.options.subscription, self.cluster)
+        partitions = partitions_of(self.options.subscription, topics)
+        return starting_offsets(self.options, self.cluster, partitions)
+
+    def prepare_available_now(self) -> None:
+        """Records that come from now on are for another run."""
+        self._available = self.cluster.latest(self._partitions(self.cluster.topics(self.options.subscription)))
+
+    def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """Up to where the next batch may read."""
+        topics = self.cluster.topics(self.options.subscription)
+        self._look_at_ids(topics, start)
+        self.commit(start)
+        end = dict(self._available) if self._available is not None else self._latest_now(topics)
+        self._newest = end
+        self._note_shrunk(start, end)
+        if not is_limited:
+            return end
+        limited = self._rate.limit(self._begin(start, end), end, self.monotonic_ms(), waits=self._available is None)
+        return start if limited is None else limited
+
+    @property
+    def newest(self) -> Offsets:
+        """The end of each partition when it was last looked at."""
+        return self._newest
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """What the tasks of the batch between `start` and `end` read."""
+        if not self._is_resumed:  # a batch that a former run has left undone
+            self._look_at_ids(self.cluster.topics(self.options.subscription), start)
+        self._note_gone(start, end)
+        self._note_shrunk(start, end)
+        begin = self._begin(start, end)
+        ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
+        return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""
+        if self.options.group is None or not offsets or offsets == self._committed:
+            return
+        try:
+            self.cluster.commit(self.options.group, offsets, self._topic_ids)
+            self._committed = dict(offsets)
+        except Exception as error:
+            log.warning("The progress could not be committed to group '%s': %s", self.options.group, error)
+
+    def _partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
+        wanted = self.options.subscription
+        return [each for each in there if not isinstance(wanted, Assignment) or each in wanted.partitions]
+
+    def _latest_now(self, topics: Mapping[str, Topic]) -> Offsets:
+        return self.cluster.latest(self._partitions(topics))
+
+    def _note_shrunk(self, start: Offsets, end: Offsets) -> None:
+        for where in sorted(set(start) & set(end)):
+            if end[where] < start[where] != self._reborn.get(where):
+                self._lose(f"{where} was read up to offset {start[where]} and ends at {end[where]} now")
+
+    def _begin(self, start: Offsets, end: Offsets) -> Offsets:
+        """The start of each partition; the earliest offset for one that was not there before."""
+        fresh = [each for each in sorted(end) if each not in start or self._reborn.get(each) == start[each]]
+        earliest = self.cluster.earliest(fresh) if fresh else {}
+        for where in fresh:
+            if where not in start and earliest[where] > 0:
+                self._lose(f"the new partition {where} starts at offset {earliest[where]} instead of 0")
+        return {where: earliest[where] if where in earliest else start[where] for where in end}
+
+    def _range(self, where: TopicPartition, begin: int, end: int) -> Range:
+        return Range(*where, begin, end, self._topic_ids.get(where.topic, ""))
+
+    def _note_gone(self, start: Offsets, end: Offsets) -> None:
+        gone = sorted(set(start) - set(end))
+        if gone:
+            self._lose(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+
+    def _look_at_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
+        """A topic of the same name with another id has other records, whatever its offsets say."""
+        if not self._is_resumed:
+            self._is_resumed = True
+            if self.options.group is not None:
+                self._topic_ids = self.cluster.committed_topic_ids(self.options.group, sorted(start))
+        for name, topic in sorted(topics.items()):
+            known = self._topic_ids.get(name)
+            if known and topic.topic_id and known != topic.topic_id:
+                self._lose(f"topic {name} was deleted and created again: its id was {known} and is {topic.topic_id}")
+                self._reborn |= {where: offset for where, offset in start.items() if where.topic == name}
+            self._topic_ids[name] = topic.topic_id
+
+    def _lose(self, what: str) -> None:
+        if self.options.fails_on_data_loss:
+            raise DataLoss(
+                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
+            )
+        log.warning("Some records may have been lost: %s.", what)

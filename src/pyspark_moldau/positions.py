@@ -1,0 +1,157 @@
+"""Where the fields of many records are, found for all of them at once.
+
+The records of a batch are a chain: only the length of one tells where the next begins. That chain is followed record
+by record; everything else is arithmetic on whole columns.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from moldau.model.errors import CorruptMessage
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Octets: TypeAlias = npt.NDArray[np.uint8]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+_LENGTH_BYTES_MAX: Final = 5
+
+# What a record takes together with its length, by the first byte of that length, and what the second byte adds.
+_ONE_BYTE: Final = [(byte >> 1) + 1 if byte < 0x80 else ((byte & 0x7F) >> 1) + 2 for byte in range(0x100)]
+_TWO_BYTES: Final = [byte << 6 for byte in range(0x80)]
+
+
+class Span(NamedTuple):
+    """The records of one batch: how many there are, and where they end."""
+
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """One entry for each record; positions count from the beginning of the bytes they were found in."""
+
+    timestamp_deltas: Numbers
+    offset_deltas: Numbers
+    key_starts: Numbers
+    key_lengths: Numbers  # negative: null
+    value_starts: Numbers
+    value_lengths: Numbers
+    header_starts: Numbers  # of the count of headers
+    ends: Numbers
+
+
+def follow(content: bytes, spans: Iterable[Span]) -> Iterator[int]:
+    """Where each record begins. The spans lie one behind the other, from the beginning of the content to its end."""
+    one_byte, two_bytes = _ONE_BYTE, _TWO_BYTES
+    position = 0
+    for end, count in spans:
+        for _ in range(count):
+            yield position
+            if (first := content[position]) < 0x80:
+                position += one_byte[first]
+            elif (second := content[position + 1]) < 0x80:
+                position += one_byte[first] + two_bytes[second]
+            else:
+                position = _after_long(content, position)
+        if position != end:
+            raise CorruptMessage(f"{count} records end at byte {position} of the records, their batch at {end}")
+
+
+def _after_long(content: bytes, position: int) -> int:
+    encoded = 0
+    for index in range(_LENGTH_BYTES_MAX):
+        byte = content[position + index]
+        encoded |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return position + index + 1 + (encoded >> 1)
+    raise CorruptMessage(f"the record at byte {position} has no length")
+
+
+def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:
+    """What stands in each record between its start and its end; CorruptMessage where a field leaves its record."""
+    lengths, position = read_varints(content, starts, VARINT_BYTES_MAX)
+    if np.any(lengths != ends - position):  # a negative length, or a longer way to write a number
+        raise CorruptMessage("a record has a length that its batch does not bear out")
+    timestamp_deltas, position = read_varints(content, position + 1, _VARLONG_BYTES_MAX)
+    offset_deltas, position = read_varints(content, position, VARINT_BYTES_MAX)
+    key_lengths, key_starts = read_varints(content, position, VARINT_BYTES_MAX)
+    position = behind(key_starts, key_lengths, ends)
+    value_lengths, value_starts = read_varints(content, position, VARINT_BYTES_MAX)
+    header_starts = behind(value_starts, value_lengths, ends)
+    if np.any(header_starts >= ends):
+        raise CorruptMessage("a record ends before its count of headers")
+    return Fields(
+        timestamp_deltas, offset_deltas, key_starts, key_lengths, value_starts, value_lengths, header_starts, ends
+    )
+
+
+def behind(starts: Numbers, lengths: Numbers, ends: Numbers) -> Numbers:
+    """Where fields end that begin there and are so long; all of them inside their records."""
+    position = starts + np.maximum(lengths, 0)
+    if np.any(position > ends):
+        raise CorruptMessage("a field is longer than the record it stands in")
+    return position
+
+
+def read_varints(content: Octets, at: Numbers, bytes_max: int) -> tuple[Numbers, Numbers]:
+    """The zigzag number at each position, and the position behind it. Nothing outside `content` is read."""
+    octets = content.take(at, mode="clip")
+    if octets.size == 0 or octets.max() < 0x80:
+        return _unzigzag(octets.astype(np.int64)), at + 1
+    encoded = (octets & 0x7F).astype(np.uint64)
+    after = at + 1
+    rows: Any = np.flatnonzero(octets >= 0x80)
+    for index in range(1, bytes_max):
+        octets = content.take(after[rows], mode="clip")
+        encoded[rows] |= (octets & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+        after[rows] += 1
+        rows = rows[octets >= 0x80]
+        if rows.size == 0:
+            return _unzigzag(encoded), after
+    raise CorruptMessage(f"a number takes more than {bytes_max} bytes")
+
+
+def _unzigzag(encoded: npt.NDArray[Any]) -> Numbers:
+    # In unsigned arithmetic the shift is logical, so that the whole range of 64 bits comes out right.
+    return (encoded >> 1).astype(np.int64) ^ -(encoded & 1).astype(np.int64)
+
+
+def pieces(
+    content: bytes,
+    first_starts: Numbers,
+    first_lengths: Numbers,
+    second_starts: Numbers,
+    second_lengths: Numbers,
+    rows: Numbers,
+) -> tuple[pa.Array, pa.Array]:
+    """Copy out the first and the second field of these rows; a negative length is a null.
+
+    The positions grow from each field to the next, so that the content, as it is, is an Arrow array of four elements
+    for each row: first field, what is between, second field, what comes before the next row.
+    """
+    bounds = np.empty(4 * len(first_starts) + 1, np.int32)
+    bounds[0:-1:4] = first_starts
+    bounds[1:-1:4] = first_starts + np.maximum(first_lengths, 0)
+    bounds[2:-1:4] = second_starts
+    bounds[3:-1:4] = second_starts + np.maximum(second_lengths, 0)
+    bounds[-1] = len(content)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
+    elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    return (
+        pc.take(elements, _indices(4 * rows, first_lengths[rows] < 0), boundscheck=False),
+        pc.take(elements, _indices(4 * rows + 2, second_lengths[rows] < 0), boundscheck=False),
+    )
+
+
+def _indices(rows: Numbers, is_null: Flags) -> pa.Array:
+    # Where the index is null, so is what is taken.
+    return pa.array(rows, mask=is_null if is_null.any() else None)

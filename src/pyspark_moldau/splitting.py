@@ -1,0 +1,49 @@
+"""Ranges of offsets, one or more for each partition of a topic: each is read by one task."""
+
+import heapq
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """The offsets of one partition from `from_offset` on and before `until_offset`."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    topic_id: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.until_offset - self.from_offset
+
+
+def split(ranges: Iterable[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
+    """Cut so that no piece has more than `records_max` offsets and there are at least `partitions_min` pieces.
+
+    What has nothing to read is left out; a piece of one offset is not cut any further.
+    """
+    full = sorted(each for each in ranges if each.size > 0)
+    counts = [1 if records_max is None else -(-each.size // records_max) for each in full]
+    _grow([each.size for each in full], counts, partitions_min or 0)
+    return [piece for each, count in zip(full, counts, strict=True) for piece in _cut(each, count)]
+
+
+def _grow(sizes: list[int], counts: list[int], total: int) -> None:
+    """Give one more cut to the range with the largest pieces, until there are enough."""
+    heap = [(-size / count, index) for index, (size, count) in enumerate(zip(sizes, counts, strict=True))]
+    heapq.heapify(heap)
+    missing = total - sum(counts)
+    while missing > 0 and heap:
+        _, index = heapq.heappop(heap)
+        if counts[index] < sizes[index]:
+            counts[index] += 1
+            missing -= 1
+            heapq.heappush(heap, (-sizes[index] / counts[index], index))
+
+
+def _cut(whole: Range, count: int) -> list[Range]:
+    bounds = [whole.from_offset + whole.size * index // count for index in range(count + 1)]
+    return [whole._replace(from_offset=start, until_offset=end) for start, end in pairwise(bounds)]

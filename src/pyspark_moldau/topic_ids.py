@@ -1,0 +1,22 @@
+"""Topic ids as text: the 22 characters that Kafka's tools print; nothing for the id that says there is none."""
+
+import base64
+from typing import Final
+
+from moldau.model.ids import NO_TOPIC_ID, TopicId
+
+
+def _encoded(topic_id: TopicId) -> str:
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+_NONE: Final = _encoded(NO_TOPIC_ID)
+
+
+def text_of(topic_id: TopicId) -> str:
+    return cleaned(_encoded(topic_id))
+
+
+def cleaned(text: str) -> str:
+    """The same for an id that librdkafka has written out."""
+    return "" if text == _NONE else text
