@@ -111,6 +111,26 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     ),
     "AddOffsetsToTxn": lambda: m.AddOffsetsToTxnRequest(transactional_id="x", group_id="g"),
     "EndTxn": lambda: m.EndTxnRequest(transactional_id="x"),
+    "WriteTxnMarkers": lambda: m.WriteTxnMarkersRequest(
+        markers=[
+            m.WriteTxnMarkersRequest.WritableTxnMarker(
+                producer_id=1,
+                topics=[m.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+            )
+        ]
+    ),
+    "TxnOffsetCommit": lambda: m.TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        topics=[
+            m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+                name="t", partitions=[m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition()]
+            )
+        ],
+    ),
+    "DescribeProducers": lambda: m.DescribeProducersRequest(
+        topics=[m.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]
+    ),
     "DescribeTransactions": lambda: m.DescribeTransactionsRequest(transactional_ids=["x"]),
     "ListTransactions": lambda: m.ListTransactionsRequest(),
     "OffsetForLeaderEpoch": lambda: m.OffsetForLeaderEpochRequest(

@@ -104,14 +104,19 @@ def test_zstd_is_refused_before_version_7() -> None:
     on_broker(script)
 
 
-def test_a_transactional_produce_is_refused_while_there_are_no_transactions() -> None:
+def test_a_transactional_batch_without_its_transactional_id_is_refused() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
-        request = produce_request("t", batch(b"a"))
-        request.transactional_id = "mine"
-        answer = await talker.ask(9, request)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
+        records = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        for _ in range(3):  # also when the request is known by heart
+            assert (await produce(talker, "t", batch(b"plain"))).error_code == 0
+            answer = await produce(talker, "t", records)
+            assert answer.error_code in (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                ErrorCode.INVALID_TXN_STATE,
+            )
+        assert scene.node.broker.partitions.get("t", 0).log.end_offset == 3
 
     on_broker(script)
 

@@ -70,11 +70,11 @@ class Shards(Generic[S]):
         """The shard that coordinates a key; raises if it is not here."""
         if not self._partitions:
             raise NotCoordinator(f"There is no {self._topic} yet.")
-        index = partition_for(key, self._partitions)
-        shard = self._shards.get(index)
-        if shard is None:
-            shard = self._begin_late(index)
-        return shard
+        return self.shard_at(partition_for(key, self._partitions))
+
+    def shard_at(self, index: int) -> S:
+        """The shard of a partition; raises if it is not here."""
+        return self._shards.get(index) or self._begin_late(index)
 
     def all(self) -> list[S]:
         """All that are here, in the order of their partitions."""

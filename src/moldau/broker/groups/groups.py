@@ -27,6 +27,7 @@ class Groups:
             on_failure,
         )
         self.shard_of = self._shards.shard_of
+        self.shard_at = self._shards.shard_at
         self.shards = self._shards.all
         self.coordinator_of = self._shards.coordinator_of
         self._notices: set[asyncio.Task[None]] = set()

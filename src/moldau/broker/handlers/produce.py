@@ -9,18 +9,20 @@ from moldau.broker.leader_hints import PRODUCE_FROM, LeaderHints
 from moldau.broker.partitions.acceptance import Accepted, accept
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.topics import INTERNAL
+from moldau.broker.transactions.producing import Admitted, admit
 from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopic,
-    InvalidTxnState,
     KafkaError,
     RequestTimedOut,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
 )
 from moldau.model.ids import NO_OFFSET, TopicId
+from moldau.records.header import TRANSACTIONAL
 from moldau.wire.messages import ProduceRequest, ProduceResponse
 
 TOPIC_IDS_FROM: Final = 13
@@ -44,17 +46,27 @@ class Inspected(NamedTuple):
 
 
 async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
-    """Everything is appended before the first wait, so requests of one connection append in the order they came."""
+    """Everything is appended before the first wait, so requests of one connection append in the order they came.
+
+    A transaction that is not known to be open here waits before that, and whatever follows it on the connection.
+    """
     if request.acks not in ACKS:
         raise InvalidRequiredAcks(f"acks is {request.acks}; it must be -1 (all), 1 or 0.")
+    admitted: Admitted | None = None
     if request.transactional_id is not None:
         context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
-        raise InvalidTxnState("This broker does not serve transactions.")
+        admitted = await admit(request, context)
     waiting: list[Waiting] = []
     inspected: list[Inspected] = []
-    responses = [_append_topic(topic, request, context, waiting, inspected) for topic in request.topic_data]
-    if inspected:
-        await _append_inspected(inspected, request, context, waiting)
+    try:
+        responses = [
+            _append_topic(topic, request, context, waiting, inspected, admitted) for topic in request.topic_data
+        ]
+        if inspected:
+            await _append_inspected(inspected, request, context, waiting)
+    finally:
+        if admitted is not None:
+            admitted.close()
     if request.acks == NO_ANSWER:
         _close_on_failure(responses)
         return None
@@ -70,7 +82,12 @@ def _response(responses: list[Any], context: RequestContext) -> ProduceResponse:
 
 
 def _append_topic(
-    topic: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting], inspected: list[Inspected]
+    topic: Any,
+    request: ProduceRequest,
+    context: RequestContext,
+    waiting: list[Waiting],
+    inspected: list[Inspected],
+    admitted: Admitted | None,
 ) -> Any:
     name, refusal = _name(topic, context)
     answers: list[Any] = []
@@ -78,6 +95,8 @@ def _append_topic(
         try:
             if refusal is not None:
                 raise refusal
+            if admitted is not None:
+                admitted.check(name, data.index)
             answer = _append(name, data, request, context, waiting)
             if answer is None:
                 copy = context.broker.inspection.copy(data.records)
@@ -112,6 +131,8 @@ def _append(name: str, data: Any, request: ProduceRequest, context: RequestConte
     accepted = accept(data.records, partition.log, now_ms, context.api_version)
     if accepted is None:
         return None
+    if accepted[1][5] & TRANSACTIONAL and request.transactional_id is None:
+        raise TransactionalIdAuthorizationFailed("A transactional batch needs its transactional id.")
     return _write(partition, accepted, now_ms, request, waiting)
 
 

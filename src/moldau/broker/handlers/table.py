@@ -28,6 +28,7 @@ from moldau.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_quorum,
     describe_topic_partitions,
     describe_transactions,
@@ -55,10 +56,12 @@ from moldau.broker.handlers import (
     produce,
     remove_raft_voter,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     update_features,
     update_raft_voter,
     vote,
+    write_txn_markers,
 )
 from moldau.broker.router import Api, Refuse, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
@@ -191,11 +194,14 @@ def _group_apis() -> list[Api]:
 
 
 def _transaction_apis() -> list[Api]:
-    """Transactions: their coordinator."""
+    """Transactions: their coordinator, and the partitions and groups that take part."""
     return [
         _api(24, "AddPartitionsToTxn", 0, 5, add_partitions_to_txn),
         _api(25, "AddOffsetsToTxn", 0, 4, add_offsets_to_txn, with_error_code(AddOffsetsToTxnResponse)),
         _api(26, "EndTxn", 0, 5, end_txn, with_error_code(EndTxnResponse)),
+        _api(27, "WriteTxnMarkers", 1, 2, write_txn_markers),
+        _api(28, "TxnOffsetCommit", 0, 5, txn_offset_commit),
+        _api(61, "DescribeProducers", 0, 0, describe_producers),
         _api(65, "DescribeTransactions", 0, 0, describe_transactions),
         _api(66, "ListTransactions", 0, 2, list_transactions, with_error_code(ListTransactionsResponse)),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.drivers.shards import Shards
+from moldau.broker.transactions.enrolment import Enrolment
 from moldau.broker.transactions.markers import Markers
 from moldau.broker.transactions.shard import TransactionShard
 from moldau.broker.transactions.state_topic import STATE_TOPIC, new_state_topic
@@ -24,6 +25,7 @@ class Transactions:
     def __init__(self, broker: "Broker", on_failure: Callable[[str, BaseException], None]) -> None:
         self._broker = broker
         self.markers = Markers(broker, on_failure)
+        self.enrolment = Enrolment(broker)
         self._shards: Shards[TransactionShard] = Shards(
             broker,
             STATE_TOPIC,
@@ -95,5 +97,6 @@ class Transactions:
 
     async def close(self) -> None:
         """Write what was decided; markers are sent again by whoever coordinates next."""
+        await self.enrolment.close()
         await self.markers.close()
         await self._shards.close()

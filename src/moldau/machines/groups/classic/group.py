@@ -241,11 +241,11 @@ class ClassicGroup:
 
     def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:
         """Unlike other commits, also while the generation waits for its assignment."""
-        if generation < 0 and self.phase is Phase.EMPTY:
+        if self.phase is Phase.EMPTY and generation < 0:
             return
         self.check_member(member_id, instance_id)
-        if generation != self.generation:
-            raise IllegalGeneration(f"The group is in generation {self.generation}, not {generation}.")
+        if self.generation != generation:
+            raise IllegalGeneration(f"The group is in generation {self.generation} now, not in {generation}.")
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Anybody may look."""
