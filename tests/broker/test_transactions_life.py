@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_scene import Scene, Talker, on_broker
-from transaction_scene import FEW_PARTITIONS, Producer, Sink, code_of, find
+from broker_scene import Scene, on_broker
+from transaction_scene import FEW_PARTITIONS, P0, P1, Producer, Sink, code_of, find, producer_of, ready
 
 from moldau.broker.transactions.coding import TransactionCoding
 from moldau.model.errors import ErrorCode
@@ -19,21 +19,6 @@ from moldau.wire.messages import (
 )
 
 NONE = ErrorCode.NONE
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def producer_of(scene: Scene, transactional_id: str = "t", version: int = 2) -> Producer:
-    async def reach(transactional_id: str) -> Talker:  # noqa: ARG001 - there is one broker
-        return await scene.connect()
-
-    return Producer(reach, transactional_id, version)
-
-
-async def ready(scene: Scene) -> Sink:
-    await scene.create("t", partitions=2)
-    talker = await scene.connect()
-    assert (await find(talker, "t")).error_code == 0
-    return Sink(scene.node)
 
 
 async def restart(scene: Scene, *, is_crash: bool) -> Sink:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from broker_scene import Talker
+from broker_scene import Scene, Talker
 
 from moldau.broker.context import RequestContext
 from moldau.broker.router import Api
@@ -22,6 +22,7 @@ from moldau.wire.messages import (
     WriteTxnMarkersResponse,
 )
 
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TRANSACTION = 1
 TIMEOUT_MS = 60_000
 PASSING = (
@@ -131,6 +132,23 @@ def code_of(answer: Any) -> ErrorCode:
     for state in getattr(answer, "transaction_states", None) or ():
         return ErrorCode(getattr(state, "error_code", 0))
     return ErrorCode(getattr(answer, "error_code", 0))
+
+
+def producer_of(scene: Scene, transactional_id: str = "t", version: int = 2) -> Producer:
+    """A producer with the one broker that there is."""
+
+    async def reach(transactional_id: str) -> Talker:  # noqa: ARG001 - there is one broker
+        return await scene.connect()
+
+    return Producer(reach, transactional_id, version)
+
+
+async def ready(scene: Scene) -> "Sink":
+    """There are partitions, whose markers are listed, and a coordinator."""
+    await scene.create("t", partitions=2)
+    talker = await scene.connect()
+    assert (await find(talker, "t")).error_code == 0
+    return Sink(scene.node)
 
 
 async def find(talker: Talker, transactional_id: str, version: int = 4) -> Any:

@@ -91,6 +91,24 @@ GROUP_LAG: Final = _gauge(
     "topic",
     "partition",
 )
+STABLE_LAG: Final = _gauge(
+    "kafka_cluster_partition_laststableoffsetlag",
+    "Records of a partition led here that readers of committed records cannot see yet: a transaction is open before.",
+    "topic",
+    "partition",
+)
+OPEN_TRANSACTIONS: Final = _gauge(
+    "moldau_transactions_open", "Transactions coordinated here that have begun and are not complete."
+)
+OLDEST_TRANSACTION: Final = _gauge(
+    "moldau_transaction_oldest_milliseconds", "For how long the oldest of them has been open."
+)
+ENDED_TRANSACTIONS: Final = _counter(
+    "moldau_transactions_ended_total", "Transactions coordinated here that are complete, by their outcome.", "outcome"
+)
+MARKERS_WAITING: Final = _gauge(
+    "moldau_transaction_markers_waiting", "Partitions that have not got the marker of a transaction that ended."
+)
 FLUSH_TIME: Final = Metric(
     "kafka_log_logflushstats_logflushrateandtimems", "summary", "Milliseconds that flushes to disk took."
 )

@@ -10,6 +10,7 @@ from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.cluster import cluster_lines
 from moldau.broker.metrics.text import CONTENT_TYPE, Sample, histogram, plain, summary
+from moldau.broker.transactions.observation import Open, open_transactions, stable_lags
 from moldau.model.ports import Page
 
 if TYPE_CHECKING:
@@ -54,17 +55,18 @@ class MetricsPages:
 
     async def _metrics(self) -> bytes:
         lines: list[str] = []
-        for line in self._lines(await positions(self._broker)):
+        for line in self._lines(await positions(self._broker), await open_transactions(self._broker)):
             lines.append(line)
             if len(lines) % LINES_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return "".join(lines).encode()
 
-    def _lines(self, groups: list[Position]) -> Iterator[str]:
+    def _lines(self, groups: list[Position], transactions: Open) -> Iterator[str]:
         yield from self._traffic()
         yield from self._requests()
         yield from self._logs()
         yield from self._groups(groups)
+        yield from self._transactions(transactions)
         yield from cluster_lines(self._broker)
         yield from self._node()
         yield from self._more()
@@ -107,6 +109,18 @@ class MetricsPages:
         yield from plain(
             catalogue.GROUP_LAG,
             (((each.group_id, each.topic, str(each.partition)), each.lag) for each in groups if each.lag is not None),
+        )
+
+    def _transactions(self, found: Open) -> Iterator[str]:
+        markers = self._broker.transactions.markers
+        yield from plain(catalogue.OPEN_TRANSACTIONS, [((), found.transactions)])
+        yield from plain(catalogue.OLDEST_TRANSACTION, [((), found.oldest_ms)])
+        outcomes = (("committed", markers.ended[True]), ("aborted", markers.ended[False]))
+        yield from plain(catalogue.ENDED_TRANSACTIONS, [((name,), number) for name, number in outcomes])
+        yield from plain(catalogue.MARKERS_WAITING, [((), markers.backlog)])
+        yield from plain(
+            catalogue.STABLE_LAG,
+            (((each.topic, str(each.partition)), each.records) for each in stable_lags(self._broker)),
         )
 
     def _node(self) -> Iterator[str]:
