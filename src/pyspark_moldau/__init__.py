@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_moldau.session import session
+    from pyspark_moldau.sessions import session
     from pyspark_moldau.source import MoldauDataSource as DefaultSource
 
 __all__ = ["DefaultSource", "session"]
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return MoldauDataSource
     if name == "session":
-        from pyspark_moldau.session import session
+        from pyspark_moldau.sessions import session
 
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

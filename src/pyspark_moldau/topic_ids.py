@@ -18,5 +18,6 @@ def text_of(topic_id: TopicId) -> str:
 
 
 def cleaned(text: str) -> str:
-    """The same for an id that librdkafka has written out."""
-    return "" if text == _NONE else text
+    """The same for an id that librdkafka has written out, which takes the other two of the 64 characters."""
+    alike = text.rstrip("=").replace("+", "-").replace("/", "_")
+    return "" if alike == _NONE else alike
