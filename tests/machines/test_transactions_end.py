@@ -17,6 +17,8 @@ from moldau.model.errors import (
 )
 from moldau.model.ids import ProducerId
 
+pytestmark = pytest.mark.proves("P3")
+
 SEVEN = ProducerId(7)
 VERSIONS = pytest.mark.parametrize("version", [V1, V2])
 OUTCOMES = pytest.mark.parametrize("is_commit", [True, False])

@@ -17,6 +17,8 @@ from moldau.model.ids import NO_TIMESTAMP, ProducerId
 from moldau.model.units import HOUR_MS
 from moldau.wire.data_records import decode_transaction_record
 
+pytestmark = pytest.mark.proves("P3")
+
 LOOK_MS = 10_000
 WEEK_MS = 7 * 24 * HOUR_MS
 VERSIONS = pytest.mark.parametrize("version", [V1, V2])
