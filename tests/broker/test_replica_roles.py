@@ -253,7 +253,7 @@ def test_too_few_in_sync_are_refused_before_anything_is_written() -> None:
             leading.check_enough()
         stage.append()
         assert stage.partition.high_watermark == 0
-        stage.partition.log.settings = LogSettings(min_insync_replicas=1)
+        stage.partition.log.adopt(LogSettings(min_insync_replicas=1))
         stage.replicas.settings_changed(stage.partition)
         leading.check_enough()
         assert stage.partition.high_watermark == 1

@@ -36,6 +36,7 @@ DELETE_HORIZON: Final = 0x40  # the base timestamp is then the moment at which t
 SEQUENCE_MODULUS: Final = 1 << 31
 
 HEADER_LAYOUT: Final = Struct(">qiibIhiqqqhii")
+PLACE_LAYOUT: Final = Struct(">qii")  # how it begins: base offset, length, leader epoch
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
 _INT64: Final = Struct(">q")

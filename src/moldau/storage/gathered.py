@@ -7,25 +7,24 @@ from moldau.storage.files import take_back, write_all
 class Gathered:
     """They follow each other in one file. If the disk refuses them, `failure` keeps the reason until it is taken."""
 
-    __slots__ = ("_batches", "base_offset", "failure", "position")
+    __slots__ = ("base_offset", "batches", "failure", "position")
 
     def __init__(self) -> None:
-        self._batches: list[Buffer] = []
+        self.batches: list[Buffer] = []  # an append extends them itself, after `begin`
         self.position = 0
         self.base_offset = 0  # of the first
         self.failure: OSError | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
+        return bool(self.batches)
 
-    def add(self, batch: Buffer, position: int, base_offset: int) -> None:
-        if not self._batches:
-            self.position, self.base_offset = position, base_offset
-        self._batches.append(batch)
+    def begin(self, position: int, base_offset: int) -> None:
+        """Where the first of them goes."""
+        self.position, self.base_offset = position, base_offset
 
     def write(self, file: File, end_position: int) -> None:
         """In one call; nothing of them is left in the file if that fails."""
-        batches, self._batches = self._batches, []
+        batches, self.batches = self.batches, []
         try:
             taken = file.pwritev(batches, self.position)
             if self.position + taken != end_position:

@@ -15,7 +15,7 @@ from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListT
 from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk
 from moldau.model.units import DAY_MS, MiB
-from moldau.records.header import CONTROL, BatchHeader, Buffer, stamp_log_append_time, write_offsets
+from moldau.records.header import CONTROL, LOG_OVERHEAD, PLACE_LAYOUT, BatchHeader, Buffer, stamp_log_append_time
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
 from moldau.storage.files import SyncFailed, write_or_take_back
 from moldau.storage.flushing import Flush, Flushing
@@ -34,6 +34,7 @@ from moldau.storage.tail import TAIL_MAX, Tail
 
 COMPACTED_EARLY_BYTES: Final = MiB
 
+_write_place = PLACE_LAYOUT.pack_into
 _new_tuple = tuple.__new__
 
 
@@ -63,7 +64,7 @@ class Log(ReadableLog):
         self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.changed_folders)
         self._tail = Tail(self.end_offset)
         self.gathered = Gathered()
-        self.settings = loading.settings
+        self.adopt(loading.settings)
 
     @classmethod
     def open(
@@ -105,13 +106,9 @@ class Log(ReadableLog):
 
     # ── Settings and facts ──
 
-    @property
-    def settings(self) -> LogSettings:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: LogSettings) -> None:
-        self._settings = settings
+    def adopt(self, settings: LogSettings) -> None:
+        """From now on these are `settings`."""
+        self.settings = settings
         self._stamps_append_time = settings.has_log_append_time
         self.takes_batches_as_they_are = settings.takes_batches_as_they_are
         self._index_interval_bytes = settings.index_interval_bytes
@@ -150,9 +147,8 @@ class Log(ReadableLog):
             max_timestamp = log_append_time_ms = now_ms
         base_offset = self.end_offset
         last_offset = base_offset + delta
-        write_offsets(batch, 0, base_offset, leader_epoch)
-
         size = len(batch)
+        _write_place(batch, 0, base_offset, size - LOG_OVERHEAD, leader_epoch)
         segment = self._segments.active
         position = segment.size_bytes
         if (
@@ -163,7 +159,10 @@ class Log(ReadableLog):
             segment = self._make_room(size, max_timestamp, base_offset, last_offset, now_ms)
             position = segment.size_bytes
         if gathers:
-            self.gathered.add(batch, position, base_offset)
+            gathered = self.gathered
+            if not gathered.batches:
+                gathered.begin(position, base_offset)
+            gathered.batches.append(batch)
         else:
             self.write_gathered()
             assert segment.file is not None
@@ -193,7 +192,7 @@ class Log(ReadableLog):
     def _forget_gathered(self, position: int, base_offset: int) -> None:
         """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
         try:
-            self._segments.active.truncate_to(position, base_offset, self._settings)
+            self._segments.active.truncate_to(position, base_offset, self.settings)
             self.end_offset = base_offset
             self._tail.clear(base_offset)
             self.epochs.truncate_from_end(base_offset)
@@ -262,9 +261,9 @@ class Log(ReadableLog):
             segment.max_timestamp = max_timestamp
             segment.max_timestamp_offset = last_offset
         if not position:
-            segment.begin_records(max_timestamp, self._settings)
+            segment.begin_records(max_timestamp, self.settings)
         elif segment.unindexed_bytes > self._index_interval_bytes:
-            segment.add_index_entry(last_offset, position, self._settings)
+            segment.add_index_entry(last_offset, position, self.settings)
         segment.unindexed_bytes += size
         if segment.size_bytes > segment.reserved_bytes:
             segment.reserve()
@@ -289,17 +288,17 @@ class Log(ReadableLog):
         """The segment that takes the next batch: a new one, unless the active one is empty and will do."""
         self.write_gathered()
         active = self._segments.active
-        if size > self._settings.segment_bytes_max:
+        if size > self.settings.segment_bytes_max:
             raise RecordListTooLarge(f"a batch of {size} bytes is larger than segment.bytes")
         if active.size_bytes or last_offset > active.offset_limit:
             self._roll(base_offset, now_ms)
         elif timestamp > active.roll_timestamp:
-            active.set_limits(self._settings)
+            active.set_limits(self.settings)
         return self._segments.active
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Begin a new segment if the active one is old by the clock, or keeps compaction waiting. Whether it was."""
-        is_due = self._segments.active.has_waited_for_roll(self._settings, now_ms) or self._keeps_compaction_waiting()
+        is_due = self._segments.active.has_waited_for_roll(self.settings, now_ms) or self._keeps_compaction_waiting()
         if is_due:
             self._roll(self.end_offset, now_ms)
         return is_due
@@ -308,7 +307,7 @@ class Log(ReadableLog):
         """The active segment is never compacted; where it is most of the log, small and busy ones would never be."""
         active_bytes = self._segments.active.size_bytes
         return (
-            self._settings.is_compacted
+            self.settings.is_compacted
             and active_bytes >= COMPACTED_EARLY_BYTES
             and active_bytes * 2 > self._segments.size_bytes
         )
@@ -323,7 +322,7 @@ class Log(ReadableLog):
         self.write_gathered()
         self._segments.active.rest()
         self._take_snapshot()
-        self._segments.begin(base_offset, self._settings, now_ms)
+        self._segments.begin(base_offset, self.settings, now_ms)
         self._flushing.renamed_in(self.folder)
         self._tail.clear(self.end_offset)
 
@@ -344,7 +343,7 @@ class Log(ReadableLog):
         if offset <= self._segments.bases[0]:
             self.truncate_and_start_at(offset)
             return
-        self.end_offset = self._segments.truncate_to(offset, self._settings)
+        self.end_offset = self._segments.truncate_to(offset, self.settings)
         self._after_truncation(self.end_offset)
 
     def _after_truncation(self, offset: int) -> None:
@@ -362,7 +361,7 @@ class Log(ReadableLog):
         created_ms = self._segments.active.created_ms
         while self._segments.all:
             self._segments.remove_last()
-        self._segments.begin(offset, self._settings, created_ms)
+        self._segments.begin(offset, self.settings, created_ms)
         self.start_offset = self.end_offset = offset
         self._flushing.restarted(offset)
         self._flushing.renamed_in(self.folder)
@@ -382,9 +381,7 @@ class Log(ReadableLog):
     def apply_retention(self, now_ms: int, *, committed_offset: int | None = None) -> list[str]:
         """Take expired segments out of the log. The paths to unlink, after `file.delete.delay.ms`."""
         committed = self.end_offset if committed_offset is None else committed_offset
-        expired = expired_segments(
-            self._segments, self._settings, self.start_offset, committed, self.end_offset, now_ms
-        )
+        expired = expired_segments(self._segments, self.settings, self.start_offset, committed, self.end_offset, now_ms)
         if expired == len(self._segments):
             self._roll(self.end_offset, now_ms)
         paths: list[str] = []
@@ -399,11 +396,11 @@ class Log(ReadableLog):
 
     def compaction_job(self, cleaned_offset: int, high_watermark: int, now_ms: int) -> CompactionJob | None:
         """What a worker should do now to compact this log, or None if it is clean enough."""
-        if not self._settings.is_compacted:
+        if not self.settings.is_compacted:
             return None
         stable = self.last_stable_offset(high_watermark)
         job = plan_compaction(
-            self.folder, self._segments.all, self._settings, self.start_offset, cleaned_offset, stable, now_ms
+            self.folder, self._segments.all, self.settings, self.start_offset, cleaned_offset, stable, now_ms
         )
         if job is None:
             return None
@@ -431,7 +428,7 @@ class Log(ReadableLog):
 
     def flush_target(self, now_ms: int) -> int | None:
         """Up to which offset the log should be flushed now, or None if nothing is due."""
-        return self._flushing.target(self.end_offset, self._segments.active.base_offset, self._settings, now_ms)
+        return self._flushing.target(self.end_offset, self._segments.active.base_offset, self.settings, now_ms)
 
     def begin_flush(self, now_ms: int, target: int | None = None) -> Flush:
         """Gather what must be synced so that everything below the target (or the end) is on disk."""

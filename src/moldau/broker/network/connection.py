@@ -129,8 +129,17 @@ class ServedConnection:
     def frame_received(self, frame: memoryview) -> None:
         repetition = self._repetition
         if repetition is not None:
-            if self._produced_again(repetition, frame):
+            gathering = self._broker.gathering
+            was_open = gathering.is_open
+            assert self._connection is not None
+            gathering.is_open = self._connection.is_in_run or not gathering.is_empty
+            try:
+                if repetition.append(frame):
+                    return
+            except KafkaError as error:
+                self._refuse_produce(repetition, frame, error)
                 return
+            gathering.is_open = was_open
             if repetition.runs:
                 self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
@@ -178,22 +187,6 @@ class ServedConnection:
         known.meter.finished(self._broker.clock.monotonic_ms() - started_ms)
         self._send([answer_to(frame, known)], None)
         return True
-
-    def _produced_again(self, repetition: Repetition, frame: memoryview) -> bool:
-        """Answer a produce request that is like an earlier one; False if it is not, and nothing was done."""
-        connection = self._connection
-        assert connection is not None
-        gathering = self._broker.gathering
-        was_open = gathering.is_open
-        gathering.is_open = connection.is_in_run or not gathering.is_empty
-        try:
-            is_done = repetition.append(frame)
-        except KafkaError as error:
-            self._refuse_produce(repetition, frame, error)
-            return True
-        if not is_done:
-            gathering.is_open = was_open
-        return is_done
 
     def _send_repeated(self, repetition: Repetition) -> None:
         """Answer what was produced in this turn so far, or have it wait for other replicas."""

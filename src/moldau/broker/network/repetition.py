@@ -11,14 +11,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.meters import ApiMeter
-from moldau.broker.partitions.acceptance import accept
+from moldau.broker.partitions.acceptance import ZSTD_FROM_VERSION
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.topics import INTERNAL
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
+from moldau.records.validation import validate_produced
+from moldau.storage.log import Log
 from moldau.wire.framing import RequestHeader, frame_response
 from moldau.wire.messages import ProduceRequest, ProduceResponse
-from moldau.wire.primitives import Malformed, read_uvarint, uvarint
+from moldau.wire.primitives import uvarint
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -29,6 +31,7 @@ OLDEST: Final = 5  # from here on an answer has its three numbers side by side
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 KNOWN_MAX: Final = 64  # requests remembered of one connection
+PLACES_MAX: Final = 256  # sizes of requests, likewise
 MISSES_MAX: Final = 64  # in a row, then what is remembered is of no use any more
 NO_TAGS: Final = bytes(3)  # of the partition, the topic and the request, in a flexible version
 HEAD_BYTES: Final = 8  # API, version and correlation id
@@ -41,13 +44,25 @@ _LENGTH: Final = Struct(">i")
 
 _pack_correlation = _CORRELATION.pack_into
 _pack_numbers = _NUMBERS.pack_into
-_length_at = _LENGTH.unpack_from
 
 
 class Known:
     """One request that came before: where its batch goes, and what it is answered."""
 
-    __slots__ = ("_answer", "_numbers_position", "_settings", "asks_all", "partition", "said", "timeout_ms", "version")
+    __slots__ = (
+        "_after_max_ms",
+        "_answer",
+        "_before_max_ms",
+        "_bytes_max",
+        "_numbers_position",
+        "_settings",
+        "_takes_zstd",
+        "asks_all",
+        "partition",
+        "said",
+        "timeout_ms",
+        "version",
+    )
 
     def __init__(self, partition: Partition, request: ProduceRequest, version: int) -> None:
         topic = request.topic_data[0]
@@ -56,7 +71,11 @@ class Known:
         self.asks_all = request.acks == ALL
         self.timeout_ms = request.timeout_ms
         self.said = _without_batch(topic)
-        self._settings = partition.log.settings
+        settings = self._settings = partition.log.settings
+        self._takes_zstd = version >= ZSTD_FROM_VERSION
+        self._bytes_max = settings.max_message_bytes
+        self._before_max_ms = settings.message_timestamp_before_max_ms
+        self._after_max_ms = settings.message_timestamp_after_max_ms
         self._answer = _answer(topic, version)
         self._numbers_position = self._answer.index(_NUMBERS.pack(*_SENTINELS))
 
@@ -70,16 +89,21 @@ class Known:
         if not partition.is_leader or log.settings is not self._settings:
             return False
         try:
-            accepted = accept(batch, log, now_ms, self.version)
+            header = validate_produced(batch, is_zstd_allowed=self._takes_zstd)
         except KafkaError:
             return False
-        if accepted is None:
+        oldest, newest = header[7], header[8]
+        if (
+            len(batch) > self._bytes_max
+            or not now_ms - self._before_max_ms <= oldest <= newest
+            or newest > now_ms + self._after_max_ms
+        ):
             return False
         if run.partition is not None:
             assert partition.leading is not None
             partition.leading.check_enough()
         partition.traffic.produces += 1
-        base_offset, last_offset, _, log_append_time_ms = partition.append(*accepted, now_ms)
+        base_offset, last_offset, _, log_append_time_ms = partition.append(batch, header, now_ms)
         if run.partition is not None:
             run.asked.append((self, correlation_id))
         answers = run.answers
@@ -119,7 +143,9 @@ class Repetition:
         "_known",
         "_misses",
         "_now_ms",
+        "_places",
         "_read",
+        "_run",
         "_started_ms",
         "meter",
         "runs",
@@ -130,14 +156,17 @@ class Repetition:
         self._broker = broker
         self._clock = broker.clock
         self.runs: list[Run] = []  # of the turn that is under way, in the order they came
+        self._run: Run | None = None  # the last of them
         self._started_ms = 0.0  # when the first of them came: a turn is short, so all share one time
         self._now_ms = 0
         self._known: dict[bytes, Known] = {}
+        self._places: dict[int, tuple[int, int, bytes]] = {}  # of the batch, by the size of the request
         self._misses = 0
         self._begin(b"", HEAD_BYTES, 0)
 
     def _begin(self, head: bytes, end: int, version: int) -> None:
         self._known.clear()
+        self._places.clear()
         self._misses = 0
         self._head = head
         self._end = end  # where the length of the batch stands
@@ -164,35 +193,44 @@ class Repetition:
         self._misses = 0
         partition = known.partition
         waits_on = partition if known.asks_all and not partition.leads_alone else None
-        runs = self.runs
-        if not runs or runs[-1].partition is not waits_on:
-            self._add_run(waits_on)
-        return known.append(batch, correlation_id, self._now_ms, runs[-1])
+        run = self._run
+        if run is None or run.partition is not waits_on:
+            run = self._add_run(waits_on)
+        return known.append(batch, correlation_id, self._now_ms, run)
 
-    def _add_run(self, waits_on: Partition | None) -> None:
+    def _add_run(self, waits_on: Partition | None) -> Run:
         if not self.runs:
             self._started_ms, self._now_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        self.runs.append(Run(waits_on, self._started_ms))
+        run = self._run = Run(waits_on, self._started_ms)
+        self.runs.append(run)
+        return run
 
     def take_runs(self) -> list[Run]:
-        runs, self.runs = self.runs, []
+        runs, self.runs, self._run = self.runs, [], None
         return runs
 
     def _batch(self, frame: memoryview, end: int) -> memoryview | None:
-        stop = len(frame)
-        if not self._is_flexible:
-            (length,) = _length_at(frame, end)
-            start = end + 4
-        else:
-            try:
-                length_and_one, start = read_uvarint(frame, end)
-            except Malformed:
-                return None
-            length = length_and_one - 1
-            stop -= 3
-            if frame[stop] or frame[stop + 1] or frame[stop + 2]:  # fields that we do not know
-                return None
-        return frame[start:stop] if start + length == stop else None
+        size = len(frame)
+        place = self._places.get(size)
+        if place is None:
+            place = self._add_place(size)
+        start, stop, length = place
+        if frame[end:start] != length or (self._is_flexible and frame[stop:] != NO_TAGS):  # fields that we do not know
+            return None
+        return frame[start:stop]
+
+    def _add_place(self, size: int) -> tuple[int, int, bytes]:
+        """Where the batch of a request of this size begins and ends, and how its length is written before it."""
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        stop = size - len(NO_TAGS) if self._is_flexible else size
+        for length_bytes in (1, 2, 3, 4, 5) if self._is_flexible else (4,):
+            start = self._end + length_bytes
+            length = uvarint(stop - start + 1) if self._is_flexible else _LENGTH.pack(stop - start)
+            if len(length) == length_bytes:
+                break
+        place = self._places[size] = start, stop, length
+        return place
 
     def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
         """Remember a request that went the long way, if another like it could be answered without."""
@@ -205,7 +243,7 @@ class Repetition:
         topic = request.topic_data[0]
         partition = self._partition(topic, topic.partition_data[0].index, version)
         records = topic.partition_data[0].records
-        if partition is None or records is None or partition.log.settings.flush_messages == FLUSH_EVERY_MESSAGE:
+        if partition is None or records is None or not _is_plain(partition.log):
             return
         end = _end_before_batch(frame, len(records), version)
         if end is None:
@@ -231,6 +269,11 @@ class Repetition:
             return None
         partition = broker.partitions.find(name, index)
         return partition if partition is not None and partition.is_leader else None
+
+
+def _is_plain(log: Log) -> bool:
+    """Whether it takes batches as they are, and answers as soon as they are written."""
+    return log.takes_batches_as_they_are and log.settings.flush_messages != FLUSH_EVERY_MESSAGE
 
 
 def _end_before_batch(frame: memoryview, batch_bytes: int, version: int) -> int | None:

@@ -298,7 +298,7 @@ class Partitions:
             if concerns_all or topic in names:
                 if topic not in resolved:
                     resolved[topic] = self._settings_of(image, topic)
-                partition.log.settings = resolved[topic]
+                partition.log.adopt(resolved[topic])
                 self._roles.settings_changed(partition)
 
     async def checkpoint_starts(self) -> None:

@@ -169,9 +169,7 @@ class SocketConnection(asyncio.Protocol):
             self.is_in_run = end - received.start > 0
             self._endpoint.frame_received(received.view[start + 4 : start + 4 + length])
             frames += 1
-            if received.end - received.start >= 4 and (
-                frames == FRAMES_PER_TURN_MAX or monotonic() >= give_way_s
-            ):
+            if received.end - received.start >= 4 and (frames == FRAMES_PER_TURN_MAX or monotonic() >= give_way_s):
                 self._pause(_FOR_TURN)
                 self._loop.call_soon(self._unpause, _FOR_TURN)
         self.when_turn_ends()
