@@ -33,6 +33,7 @@ def test_all_that_is_served_is_told_in_every_version(version: int) -> None:
         if version >= 3:
             features = {each.name: each.max_version_level for each in answer.finalized_features}
             assert features["metadata.version"] > 0
+            assert features["transaction.version"] == 2, "clients let the broker end transactions with a new epoch"
             assert answer.finalized_features_epoch >= 0
             supported = {each.name: each.min_version for each in answer.supported_features}
             assert "metadata.version" in supported

@@ -11,7 +11,7 @@ from moldau.machines.metadata import (
     Registration,
     VersionRange,
 )
-from moldau.machines.metadata.features import UpgradeType
+from moldau.machines.metadata.features import TRANSACTION_VERSION_FEATURE, UpgradeType
 from moldau.machines.metadata.image import ELR_FEATURE, PartitionImage
 from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
 from moldau.machines.metadata.records import (
@@ -179,7 +179,11 @@ def test_producer_ids_end_with_the_64_bits_they_have() -> None:
 
 def test_a_new_cluster_begins_at_the_level_of_this_software() -> None:
     scene = Scene(brokers=0)
-    assert scene.machine.image.features == {METADATA_VERSION_FEATURE: METADATA_VERSION, ELR_FEATURE: 1}
+    assert scene.machine.image.features == {
+        METADATA_VERSION_FEATURE: METADATA_VERSION,
+        ELR_FEATURE: 1,
+        TRANSACTION_VERSION_FEATURE: 2,
+    }
     assert scene.machine.image.broker_configs(None) == {"min.insync.replicas": "1"}
     assert not scene.machine.decide_elected(0.0).records
 

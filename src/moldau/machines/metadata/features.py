@@ -22,10 +22,12 @@ from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion,
 from moldau.wire import messages
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+TRANSACTION_VERSION: Final = 2  # each transaction has an epoch of its own; clients take part when the cluster says so
 
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
     ELR_FEATURE: VersionRange(0, 1),
+    TRANSACTION_VERSION_FEATURE: VersionRange(0, TRANSACTION_VERSION),
 }
 """What this software can do; a broker registers with it, and ApiVersions tells clients."""
 
@@ -62,6 +64,7 @@ def bootstrap_records(settings: MetadataSettings) -> list[Record]:
         messages.FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
         *first_safety_records(settings),
         messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
+        messages.FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
     ]
 
 
