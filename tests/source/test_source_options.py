@@ -1,0 +1,226 @@
+"""The options of the Spark source: each rule that users of the official source rely on."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from moldau.model.ids import TopicPartition
+from pyspark_moldau.limits import AtOffsets, AtTime, AtTimes, Earliest, Latest, OptionError
+from pyspark_moldau.options import (
+    Assignment,
+    Fetcher,
+    Pattern,
+    SourceOptions,
+    Topics,
+    batch_options,
+    includes_headers,
+    stream_options,
+)
+
+MUST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}
+
+
+def batch(**given: object) -> SourceOptions:
+    return batch_options(MUST | named(given))
+
+
+def stream(**given: object) -> SourceOptions:
+    return stream_options(MUST | named(given))
+
+
+def named(given: dict[str, object]) -> dict[str, str]:
+    return {name.replace("__", "."): str(value) for name, value in given.items()}
+
+
+def test_names_of_options_are_read_in_any_case() -> None:
+    options = batch_options({"KAFKA.bootstrap.servers": "a:1", "SUBSCRIBE": "Clicks", "minPartitions": "7"})
+    assert (options.subscription, options.partitions_min) == (Topics(("Clicks",)), 7)
+
+
+def test_subscribe_takes_several_topics_and_spaces() -> None:
+    assert batch(subscribe=" a, b ,a,, ").subscription == Topics(("a", "b"))
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    subscription = batch_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "click.*"}).subscription
+    assert isinstance(subscription, Pattern)
+    assert subscription.matches("clicks")
+    assert not subscription.matches("my-clicks")
+    assert not Pattern("click").matches("clicks")
+
+
+def test_partitions_can_be_assigned() -> None:
+    options = batch_options({"kafka.bootstrap.servers": "a:1", "assign": '{"b": [1, 0], "a": [2]}'})
+    assert options.subscription == Assignment((TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"subscribe": "a", "assign": '{"a": [0]}'},
+        {"subscribe": "a", "subscribePattern": "a"},
+        {"subscribe": " "},
+        {"subscribe": ", ,"},
+        {"subscribePattern": "("},
+        {"assign": "{}"},
+        {"assign": '{"a": 0}'},
+        {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": [true]}'},
+        {"assign": "a"},
+    ],
+)
+def test_exactly_one_good_way_to_name_topics_is_needed(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"subscribe|assign"):
+        batch_options({"kafka.bootstrap.servers": "a:1"} | given)
+
+
+def test_a_missing_bootstrap_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
+        batch_options({"subscribe": "a"})
+
+
+def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest() -> None:
+    assert stream().starting == Latest()
+    assert (batch().starting, batch().ending) == (Earliest(), Latest())
+
+
+def test_offsets_are_words_or_json() -> None:
+    assert stream(startingOffsets="EARLIEST").starting == Earliest()
+    options = stream(startingOffsets='{"clicks": {"0": 23, "1": -2, "2": -1}}')
+    where = [TopicPartition("clicks", index) for index in range(3)]
+    assert options.starting == AtOffsets({where[0]: 23, where[1]: -2, where[2]: -1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["soon", "[]", '{"a": 5}', '{"a": {"0": "5"}}', '{"a": {"0": -3}}', '{"a": {"x": 1}}', '{"a": {"0": true}}', "{"],
+)
+def test_offsets_that_are_no_offsets_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets"):
+        stream(startingOffsets=text)
+
+
+def test_a_time_for_all_beats_times_by_partition_which_beat_offsets() -> None:
+    by_time = {"startingOffsetsByTimestamp": '{"clicks": {"0": 1000}}'}
+    assert stream(startingOffsets="earliest", **by_time).starting == AtTimes({TopicPartition("clicks", 0): 1000})
+    assert stream(startingOffsets="earliest", startingTimestamp=5, **by_time).starting == AtTime(5)
+    ending = batch(endingOffsets="latest", endingTimestamp=9, endingOffsetsByTimestamp='{"clicks": {"0": 1}}').ending
+    assert ending == AtTime(9)
+
+
+@pytest.mark.parametrize("given", [{"startingTimestamp": "-1"}, {"startingTimestamp": "noon"}])
+def test_a_time_must_be_a_time(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="startingTimestamp"):
+        stream_options(MUST | given)
+
+
+@pytest.mark.parametrize("offsets", ["latest", '{"clicks": {"0": -1}}'])
+def test_a_batch_cannot_start_at_the_latest(offsets: str) -> None:
+    with pytest.raises(OptionError, match=r"startingOffsets.*batch"):
+        batch(startingOffsets=offsets)
+
+
+@pytest.mark.parametrize("offsets", ["earliest", '{"clicks": {"0": -2}}'])
+def test_a_batch_cannot_end_at_the_earliest(offsets: str) -> None:
+    with pytest.raises(OptionError, match=r"endingOffsets.*batch"):
+        batch(endingOffsets=offsets)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*stream"):
+        stream_options(MUST | {name: "latest"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
+)
+@pytest.mark.parametrize("parse", [batch_options, stream_options])
+def test_settings_that_would_break_the_source_are_refused(
+    name: str, parse: Callable[[dict[str, str]], SourceOptions]
+) -> None:
+    with pytest.raises(OptionError, match=name):
+        parse(MUST | {f"kafka.{name}": "x"})
+
+
+@pytest.mark.parametrize("name", ["minPartitions", "maxRecordsPerPartition"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
+def test_counts_must_be_positive(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*positive"):
+        batch_options(MUST | {name: value})
+
+
+def test_the_least_of_a_trigger_cannot_be_above_the_most() -> None:
+    with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
+        stream(minOffsetsPerTrigger=11, maxOffsetsPerTrigger=10)
+    assert stream(minOffsetsPerTrigger=10, maxOffsetsPerTrigger=10).offsets_per_trigger_min == 10
+
+
+def test_a_batch_ignores_rates_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        options = batch(maxOffsetsPerTrigger="many", minOffsetsPerTrigger=5, maxTriggerDelay="1m")
+    assert options.offsets_per_trigger_max is options.offsets_per_trigger_min is None
+    assert [name for name in ("maxOffsets", "minOffsets", "maxTriggerDelay") if name in caplog.text] == [
+        "maxOffsets",
+        "minOffsets",
+        "maxTriggerDelay",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("30s", 30_000), ("500ms", 500), ("7", 7), ("2 h", 7_200_000)]
+)
+def test_the_delay_is_a_duration(text: str, ms: int) -> None:
+    assert stream(maxTriggerDelay=text).trigger_delay_ms_max == ms
+
+
+def test_the_delay_is_15_minutes_unless_said_and_must_be_one() -> None:
+    assert stream().trigger_delay_ms_max == 900_000
+    with pytest.raises(OptionError, match="maxTriggerDelay"):
+        stream(maxTriggerDelay="a while")
+
+
+def test_flags_are_true_or_false() -> None:
+    assert includes_headers({"INCLUDEHEADERS": "True"})
+    assert not includes_headers({})
+    assert batch().fails_on_data_loss
+    assert not batch(failOnDataLoss="FALSE").fails_on_data_loss
+    with pytest.raises(OptionError, match="failOnDataLoss"):
+        batch(failOnDataLoss="maybe")
+
+
+def test_a_start_time_after_the_last_record_is_an_error_unless_said() -> None:
+    assert not stream().is_lenient_about_times
+    assert stream(startingOffsetsByTimestampStrategy="latest").is_lenient_about_times
+    with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy"):
+        stream(startingOffsetsByTimestampStrategy="never")
+
+
+def test_the_group_of_the_progress_is_named_or_the_clients_own_or_none() -> None:
+    assert stream().group is None
+    assert stream(kafka__group__id="a").group == "a"
+    assert stream(kafka__group__id="a", commitOffsets="b").group == "b"
+
+
+def test_committed_reads_are_asked_for_and_are_not_the_default() -> None:
+    assert not batch().kafka.reads_committed
+    assert batch_options(MUST | {"kafka.isolation.level": "read_committed"}).kafka.reads_committed
+    with pytest.raises(OptionError, match=r"isolation\.level"):
+        batch_options(MUST | {"kafka.isolation.level": "READ"})
+
+
+def test_tls_is_read_by_librdkafka() -> None:
+    assert batch().fetcher is Fetcher.RAW
+    assert batch(fetcher="librdkafka").fetcher is Fetcher.LIBRDKAFKA
+    assert batch(kafka__security__protocol="SSL").fetcher is Fetcher.LIBRDKAFKA
+    with pytest.raises(OptionError, match="fetcher"):
+        batch(kafka__security__protocol="SASL_SSL", fetcher="raw")
+
+
+def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        batch(startingOfsets="earliest")
+    assert "startingOffsets" in caplog.text

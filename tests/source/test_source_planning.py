@@ -1,0 +1,302 @@
+"""What a query reads next, against a cluster that is a few dictionaries."""
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from moldau.model.ids import TopicPartition
+from pyspark_moldau.limits import Offsets, OptionError, offsets_json, offsets_of
+from pyspark_moldau.options import (
+    Assignment,
+    Pattern,
+    SourceOptions,
+    Subscription,
+    Topics,
+    batch_options,
+    stream_options,
+)
+from pyspark_moldau.planning import DataLoss, StreamPlan, Topic, plan_batch
+from pyspark_moldau.splitting import Range
+
+MUST = {"kafka.bootstrap.servers": "localhost:9092"}
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@dataclass
+class FakeCluster:
+    """Partitions with a first and an end offset; times are offsets times 1,000."""
+
+    extents: dict[TopicPartition, tuple[int, int]]
+    ids: dict[str, str] = field(default_factory=dict)
+    committed: dict[str, Offsets] = field(default_factory=dict)
+    committed_ids: dict[str, str] = field(default_factory=dict)
+    commit_error: Exception | None = None
+
+    def topics(self, subscription: Subscription) -> dict[str, Topic]:
+        match subscription:
+            case Topics(names):
+                wanted = [each for each in self.extents if each.topic in names]
+            case Pattern():
+                wanted = [each for each in self.extents if subscription.matches(each.topic)]
+            case Assignment(partitions):
+                topics = {each.topic for each in partitions}
+                wanted = [each for each in self.extents if each.topic in topics]
+        return {
+            name: Topic(
+                self.ids.get(name, f"id-{name}"), tuple(each.partition for each in wanted if each.topic == name)
+            )
+            for name in dict.fromkeys(each.topic for each in wanted)
+        }
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return {each: self.extents[each][0] for each in partitions}
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return {each: self.extents[each][1] for each in partitions}
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for where, time_ms in times_ms.items():
+            start, end = self.extents[where]
+            offset = max(-(-time_ms // 1000), start)
+            found[where] = offset if offset < end else None
+        return found
+
+    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.committed[group] = dict(offsets)
+        self.committed_ids = dict(topic_ids)
+
+    def committed_topic_ids(self, group: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
+        return self.committed_ids if group in self.committed and partitions else {}
+
+
+def batch(**given: object) -> SourceOptions:
+    return batch_options({**MUST, "subscribe": "t", **texts(given)})
+
+
+def stream(**given: object) -> SourceOptions:
+    return stream_options({**MUST, "subscribe": "t", **texts(given)})
+
+
+def texts(given: Mapping[str, object]) -> dict[str, str]:
+    return {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in given.items()}
+
+
+def plan(cluster: FakeCluster, options: SourceOptions, now_ms: float = 0.0) -> StreamPlan:
+    return StreamPlan(options, cluster, lambda: now_ms)
+
+
+def extents(ranges: list[Range]) -> dict[TopicPartition, tuple[int, int]]:
+    return {TopicPartition(each.topic, each.partition): (each.from_offset, each.until_offset) for each in ranges}
+
+
+def two() -> FakeCluster:
+    return FakeCluster({A: (2, 10), B: (0, 20)})
+
+
+# Batches
+
+
+def test_a_batch_reads_all_there_is() -> None:
+    assert plan_batch(batch(), two()) == [Range("t", 0, 2, 10, "id-t"), Range("t", 1, 0, 20, "id-t")]
+
+
+def test_a_batch_reads_between_offsets_and_words_for_them() -> None:
+    options = batch(startingOffsets={"t": {"0": -2, "1": 5}}, endingOffsets={"t": {"0": 7, "1": -1}})
+    assert extents(plan_batch(options, two())) == {A: (2, 7), B: (5, 20)}
+
+
+@pytest.mark.parametrize("offsets", [{"t": {"0": 5}}, {"t": {"0": 5, "1": 5, "2": 5}}, {"u": {"0": 5, "1": 5}}])
+def test_offsets_must_name_every_partition_and_no_other(offsets: dict[str, dict[str, int]]) -> None:
+    with pytest.raises(OptionError, match="every partition"):
+        plan_batch(batch(startingOffsets=offsets), two())
+    with pytest.raises(OptionError, match="every partition"):
+        plan_batch(batch(endingOffsetsByTimestamp=offsets), two())
+
+
+def test_a_batch_reads_between_moments() -> None:
+    assert extents(plan_batch(batch(startingTimestamp=4500, endingTimestamp=8000), two())) == {A: (5, 8), B: (5, 8)}
+    by_partition = batch(startingOffsetsByTimestamp={"t": {"0": 0, "1": 7000}})
+    assert extents(plan_batch(by_partition, two())) == {A: (2, 10), B: (7, 20)}
+
+
+def test_a_start_after_the_last_record_is_an_error_that_names_the_partition() -> None:
+    with pytest.raises(OptionError, match=r"t-0.*startingOffsetsByTimestampStrategy"):
+        plan_batch(batch(startingTimestamp=15_000), two())
+
+
+def test_a_start_after_the_last_record_is_the_latest_where_that_is_allowed() -> None:
+    options = batch(startingTimestamp=15_000, startingOffsetsByTimestampStrategy="latest")
+    assert extents(plan_batch(options, two())) == {B: (15, 20)}
+
+
+def test_an_end_after_the_last_record_is_the_latest() -> None:
+    assert extents(plan_batch(batch(endingTimestamp=99_000), two())) == {A: (2, 10), B: (0, 20)}
+
+
+def test_a_topic_that_is_not_there_is_named() -> None:
+    with pytest.raises(OptionError, match="no topic u"):
+        plan_batch(batch(subscribe="t,u"), two())
+    with pytest.raises(OptionError, match="t-7"):
+        plan_batch(batch_options({**MUST, "assign": '{"t": [0, 7]}'}), two())
+
+
+def test_only_assigned_partitions_are_read() -> None:
+    assert extents(plan_batch(batch_options({**MUST, "assign": '{"t": [1]}'}), two())) == {B: (0, 20)}
+
+
+def test_a_pattern_that_matches_nothing_reads_nothing() -> None:
+    assert plan_batch(batch_options({**MUST, "subscribePattern": "x.*"}), two()) == []
+
+
+# Streams
+
+
+def test_a_stream_starts_where_it_is_told() -> None:
+    assert plan(two(), stream()).initial() == {A: 10, B: 20}
+    assert plan(two(), stream(startingOffsets="earliest")).initial() == {A: 2, B: 0}
+    assert plan(two(), stream(startingOffsets={"t": {"0": 4, "1": -1}})).initial() == {A: 4, B: 20}
+
+
+def test_a_checkpoint_beats_the_starting_offsets() -> None:
+    run = plan(two(), stream(startingOffsets="latest"))
+    end = run.latest({A: 4, B: 4}, is_limited=False)
+    assert extents(run.ranges({A: 4, B: 4}, end)) == {A: (4, 10), B: (4, 20)}
+
+
+def test_a_partition_found_later_starts_at_its_earliest() -> None:
+    run = plan(two(), stream(startingOffsets="latest"))
+    end = run.latest({A: 10}, is_limited=False)
+    assert extents(run.ranges({A: 10}, end)) == {B: (0, 20)}
+
+
+def test_a_new_partition_that_lost_its_first_records_is_a_loss() -> None:
+    run = plan(two(), stream())
+    with pytest.raises(DataLoss, match="t-0 starts at offset 2"):
+        run.ranges({B: 0}, {A: 10, B: 20})
+    lenient = plan(two(), stream(failOnDataLoss="false"))
+    assert extents(lenient.ranges({B: 0}, {A: 10, B: 20})) == {A: (2, 10), B: (0, 20)}
+
+
+def test_a_partition_that_is_gone_is_a_loss() -> None:
+    run = plan(FakeCluster({A: (0, 10)}), stream())
+    end = run.latest({A: 5, B: 5}, is_limited=False)
+    with pytest.raises(DataLoss, match="t-1 is gone"):
+        run.ranges({A: 5, B: 5}, end)
+    lenient = plan(FakeCluster({A: (0, 10)}), stream(failOnDataLoss="false"))
+    assert extents(lenient.ranges({A: 5, B: 5}, {A: 10})) == {A: (5, 10)}
+
+
+def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLoss, match="up to offset 30 and ends at 20"):
+        plan(two(), stream()).latest({A: 10, B: 30}, is_limited=False)
+    with caplog.at_level(logging.WARNING):
+        lenient = plan(two(), stream(failOnDataLoss="false"))
+        assert lenient.latest({A: 10, B: 30}, is_limited=False) == {A: 10, B: 20}
+        assert lenient.ranges({A: 10, B: 30}, {A: 10, B: 20}) == []
+    assert "t-1" in caplog.text
+
+
+def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_before() -> None:
+    cluster = two()
+    run = plan(cluster, stream())
+    start = run.latest({A: 2, B: 0}, is_limited=False)
+    cluster.ids["t"] = "another"
+    cluster.extents = {A: (0, 500), B: (0, 500)}
+    with pytest.raises(DataLoss, match=r"created again.*another"):
+        run.latest(start, is_limited=False)
+
+
+def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allowed() -> None:
+    cluster = two()
+    run = plan(cluster, stream(failOnDataLoss="false"))
+    start = run.latest({A: 2, B: 0}, is_limited=False)
+    cluster.ids["t"] = "another"
+    cluster.extents = {A: (0, 3), B: (0, 500)}
+    end = run.latest(start, is_limited=False)
+    assert extents(run.ranges(start, end)) == {A: (0, 3), B: (0, 500)}
+    cluster.extents = {A: (0, 5), B: (0, 501)}
+    assert extents(run.ranges(end, run.latest(end, is_limited=False))) == {A: (3, 5), B: (500, 501)}
+
+
+def test_a_topic_created_again_between_two_runs_is_known_by_the_groups_commits() -> None:
+    cluster = two()
+    run = plan(cluster, stream(commitOffsets="g"))
+    end = run.latest(run.initial(), is_limited=False)
+    run.commit(end)
+    cluster.ids["t"] = "another"
+    cluster.extents = {A: (0, 500), B: (0, 500)}
+    with pytest.raises(DataLoss, match="created again"):
+        plan(cluster, stream(commitOffsets="g")).latest(end, is_limited=False)
+    with pytest.raises(DataLoss, match="created again"):
+        plan(cluster, stream(commitOffsets="g")).ranges(end, {A: 500, B: 500})
+
+
+def test_a_new_query_does_not_care_what_a_former_one_of_its_group_has_read() -> None:
+    cluster = two()
+    cluster.committed, cluster.committed_ids = {"g": {A: 1}}, {"t": "former"}
+    run = plan(cluster, stream(commitOffsets="g"))
+    assert run.latest(run.initial(), is_limited=False) == {A: 10, B: 20}
+
+
+def test_a_limit_is_kept_for_new_partitions_too() -> None:
+    run = plan(two(), stream(maxOffsetsPerTrigger=14))
+    assert run.latest({A: 2, B: 0}, is_limited=True) == {A: 6, B: 10}
+    assert plan(FakeCluster({A: (0, 10), B: (0, 10)}), stream(maxOffsetsPerTrigger=10)).latest(
+        {A: 0}, is_limited=True
+    ) == {A: 5, B: 5}
+
+
+def test_a_batch_that_waits_for_more_ends_where_it_starts() -> None:
+    cluster = two()
+    run = plan(cluster, stream(minOffsetsPerTrigger=100))
+    start = run.latest({A: 2, B: 0}, is_limited=True)
+    cluster.extents[B] = (0, 21)
+    cluster.extents[TopicPartition("t", 2)] = (0, 5)
+    assert run.latest(start, is_limited=True) == start
+    assert run.newest[B] == 21
+    assert run.latest(start, is_limited=False)[B] == 21
+
+
+def test_available_now_reads_what_was_there_in_as_many_batches_as_it_takes() -> None:
+    cluster = two()
+    run = plan(cluster, stream(maxOffsetsPerTrigger=14, minOffsetsPerTrigger=14))
+    run.prepare_available_now()
+    cluster.extents = {A: (2, 1000), B: (0, 1000)}
+    offsets = [{A: 2, B: 0}]
+    while len(offsets) < 10 and (end := run.latest(offsets[-1], is_limited=True)) != offsets[-1]:
+        offsets.append(end)
+    assert offsets == [{A: 2, B: 0}, {A: 6, B: 10}, {A: 10, B: 20}]
+
+
+def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> None:
+    cluster = two()
+    run = plan(cluster, stream(commitOffsets="g"))
+    run.latest({A: 3, B: 0}, is_limited=False)
+    assert cluster.committed == {"g": {A: 3, B: 0}}
+    run.commit({A: 4, B: 0})
+    assert cluster.committed == {"g": {A: 4, B: 0}}
+    assert cluster.committed_ids == {"t": "id-t"}
+
+
+def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = two()
+    cluster.commit_error = RuntimeError("no coordinator")
+    plan(cluster, stream()).commit({A: 3})
+    with caplog.at_level(logging.WARNING):
+        plan(cluster, stream(commitOffsets="g")).commit({A: 3})
+    assert "no coordinator" in caplog.text
+
+
+def test_offsets_are_stored_as_the_official_source_stores_them() -> None:
+    offsets = {TopicPartition("u", 10): 7, TopicPartition("t", 1): 5, TopicPartition("t", 0): 3}
+    assert json.dumps(offsets_json(offsets)) == '{"t": {"0": 3, "1": 5}, "u": {"10": 7}}'
+    assert offsets_of(offsets_json(offsets)) == offsets
+    assert offsets_of(None) == {}

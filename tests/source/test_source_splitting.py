@@ -1,0 +1,91 @@
+"""How ranges are cut for tasks, and how much of a backlog one batch takes."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.model.ids import TopicPartition
+from pyspark_moldau.rates import RateLimit, share
+from pyspark_moldau.splitting import Range, split
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def sizes(pieces: list[Range]) -> list[int]:
+    return [piece.size for piece in pieces]
+
+
+def test_without_wishes_each_partition_is_one_piece_and_empty_ones_none() -> None:
+    ranges = [Range("t", 1, 0, 10), Range("t", 0, 5, 6), Range("t", 2, 7, 7), Range("t", 3, 9, 7)]
+    assert split(ranges, None, None) == [Range("t", 0, 5, 6), Range("t", 1, 0, 10)]
+
+
+def test_a_piece_has_no_more_records_than_allowed() -> None:
+    assert sizes(split([Range("t", 0, 0, 10)], None, 4)) == [3, 3, 4]
+    assert sizes(split([Range("t", 0, 0, 8)], None, 4)) == [4, 4]
+
+
+def test_the_largest_is_cut_first_until_there_are_enough() -> None:
+    pieces = split([Range("t", 0, 0, 100), Range("t", 1, 0, 300)], 4, None)
+    assert [(piece.partition, piece.size) for piece in pieces] == [(0, 100), (1, 100), (1, 100), (1, 100)]
+
+
+def test_a_single_record_is_not_cut() -> None:
+    assert sizes(split([Range("t", 0, 0, 3)], 100, None)) == [1, 1, 1]
+    assert split([], 100, None) == []
+
+
+def test_more_pieces_than_wished_for_stay() -> None:
+    assert len(split([Range("t", 0, 0, 100)], 2, 10)) == 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=8),
+    st.none() | st.integers(1, 50),
+    st.none() | st.integers(100_000, 10**7),
+)
+def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
+    extents: list[tuple[int, int]], partitions_min: int | None, records_max: int | None
+) -> None:
+    ranges = [Range("t", index, start, start + size, "id") for index, (start, size) in enumerate(extents)]
+    pieces = split(ranges, partitions_min, records_max)
+    for each in ranges:
+        own = [piece for piece in pieces if piece.partition == each.partition]
+        bounds = [(piece.from_offset, piece.until_offset) for piece in own]
+        assert sum(piece.size for piece in own) == each.size
+        assert all(before[1] == after[0] for before, after in pairwise(bounds))
+        assert not own or (bounds[0][0], bounds[-1][1]) == (each.from_offset, each.until_offset)
+    assert all(0 < piece.size <= (records_max or piece.size) and piece.topic_id == "id" for piece in pieces)
+    assert len(pieces) >= min(partitions_min or 0, sum(each.size for each in ranges))
+
+
+def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
+    assert share(40, {A: 0, B: 100}, {A: 300, B: 200}) == {A: 30, B: 110}
+
+
+def test_a_small_backlog_beside_a_large_one_still_moves() -> None:
+    assert share(10, {A: 0, B: 0}, {A: 1_000_000, B: 1}) == {A: 9, B: 1}
+
+
+def test_a_partition_without_a_backlog_stays_and_one_that_shrank_is_told() -> None:
+    assert share(10, {A: 0, B: 5}, {A: 100, B: 5}) == {A: 10, B: 5}
+    assert share(10, {A: 0, B: 5}, {A: 100, B: 3}) == {A: 10, B: 3}
+
+
+def test_what_fits_is_taken_whole() -> None:
+    assert share(150, {A: 0, B: 0}, {A: 100, B: 50}) == {A: 100, B: 50}
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
+    rate = RateLimit(100, None, 1000)
+    assert rate.limit({A: 0}, {A: 1}, 0, waits=True) == {A: 1}  # the first does not wait
+    assert rate.limit({A: 1}, {A: 50}, 999, waits=True) is None
+    assert rate.limit({A: 1}, {A: 101}, 999, waits=True) == {A: 101}
+    assert rate.limit({A: 101}, {A: 102}, 1998, waits=True) is None
+    assert rate.limit({A: 101}, {A: 102}, 1999, waits=True) == {A: 102}
+
+
+def test_a_run_that_is_to_end_does_not_wait_for_more_records() -> None:
+    rate = RateLimit(100, 40, 1000, _last_batch_ms=0)
+    assert rate.limit({A: 0}, {A: 50}, 1, waits=False) == {A: 40}
