@@ -1,5 +1,6 @@
 """The aborted transactions of a whole log, segment by segment, whatever happened to their indexes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moldau.storage.producers import Producers
@@ -26,6 +27,12 @@ class AbortedHistory:
             if is_complete:
                 break
         return found
+
+    def restore(self, base_offsets: Sequence[int]) -> None:
+        """Make the indexes of these segments from the log, as far as the segments are still there."""
+        for number, segment in enumerate(self.segments.all):
+            if segment.base_offset in base_offsets:
+                segment.replace_transactions(self._entries_from_log(number))
 
     def _entries_of(self, number: int) -> list[AbortedTransaction]:
         segment = self.segments.all[number]

@@ -13,7 +13,7 @@ from moldau.storage import names as naming
 from moldau.storage.checkpoints import BrokenCheckpoint
 from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.files import sync, sync_folder
-from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
+from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
@@ -50,6 +50,7 @@ class Loading:
     snapshots: Snapshots = field(init=False)
     end_offset: int = 0
     cut_bytes: int = 0
+    unindexed: list[int] = field(default_factory=list)  # base offsets of segments that have lost their index files
     changed_folders: list[str] = field(default_factory=list)  # where names have changed and no sync has covered it
 
     def run(self) -> None:
@@ -81,6 +82,14 @@ class Loading:
         for base_offset in sorted(base for base in bases if base is not None):
             size = self.disk.size(path_of(self.folder, base_offset, LOG))
             self.segments.append(self._segment(base_offset, size))
+        self._find_unindexed(set(names))
+
+    def _find_unindexed(self, names: set[str]) -> None:
+        """Every segment has an index, but only some have one of transactions: it may be gone where the other is."""
+        for segment in self.segments:
+            paths = segment.path(INDEX), segment.path(TRANSACTION_INDEX)
+            if segment.size_bytes and not any(path.rpartition("/")[2] in names for path in paths):
+                self.unindexed.append(segment.base_offset)
 
     def _remove_leftovers(self) -> list[str]:
         """Drop what was on its way out or only half made; the names that stay."""

@@ -65,6 +65,7 @@ class Log(ReadableLog):
         self._tail = Tail(self.end_offset)
         self.gathered = Gathered()
         self.adopt(loading.settings)
+        self._aborted_history().restore(loading.unindexed)
 
     @classmethod
     def open(

@@ -100,5 +100,7 @@ class ReadableLog:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start, end)."""
-        history = AbortedHistory(self._segments, self._snapshots, self.end_offset)
-        return history.between(start_offset, end_offset)
+        return self._aborted_history().between(start_offset, end_offset)
+
+    def _aborted_history(self) -> AbortedHistory:
+        return AbortedHistory(self._segments, self._snapshots, self.end_offset)

@@ -49,6 +49,10 @@ class _Reading:
         self.partitions: list[Partition] = []
         self.was_interrupted = False
 
+    def lacks(self, min_bytes: int) -> bool:
+        """Whether there is too little to answer with, and something to wait for."""
+        return self.bytes < min_bytes and not self.has_error and bool(self.partitions)
+
     def has_missed_something(self) -> bool:
         """Whether a partition has grown since it was read; without a pause between them none can have."""
         return self.was_interrupted and any(
@@ -66,19 +70,33 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
     sessions = context.broker.fetch_sessions
     fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
     reading = await _read(request, fetching, context)
-    if reading.bytes < request.min_bytes and not reading.has_error and request.max_wait_ms > 0 and reading.partitions:
-        context.weight = min(ALONE, 1 + len(reading.partitions) // PARTITIONS_PER_WEIGHT)
+    if request.max_wait_ms > 0 and reading.lacks(request.min_bytes):
+        reading = await _wait_for_more(request, fetching, context, reading)
+    for answer in reading.answers.values():
+        if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
+            await context.broker.executor.run(answer.records.read)
+    return _response(fetching, reading, context)
+
+
+async def _wait_for_more(
+    request: FetchRequest, fetching: Fetching, context: RequestContext, reading: _Reading
+) -> _Reading:
+    """Until enough has come, or the time is up."""
+    context.weight = min(ALONE, 1 + len(reading.partitions) // PARTITIONS_PER_WEIGHT)
+    clock = context.broker.clock
+    deadline_ms = clock.monotonic_ms() + min(request.max_wait_ms, WAIT_MS_MAX)
+    while True:
         wait = FetchWait(request.min_bytes - reading.bytes)
         wait.watch(reading.partitions)
         if reading.has_missed_something():
             wait.wake()
         with fetching.waits(wait):
-            await wait.for_at_most(min(request.max_wait_ms, WAIT_MS_MAX))
+            await wait.for_at_most(deadline_ms - clock.monotonic_ms())
         reading = await _read(request, fetching, context)
-    for answer in reading.answers.values():
-        if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
-            await context.broker.executor.run(answer.records.read)
-    return _response(fetching, reading, context)
+        # What came may belong to an open transaction: whoever reads what is committed has nothing of it yet.
+        is_enough = request.isolation_level != READ_COMMITTED or not reading.lacks(request.min_bytes)
+        if is_enough or wait.was_disturbed or clock.monotonic_ms() >= deadline_ms:
+            return reading
 
 
 def _is_at_hand(records: FileSlice) -> bool:

@@ -24,10 +24,11 @@ class Watcher(Protocol):
 class FetchWait:
     """A fetch that found too little and waits until enough has come, or its time is up."""
 
-    __slots__ = ("_done", "_needed_bytes", "_partitions")
+    __slots__ = ("_done", "_needed_bytes", "_partitions", "was_disturbed")
 
     def __init__(self, needed_bytes: int) -> None:
         self._needed_bytes = needed_bytes
+        self.was_disturbed = False  # by something else than bytes that came
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._partitions: list[Partition] = []
 
@@ -40,15 +41,19 @@ class FetchWait:
         """So many more bytes can be read from one of its partitions."""
         self._needed_bytes -= count
         if self._needed_bytes <= 0:
-            self.wake()
+            self._end()
 
     def wake(self) -> None:
         """Something changed that the fetch should look at now."""
+        self.was_disturbed = True
+        self._end()
+
+    def _end(self) -> None:
         if not self._done.done():
             self._done.set_result(None)
 
     async def for_at_most(self, wait_ms: float) -> None:
-        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.wake)
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._end)
         try:
             await self._done
         finally:

@@ -1,0 +1,194 @@
+"""Transactions in a log: who may begin one, which markers count, which were aborted though files are lost."""
+
+from typing import Any
+
+import pytest
+from storage_bench import FOLDER, Bench
+
+from moldau.model.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from moldau.model.units import DAY_MS
+from moldau.records.builder import build_batch
+from moldau.records.control import build_transaction_marker
+from moldau.records.header import BatchHeader, read_header
+from moldau.storage import admissions as admissions_module
+from moldau.storage.admissions import Admissions
+from moldau.storage.log import Appended
+from moldau.storage.producers import Producers
+
+P = 5
+
+
+def send(bench: Bench, sequence: int, *, epoch: int = 0, producer_id: int = P, **fields: Any) -> Appended:
+    return bench.append(
+        b"x",
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=True,
+        **fields,
+    )
+
+
+def mark(
+    bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = P, coordinator_epoch: int = 0
+) -> Appended:
+    return bench.append_batch(
+        build_transaction_marker(
+            is_commit=is_commit,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=bench.now_ms,
+        )
+    )
+
+
+def header(sequence: int, *, epoch: int = 0) -> BatchHeader:
+    records = [(0, None, b"x", ())]
+    return read_header(
+        build_batch(records, producer_id=P, producer_epoch=epoch, base_sequence=sequence, is_transactional=True)
+    )
+
+
+def admit(producers: Producers, sequence: int = 0, *, epoch: int = 0) -> None:
+    assert producers.admissions.grant(P, producers.admissions.seek(P, epoch, sequence, now_ms=0))
+
+
+class TestWhoMayBegin:
+    def test_nobody_before_the_coordinator_was_heard(self) -> None:
+        producers = Producers()
+        with pytest.raises(InvalidTxnState):
+            producers.check_admitted(header(0))
+        admission = producers.admissions.seek(P, 0, 0, now_ms=0)
+        with pytest.raises(InvalidTxnState):
+            producers.check_admitted(header(0))
+        assert producers.admissions.grant(P, admission)
+        producers.check_admitted(header(0))
+        with pytest.raises(InvalidTxnState):
+            producers.check_admitted(header(0, epoch=1))
+
+    @pytest.mark.proves("P3")
+    def test_a_marker_between_question_and_answer_withdraws_what_is_answered(self) -> None:
+        bench = Bench()
+        producers = bench.log.producers
+        asked = producers.admissions.seek(P, 0, 0, now_ms=0)
+        mark(bench, is_commit=False)
+        assert not producers.admissions.grant(P, asked)
+        another = producers.admissions.seek(P, 0, 0, now_ms=0)
+        assert not producers.admissions.grant(P, asked), "it was asked for another transaction"
+        with pytest.raises(InvalidTxnState):
+            producers.check_admitted(header(0))
+        assert producers.admissions.grant(P, another)
+        producers.check_admitted(header(0))
+
+    def test_an_open_transaction_needs_no_other_word_and_leaves_none_behind(self) -> None:
+        bench = Bench()
+        producers = bench.log.producers
+        admit(producers)
+        send(bench, 0)
+        assert len(producers.admissions) == 0
+        producers.check_admitted(header(1))
+        mark(bench, is_commit=True)
+        with pytest.raises(InvalidTxnState):
+            producers.check_admitted(header(1))
+        producers.check_admitted(header(0))  # it is in the log: whoever repeats it hears where
+
+    def test_the_first_batch_of_those_that_waited_comes_first(self) -> None:
+        producers = Producers()
+        producers.admissions.seek(P, 0, 3, now_ms=0)
+        admit(producers, 4)
+        with pytest.raises(OutOfOrderSequence):
+            producers.check_admitted(header(4))
+        producers.check_admitted(header(3))
+
+    def test_an_old_epoch_is_told_so(self) -> None:
+        bench = Bench()
+        send(bench, 0, epoch=2)
+        with pytest.raises(InvalidProducerEpoch):
+            bench.log.producers.check_begun(P, 1)
+
+    def test_wishes_of_which_nothing_came_are_forgotten_and_never_too_many(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(admissions_module, "ADMISSIONS_MAX", 3)
+        admissions = Admissions()
+        for producer_id in range(5):
+            admissions.seek(producer_id, 0, 0, now_ms=producer_id)
+        assert len(admissions) == 3
+        admissions.expire(3)
+        assert len(admissions) == 1
+        producers = Producers(DAY_MS)
+        producers.admissions.seek(P, 0, 0, now_ms=0)
+        producers.expire(DAY_MS)
+        assert len(producers.admissions) == 0
+
+
+class TestMarkers:
+    def test_one_without_a_bumped_epoch_may_be_written_again(self) -> None:
+        bench = Bench()
+        send(bench, 0)
+        mark(bench, is_commit=True)
+        assert bench.log.producers.check_end(P, 0, 0, 1)
+
+    @pytest.mark.proves("P3")
+    def test_one_with_a_bumped_epoch_never_ends_the_transaction_after_its_own(self) -> None:
+        bench = Bench()
+        producers = bench.log.producers
+        send(bench, 0)
+        assert producers.check_end(P, 1, 0, 2)
+        mark(bench, is_commit=True, epoch=1)
+        assert not producers.check_end(P, 1, 0, 2), "it is there"
+        send(bench, 0, epoch=1)
+        with pytest.raises(InvalidProducerEpoch):
+            producers.check_end(P, 1, 0, 2)
+        assert producers.check_end(P, 2, 0, 2)
+
+    @pytest.mark.parametrize("stop", ["restart", "kill"])
+    def test_a_former_coordinator_is_refused_and_so_after_a_restart(self, stop: str) -> None:
+        bench = Bench()
+        send(bench, 0)
+        mark(bench, is_commit=True, coordinator_epoch=3)
+        getattr(bench, stop)()
+        with pytest.raises(TransactionCoordinatorFenced):
+            bench.log.producers.check_end(P, 0, 2, 1)
+        assert bench.log.producers.check_end(P, 0, 3, 1)
+
+
+def test_readers_do_not_wait_for_what_was_deleted() -> None:
+    bench = Bench()
+    send(bench, 0)
+    bench.append(b"after")
+    bench.log.advance_start(1)
+    assert bench.log.last_stable_offset(2) == 1
+    assert bench.log.last_stable_offset(0) == 0
+
+
+@pytest.mark.parametrize("lost", [(".txnindex", ".index"), (".txnindex", ".index", ".timeindex", ".snapshot")])
+def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_clean_stop(
+    lost: tuple[str, ...],
+) -> None:
+    bench = Bench()
+    for round_ in range(3):
+        for producer_id in (1, 2):
+            send(bench, round_, producer_id=producer_id)
+        mark(bench, is_commit=False, producer_id=1)
+        if round_ == 1:
+            bench.log.roll(bench.now_ms)
+        mark(bench, is_commit=False, producer_id=2)
+    end_offset = bench.log.end_offset
+    known = bench.log.aborted_transactions(0, end_offset)
+    assert len(known) == 6
+    bench.log.close(bench.now_ms)
+    for name in bench.names():
+        if name.endswith(lost):
+            bench.mounted.unlink(f"{FOLDER}/{name}")
+    bench.open(is_clean=True)
+    assert bench.log.aborted_transactions(0, end_offset) == known
+    bench.restart()
+    assert bench.log.aborted_transactions(0, end_offset) == known
+    assert bench.log.last_stable_offset(end_offset) == end_offset
