@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and brokers: they hear why, and try again
+BUSY_S: Final = 0.1
 
 Answer = TypeVar("Answer")
 
@@ -144,6 +145,14 @@ class TransactionShard:
         task.add_done_callback(self._completions.discard)
 
     async def _complete(self, effect: SendMarkers) -> None:
+        try:
+            while not await self._is_completed(effect):
+                await asyncio.sleep(BUSY_S)
+        except KafkaError as error:  # whoever leads the shard next sends the markers again, and completes it
+            logger.info("%s: the end of %s is not complete yet: %s", self.name, effect.transactional_id, error)
+
+    async def _is_completed(self, effect: SendMarkers) -> bool:
+        """False where too much waits to be committed, so that it has to be tried again."""
         producer = ProducerIdentity(effect.producer_id, effect.epoch)
         try:
             await self._driver.write(
@@ -151,8 +160,9 @@ class TransactionShard:
                     effect.transactional_id, producer, effect.partitions, now=self.now
                 )
             )
-        except KafkaError as error:  # whoever leads the shard next sends the markers again, and completes it
-            logger.info("%s: the end of %s is not complete yet: %s", self.name, effect.transactional_id, error)
+        except CoordinatorLoadInProgress:
+            return not self.is_ready  # once it is loaded again, its markers are sent again too
+        return True
 
     # Life
 

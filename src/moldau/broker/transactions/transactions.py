@@ -38,11 +38,6 @@ class Transactions:
         self.coordinator_of = self._shards.coordinator_of
         self.follow = self._shards.follow
 
-    @property
-    def are_verified(self) -> bool:
-        """Whether a partition asks the coordinator before it takes the first records of a transaction."""
-        return self._broker.settings.transaction_partition_verification_enable
-
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
