@@ -201,6 +201,11 @@ class World:
         self.coordinator.log.append(stored(record_of(NAME, before)))
         self.coordinator.elect()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way."""
+        return not (self.network or self.outstanding or self.coordinator.held)
+
     # Markers
 
     def markers_sent(self, markers: SendMarkers) -> None:
