@@ -1,0 +1,48 @@
+"""Exactly once from topic to topic, with confluent-kafka: results and progress are committed in one transaction.
+
+Every message of `payments` becomes one of `receipts`. Kill it at any moment and start it again: a reader of committed
+records finds each receipt once.
+"""
+
+import argparse
+import os
+
+from confluent_kafka import Consumer, Producer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bootstrap-servers", default="localhost:9092")
+parser.add_argument("--source", default="payments")
+parser.add_argument("--target", default="receipts")
+parser.add_argument("--group", default="receipts")
+parser.add_argument("--name", default="receipts-1", help="one per running program, and the same after a restart")
+parser.add_argument("--idle-s", type=float, default=5.0, help="end when nothing came for so long")
+parser.add_argument("--crash-at", type=int, default=-1, help="die in the middle of this message, as by a power cut")
+arguments = parser.parse_args()
+
+consumer = Consumer(
+    {
+        "bootstrap.servers": arguments.bootstrap_servers,
+        "group.id": arguments.group,
+        "group.instance.id": arguments.name,  # a restarted program gets its partitions back at once
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,  # the transaction commits
+        "isolation.level": "read_committed",
+    }
+)
+producer = Producer({"bootstrap.servers": arguments.bootstrap_servers, "transactional.id": arguments.name})
+producer.init_transactions()  # fences an earlier life of this program, aborts what it left open
+consumer.subscribe([arguments.source])
+
+while messages := consumer.consume(num_messages=5, timeout=arguments.idle_s):
+    producer.begin_transaction()
+    for message in messages:
+        if message.error():
+            raise SystemExit(message.error())
+        producer.produce(arguments.target, key=message.key(), value=b"receipt for " + message.value())
+        if message.offset() == arguments.crash_at:
+            producer.flush()  # so that the receipt is in the log, where nobody may ever see it
+            os._exit(1)
+    producer.send_offsets_to_transaction(consumer.position(consumer.assignment()), consumer.consumer_group_metadata())
+    producer.commit_transaction()
+
+consumer.close()

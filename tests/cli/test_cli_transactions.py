@@ -1,0 +1,144 @@
+"""`moldau txn` against a broker of ours."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.transactional import TransactionalProducer
+from moldau.client.words import LATEST, Isolation
+from moldau.model.errors import KafkaError
+from moldau.model.ids import TopicPartition
+from moldau.records.builder import NewRecord
+from moldau.testing.broker import Broker
+
+pytestmark = [pytest.mark.proves("A4", part="transactions"), pytest.mark.proves("P3")]
+
+Moldau = Callable[..., str]
+numbers = count()
+LONG_AGO_MS = 1_600_000_000_000
+RECORD: NewRecord = (LONG_AGO_MS, None, b"deed", ())
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    settings = {
+        "transaction.state.log.num.partitions": 3,
+        # Else no transaction could hang: that is what the check is for.
+        "transaction.partition.verification.enable": "false",
+    }
+    with Broker(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def moldau(broker: Broker) -> Moldau:
+    environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+
+    def run(*arguments: str, text: str = "", code: int = 0) -> str:
+        result = CliRunner().invoke(app, arguments, input=text, env=environment)
+        assert result.exit_code == code, f"{result.output}{result.exception!r}"
+        return result.stdout if code == 0 else result.stderr
+
+    return run
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create_topic(f"deeds-{next(numbers)}", partitions=2)
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Any]:
+    with broker.client() as client:
+        yield client
+
+
+async def begin(client: AsyncClient, topic: str, name: str) -> TransactionalProducer:
+    """A producer with a transaction open on partition 1."""
+    producer = TransactionalProducer(client, name)
+    await producer.initialise()
+    await producer.send(topic, 1, [RECORD])
+    return producer
+
+
+async def leave_hanging(client: AsyncClient, topic: str) -> int:
+    """A transactional batch of which no coordinator knows, as a delayed request once could leave it; its producer."""
+    producer = TransactionalProducer(client, "nobody's", is_v1=True)
+    producer.identity = await client.init_producer_id()
+    producer._enrolled[TopicPartition(topic, 0)] = None
+    await producer.send(topic, 0, [RECORD])
+    return producer.identity.producer_id
+
+
+def listed(moldau: Moldau, *options: str) -> dict[str, str]:
+    told = json.loads(moldau("txn", "list", "--json", *options))
+    return {each["transactional_id"]: each["state"] for each in told}
+
+
+def test_transactions_are_listed_and_described(moldau: Moldau, client: Any, topic: str) -> None:
+    producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
+    name = producer.transactional_id
+    assert listed(moldau)[name] == "Ongoing"
+    assert listed(moldau, "--state", "Ongoing", "--pattern", f".* {topic}") == {name: "Ongoing"}
+    assert name not in listed(moldau, "--open-for", "60")
+    told = json.loads(moldau("txn", "describe", name, "--json"))
+    assert (told["state"], told["partitions"], told["timeout_ms"]) == ("Ongoing", [f"{topic}-1"], 60_000)
+    assert (told["producer"], told["epoch"]) == producer.identity
+    assert told["open_since"].startswith("20")
+    assert "Ongoing" in moldau("txn", "describe", name)
+    assert name in moldau("txn", "list")
+
+
+def test_the_producers_of_a_partition_are_told(moldau: Moldau, client: Any, topic: str) -> None:
+    producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
+    (told,) = json.loads(moldau("txn", "producers", f"{topic}:1", "--json"))
+    assert (told["producer"], told["epoch"], told["open_since_offset"]) == (*producer.identity, 0)
+    assert told["last_written"] == "2020-09-13T12:26:40.000+00:00"
+    assert json.loads(moldau("txn", "producers", f"{topic}:0", "--json")) == []
+
+
+def test_an_open_transaction_is_aborted_and_its_producer_fenced(moldau: Moldau, client: Any, topic: str) -> None:
+    producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
+    assert "fenced" in moldau("txn", "abort", producer.transactional_id, text="n\n", code=1)
+    moldau("txn", "abort", producer.transactional_id, "--yes")
+    assert listed(moldau)[producer.transactional_id] in ("CompleteAbort", "Empty")
+    with pytest.raises(KafkaError):
+        client.run(producer.end(is_commit=True))
+    end = client.list_offset(topic, 1, LATEST, isolation=Isolation.READ_COMMITTED).offset
+    assert end == 2  # the record and its marker: nothing is held up any more
+
+
+def test_a_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any, topic: str) -> None:
+    open_one = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
+    producer_id = client.run(leave_hanging(client.asynchronous, topic))
+    (found,) = json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json"))
+    assert (found["producer"], found["partition"], found["open_since_offset"]) == (producer_id, 0, 0)
+    assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 0
+    where = ("--partition", f"{topic}:0", "--start-offset", "0")
+    assert "never read" in moldau("txn", "abort", *where, text="n\n", code=1)
+    moldau("txn", "abort", *where, "--yes")
+    assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 2
+    assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json")) == []
+    client.run(open_one.end(is_commit=True))  # it was old, but its coordinator knows of it
+
+
+def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
+    assert "there is no transactional id nobody" in moldau("txn", "describe", "nobody", code=1)
+    assert "there is no transactional id nobody" in moldau("txn", "abort", "nobody", "--yes", code=1)
+    assert "no transaction is open" in moldau(
+        "txn", "abort", "--partition", f"{topic}:0", "--start-offset", "5", "--yes", code=1
+    )
+    assert "no state Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
+
+
+def test_wrong_usage_of_txn_is_said(moldau: Moldau, topic: str) -> None:
+    assert "say what" in moldau("txn", "abort", code=2)
+    assert "say what" in moldau("txn", "abort", "one", "--partition", f"{topic}:0", "--start-offset", "0", code=2)
+    assert "write TOPIC:PARTITION" in moldau("txn", "producers", topic, code=2)
