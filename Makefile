@@ -61,6 +61,11 @@ soak-cluster: $(DEV_STAMP) ## kills of leader, controller, follower, all, and ro
 soak-moves: $(DEV_STAMP) ## partitions move to a new broker under load, are called off, move again; PARTITIONS=100
 	MOLDAU_PARTITIONS=$(or $(PARTITIONS),100) $(PYTEST) tests/clients/test_cluster_moves.py
 
+.PHONY: soak-transactions
+soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, and FRAMES=1000 requests that come too late
+	MOLDAU_TRANSACTION_RUNS=$(or $(RUNS),100) MOLDAU_DELAYED_FRAMES=$(or $(FRAMES),1000) \
+	  $(PYTEST) tests/clients/test_transactions_under_faults.py tests/clients/test_transactions_delayed.py
+
 .PHONY: sim
 sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
 	@for trouble in process power disk; do \
