@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_moldau.sessions import session
-    from pyspark_moldau.source import MoldauDataSource as DefaultSource
+    from pyspark_moldau.source import MoldauSource as DefaultSource
 
 __all__ = ["DefaultSource", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
-        from pyspark_moldau.source import MoldauDataSource
+        from pyspark_moldau.source import MoldauSource
 
-        return MoldauDataSource
+        return MoldauSource
     if name == "session":
         from pyspark_moldau.sessions import session
 

@@ -17,7 +17,7 @@ from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from pyspark_moldau.decoding import Place, decode_batches
 from pyspark_moldau.options import SourceOptions
-from pyspark_moldau.planning import DataLoss
+from pyspark_moldau.planning import RecordsLost
 from pyspark_moldau.splitting import Range
 from pyspark_moldau.topic_ids import text_of
 from pyspark_moldau.walking import Batch, Walk
@@ -78,6 +78,7 @@ class _Reading:
                 position = self._behind_the_loss(position)
                 continue
             batches, reached = self._walk(fetched, position)
+            place = self._place(position)
             if reached > position:
                 patience_until = self._patience_until()
             elif self._is_gap(fetched):
@@ -87,7 +88,7 @@ class _Reading:
             position = reached
             if position < self.wanted.until_offset:
                 self._begin_fetch(position)
-            yield from decode_batches(batches, self._place())
+            yield from decode_batches(batches, place)
 
     def close(self) -> None:
         if self._under_way is not None:
@@ -96,11 +97,10 @@ class _Reading:
         self.loop.run_until_complete(self.client.close())
         self.loop.close()
 
-    def _place(self) -> Place:
+    def _place(self, position: int) -> Place:
+        # A batch may begin before the offset that was asked for, with records that we have or that are deleted.
         wanted = self.wanted
-        return Place(
-            wanted.topic, wanted.partition, wanted.from_offset, wanted.until_offset, self.options.includes_headers
-        )
+        return Place(wanted.topic, wanted.partition, position, wanted.until_offset, self.options.includes_headers)
 
     def _begin_fetch(self, position: int) -> None:
         """Send the request now, so that the broker works and the answer travels while we decode the last one."""
@@ -163,7 +163,7 @@ class _Reading:
 
     def _lose(self, what: str) -> None:
         if self.options.fails_on_data_loss:
-            raise DataLoss(
+            raise RecordsLost(
                 f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
             )
         log.warning("Some records may have been lost: %s.", what)

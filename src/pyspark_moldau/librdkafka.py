@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Position
 from pyspark_moldau import columns
 from pyspark_moldau.decoding import ROWS_MAX
 from pyspark_moldau.options import SourceOptions
-from pyspark_moldau.planning import DataLoss
+from pyspark_moldau.planning import RecordsLost
 from pyspark_moldau.splitting import Range
 
 log = logging.getLogger("pyspark_moldau")
@@ -81,7 +81,9 @@ def _heard(error: KafkaError, message: Any, consumer: Consumer, wanted: Range, o
     earliest, latest = consumer.get_watermark_offsets(here, timeout=_WATERMARKS_S_MAX)
     what = f"{wanted.topic}-{wanted.partition} has offsets {earliest} to {latest}, not {wanted.from_offset}"
     if options.fails_on_data_loss:
-        raise DataLoss(f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same.")
+        raise RecordsLost(
+            f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
+        )
     log.warning("Some records may have been lost: %s.", what)
     if not wanted.from_offset <= earliest < wanted.until_offset:
         return True

@@ -28,7 +28,7 @@ from pyspark_moldau.splitting import Range, split
 log = logging.getLogger("pyspark_moldau")
 
 
-class DataLoss(RuntimeError):
+class RecordsLost(RuntimeError):
     """Records that the query should have read are gone."""
 
 
@@ -273,7 +273,7 @@ class StreamPlan:
 
     def _lose(self, what: str) -> None:
         if self.options.fails_on_data_loss:
-            raise DataLoss(
+            raise RecordsLost(
                 f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
             )
         log.warning("Some records may have been lost: %s.", what)

@@ -22,7 +22,7 @@ from pyspark_moldau.planning import StreamPlan, plan_batch
 from pyspark_moldau.splitting import Range
 
 
-class MoldauDataSource(DataSource):
+class MoldauSource(DataSource):
     """Topics as tables: the options and columns of `format("kafka")`."""
 
     @classmethod

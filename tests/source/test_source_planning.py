@@ -18,7 +18,7 @@ from pyspark_moldau.options import (
     batch_options,
     stream_options,
 )
-from pyspark_moldau.planning import DataLoss, StreamPlan, Topic, plan_batch
+from pyspark_moldau.planning import RecordsLost, StreamPlan, Topic, plan_batch
 from pyspark_moldau.splitting import Range
 
 MUST = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -177,7 +177,7 @@ def test_a_partition_found_later_starts_at_its_earliest() -> None:
 
 def test_a_new_partition_that_lost_its_first_records_is_a_loss() -> None:
     run = plan(two(), stream())
-    with pytest.raises(DataLoss, match="t-0 starts at offset 2"):
+    with pytest.raises(RecordsLost, match="t-0 starts at offset 2"):
         run.ranges({B: 0}, {A: 10, B: 20})
     lenient = plan(two(), stream(failOnDataLoss="false"))
     assert extents(lenient.ranges({B: 0}, {A: 10, B: 20})) == {A: (2, 10), B: (0, 20)}
@@ -186,14 +186,14 @@ def test_a_new_partition_that_lost_its_first_records_is_a_loss() -> None:
 def test_a_partition_that_is_gone_is_a_loss() -> None:
     run = plan(FakeCluster({A: (0, 10)}), stream())
     end = run.latest({A: 5, B: 5}, is_limited=False)
-    with pytest.raises(DataLoss, match="t-1 is gone"):
+    with pytest.raises(RecordsLost, match="t-1 is gone"):
         run.ranges({A: 5, B: 5}, end)
     lenient = plan(FakeCluster({A: (0, 10)}), stream(failOnDataLoss="false"))
     assert extents(lenient.ranges({A: 5, B: 5}, {A: 10})) == {A: (5, 10)}
 
 
 def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataLoss, match="up to offset 30 and ends at 20"):
+    with pytest.raises(RecordsLost, match="up to offset 30 and ends at 20"):
         plan(two(), stream()).latest({A: 10, B: 30}, is_limited=False)
     with caplog.at_level(logging.WARNING):
         lenient = plan(two(), stream(failOnDataLoss="false"))
@@ -208,7 +208,7 @@ def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_before
     start = run.latest({A: 2, B: 0}, is_limited=False)
     cluster.ids["t"] = "another"
     cluster.extents = {A: (0, 500), B: (0, 500)}
-    with pytest.raises(DataLoss, match=r"created again.*another"):
+    with pytest.raises(RecordsLost, match=r"created again.*another"):
         run.latest(start, is_limited=False)
 
 
@@ -231,9 +231,9 @@ def test_a_topic_created_again_between_two_runs_is_known_by_the_groups_commits()
     run.commit(end)
     cluster.ids["t"] = "another"
     cluster.extents = {A: (0, 500), B: (0, 500)}
-    with pytest.raises(DataLoss, match="created again"):
+    with pytest.raises(RecordsLost, match="created again"):
         plan(cluster, stream(commitOffsets="g")).latest(end, is_limited=False)
-    with pytest.raises(DataLoss, match="created again"):
+    with pytest.raises(RecordsLost, match="created again"):
         plan(cluster, stream(commitOffsets="g")).ranges(end, {A: 500, B: 500})
 
 

@@ -1,0 +1,205 @@
+"""Ranges read from a real broker: raw fetches beside librdkafka, which must give the same rows."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from moldau.model.ids import TopicPartition
+from moldau.testing.broker import Broker
+from pyspark_moldau import columns
+from pyspark_moldau.cluster import ConfluentCluster
+from pyspark_moldau.fetching import read_raw
+from pyspark_moldau.librdkafka import read_through_librdkafka
+from pyspark_moldau.options import SourceOptions, Topics, batch_options
+from pyspark_moldau.planning import RecordsLost, plan_batch
+from pyspark_moldau.splitting import Range
+
+Read = Callable[[Range, SourceOptions], Iterator[Any]]
+READERS: list[Read] = [read_raw, read_through_librdkafka]
+
+
+@pytest.fixture
+def topic(moldau_broker: Broker) -> str:
+    return moldau_broker.create_topic(f"source-{uuid.uuid4().hex}", partitions=2)
+
+
+def options(broker: Broker, topic: str, **given: object) -> SourceOptions:
+    words = {name.replace("__", "."): str(value) for name, value in given.items()}
+    must = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "includeHeaders": "true"}
+    return batch_options(must | words)
+
+
+def produce(broker: Broker, topic: str, count: int, partition: int = 0, **settings: Any) -> None:
+    """Records of many shapes: every third has headers, some keys and values are null or empty."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5, **settings})
+    for index in range(count):
+        producer.produce(
+            topic,
+            key=(None, b"", b"k%d" % index)[index % 3],
+            value=(b"v" * (index % 200), None, b"")[(index // 3) % 3],
+            headers=[("a", b"1"), ("b", None), ("a", b"")] if index % 3 == 0 else None,
+            partition=partition,
+            timestamp=1_700_000_000_000 + index * 7,
+        )
+    assert producer.flush(30) == 0
+
+
+def table(read: Read, ranges: list[Range], wanted: SourceOptions) -> pa.Table:
+    made = [each for one in ranges for each in read(one, wanted)]
+    return pa.Table.from_batches(made, columns.schema(with_headers=wanted.includes_headers))
+
+
+def planned(wanted: SourceOptions) -> list[Range]:
+    cluster = ConfluentCluster(wanted)
+    try:
+        return plan_batch(wanted, cluster)
+    finally:
+        cluster.close()
+
+
+def both(wanted: SourceOptions) -> pa.Table:
+    ranges = planned(wanted)
+    raw, oracle = (table(read, ranges, wanted) for read in READERS)
+    assert raw.equals(oracle)
+    return raw
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_both_ways_of_reading_give_the_same_rows(moldau_broker: Broker, topic: str, codec: str) -> None:
+    produce(moldau_broker, topic, 3_000, **{"compression.type": codec})
+    produce(moldau_broker, topic, 100, partition=1, **{"compression.type": codec, "batch.num.messages": 3})
+    rows = both(options(moldau_broker, topic))
+    assert rows.num_rows == 3_100
+    assert rows["offset"].to_pylist() == [*range(3_000), *range(100)]
+
+
+def test_pieces_of_a_partition_make_up_the_whole(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 2_000, **{"batch.num.messages": 150})
+    wanted = options(moldau_broker, topic, minPartitions=7, maxRecordsPerPartition=500)
+    ranges = planned(wanted)
+    assert len(ranges) >= 7
+    assert table(read_raw, ranges, wanted).equals(both(options(moldau_broker, topic)))
+
+
+def test_small_fetches_bring_the_same_rows(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 1_000, **{"batch.num.messages": 50})
+    tiny = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
+    assert both(tiny).num_rows == 1_000
+
+
+def test_what_was_produced_after_the_plan_is_not_read(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 10)
+    wanted = options(moldau_broker, topic)
+    ranges = planned(wanted)
+    produce(moldau_broker, topic, 10)
+    for read in READERS:
+        assert table(read, ranges, wanted)["offset"].to_pylist() == list(range(10))
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Broker, topic: str, read: Read) -> None:
+    produce(moldau_broker, topic, 100, **{"batch.num.messages": 10})
+    with moldau_broker.client() as client:
+        client.delete_records(topic, 0, 45)
+    with pytest.raises(RecordsLost, match="failOnDataLoss"):
+        table(read, [Range(topic, 0, 3, 90)], options(moldau_broker, topic))
+    lenient = options(moldau_broker, topic, failOnDataLoss="false")
+    assert table(read, [Range(topic, 0, 3, 90)], lenient)["offset"].to_pylist() == list(range(45, 90))
+    assert table(read, [Range(topic, 0, 3, 40)], lenient).num_rows == 0
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_offsets_behind_the_end_are_a_loss(moldau_broker: Broker, topic: str, read: Read) -> None:
+    produce(moldau_broker, topic, 10)
+    with pytest.raises(RecordsLost):
+        table(read, [Range(topic, 0, 50, 60)], options(moldau_broker, topic))
+    lenient = options(moldau_broker, topic, failOnDataLoss="false")
+    assert table(read, [Range(topic, 0, 50, 60)], lenient).num_rows == 0
+
+
+def test_a_topic_created_again_while_it_is_read_is_a_loss(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 10)
+    wanted = options(moldau_broker, topic)
+    ranges = planned(wanted)
+    with moldau_broker.client() as client:
+        client.delete_topic(topic)
+        client.create_topic(topic, partitions=2, replication_factor=1)
+    produce(moldau_broker, topic, 10)
+    with pytest.raises(RecordsLost, match="created again"):
+        table(read_raw, ranges, wanted)
+
+
+def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 10)
+    wanted = options(moldau_broker, topic, kafkaConsumer__pollTimeoutMs=300, kafka__fetch__max__wait__ms=50)
+    for read in READERS:
+        with pytest.raises(TimeoutError, match="300 ms"):
+            table(read, [Range(topic, 0, 5, 50)], wanted)
+
+
+def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 1_000, **{"batch.num.messages": 50})
+    wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
+    rows = read_raw(Range(topic, 0, 0, 1_000), wanted)
+    assert next(rows).num_rows > 0
+    rows.close()  # type: ignore[attr-defined]
+
+
+def test_times_find_offsets(moldau_broker: Broker, topic: str) -> None:
+    produce(moldau_broker, topic, 100)
+    wanted = options(moldau_broker, topic)
+    cluster = ConfluentCluster(wanted)
+    where = TopicPartition(topic, 0)
+    assert cluster.at_times({where: 1_700_000_000_000 + 10 * 7}) == {where: 10}
+    assert cluster.at_times({where: 1_800_000_000_000}) == {where: None}
+    assert cluster.earliest([where]) == {where: 0}
+    assert cluster.latest([where]) == {where: 100}
+    cluster.close()
+
+
+def test_topics_are_found_by_name_and_pattern_and_missing_ones_are_left_out(moldau_broker: Broker, topic: str) -> None:
+    wanted = options(moldau_broker, topic)
+    cluster = ConfluentCluster(wanted)
+    found = cluster.topics(Topics((topic, "there-is-no-such-topic")))
+    assert list(found) == [topic]
+    assert found[topic].partitions == (0, 1)
+    assert len(found[topic].topic_id) == 22
+    assert cluster.topics(wanted.subscription) == found
+    cluster.close()
+
+
+def test_progress_is_committed_with_the_topic_id(moldau_broker: Broker, topic: str) -> None:
+    cluster = ConfluentCluster(options(moldau_broker, topic))
+    where = TopicPartition(topic, 0)
+    cluster.commit("spark-progress", {where: 5}, {topic: "an-id"})
+    assert cluster.committed_topic_ids("spark-progress", [where]) == {topic: "an-id"}
+    assert cluster.committed_topic_ids("spark-nothing", [where]) == {}
+    cluster.close()
+
+
+def test_committed_readers_see_neither_aborted_records_nor_open_transactions(moldau_broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers, "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(30)
+    for number, outcome in enumerate(itertools.islice(itertools.cycle("ca"), 6)):
+        producer.begin_transaction()
+        for index in range(10):
+            producer.produce(topic, b"%s-%d-%d" % (outcome.encode(), number, index), partition=0)
+        producer.flush(30)
+        if outcome == "c":
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(30) == 0
+    committed = both(options(moldau_broker, topic, kafka__isolation__level="read_committed"))
+    assert {value[:1] for value in committed["value"].to_pylist()} == {b"c"}
+    assert committed.num_rows == 30
+    everything = both(options(moldau_broker, topic))
+    assert everything.num_rows == 61
+    producer.abort_transaction(30)
