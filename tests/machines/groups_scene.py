@@ -93,6 +93,9 @@ class Scene:
 
     def _append(self, record: Record) -> None:
         self.machine.apply(record, len(self.log))
+        if isinstance(record, PendingOffset | TransactionEnded):
+            self.shadow.apply(record, len(self.log))
+            return
         self.log.append(written(record))
         key, value = self.log[-1]
         self.shadow.apply(decode_group_record(key, value), len(self.log) - 1)
@@ -264,6 +267,41 @@ class Scene:
         except KafkaError as refusal:
             return refusal.code
         return ErrorCode(response.topics[0].partitions[0].error_code)
+
+    def commit_in_transaction(
+        self,
+        offset: int,
+        *,
+        group_id: str = "g",
+        producer_id: int = 1,
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        topic: str = "t",
+        note: str | None = "",
+    ) -> ErrorCode:
+        """One offset as part of a transaction; the error of the whole or of the one partition."""
+        wanted = messages.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=3, committed_metadata=note
+        )
+        request = messages.TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id=group_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=[messages.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[wanted])],
+        )
+        try:
+            response = self.run(lambda: self.machine.decide_commit_in_transaction(request, now=self.now))
+        except KafkaError as refusal:
+            return refusal.code
+        return ErrorCode(response.topics[0].partitions[0].error_code)
+
+    def end_transaction(self, producer_id: int = 1, *, is_commit: bool = True) -> None:
+        self.run(lambda: self.machine.decide_end_transaction(TransactionEnded(producer_id, 0, 0, is_commit)))
 
     def committed(self, topic: str = "t", partition: int = 0, group_id: str = "g") -> int | None:
         found = self.machine.state.offset(group_id, topic, partition)

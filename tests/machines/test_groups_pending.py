@@ -1,0 +1,129 @@
+"""Offsets that are committed in a transaction: who may, who sees them, and what else waits for its end."""
+
+import pytest
+from consumer_scene import Consumer, ConsumerScene
+from groups_scene import Scene
+
+from moldau.machines.groups.settings import GroupSettings
+from moldau.model.errors import ErrorCode, InvalidCommitOffsetSize
+from moldau.model.units import DAY_MS
+from moldau.wire import messages
+
+FetchGroup = messages.OffsetFetchRequest.OffsetFetchRequestGroup
+FetchTopic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
+NONE = ErrorCode.NONE
+
+
+def fetched(scene: Scene, *, require_stable: bool, names: bool = True) -> list[tuple[int, ErrorCode]]:
+    topics = [FetchTopic(name="t", partition_indexes=[0])] if names else None
+    answer = scene.machine.fetch_offsets(FetchGroup(group_id="g", topics=topics), require_stable=require_stable)
+    return [(each.committed_offset, ErrorCode(each.error_code)) for topic in answer.topics for each in topic.partitions]
+
+
+@pytest.mark.proves("P3")
+def test_what_is_pending_is_not_seen_and_who_wants_it_stable_is_told_to_wait() -> None:
+    scene = Scene()
+    scene.commit(3)
+    assert scene.commit_in_transaction(5) is NONE
+    assert fetched(scene, require_stable=False) == [(3, NONE)]
+    for names in (True, False):
+        assert fetched(scene, require_stable=True, names=names) == [(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)]
+    scene.end_transaction()
+    assert fetched(scene, require_stable=True) == [(5, NONE)]
+
+
+@pytest.mark.proves("P3")
+def test_what_is_aborted_was_never_there() -> None:
+    scene = Scene()
+    scene.commit_in_transaction(5)
+    scene.end_transaction(is_commit=False)
+    assert scene.committed() is None
+    assert fetched(scene, require_stable=True) == [(-1, NONE)]
+    assert not scene.machine.state.pending
+    scene.end_transaction(7)  # a transaction of which nothing is here
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, NONE),  # as in the first versions, which know no members
+        ({"generation": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation": 1, "member_id": "mallory"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "one"}, ErrorCode.FENCED_INSTANCE_ID),
+        ({"generation": 0, "member_id": "LEADER"}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": 2, "member_id": "LEADER"}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": 1, "member_id": "LEADER"}, NONE),
+        ({"generation": 1, "member_id": "LEADER", "instance_id": "one"}, NONE),
+    ],
+)
+def test_a_zombie_of_the_group_commits_in_no_transaction(options: dict[str, str | int], error: ErrorCode) -> None:
+    scene = Scene()
+    leader, _ = scene.settle("one", None)
+    known = {name: leader if value == "LEADER" else value for name, value in options.items()}
+    assert scene.commit_in_transaction(5, **known) is error  # type: ignore[arg-type]
+    assert bool(scene.machine.state.pending) == (error is NONE)
+
+
+def test_members_may_commit_in_a_transaction_while_they_wait_for_their_assignment() -> None:
+    scene = Scene()
+    member_id, ticket = scene.enter()
+    scene.pass_time(scene.settings.group_initial_rebalance_delay_ms)
+    generation = scene.answers[ticket].generation_id
+    assert scene.commit(5, member_id=member_id, generation=generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert scene.commit_in_transaction(5, member_id=member_id, generation=generation) is NONE
+
+
+def test_a_group_that_is_not_there_has_no_generation_but_takes_offsets() -> None:
+    scene = Scene()
+    assert scene.commit_in_transaction(5, generation=3) is ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit_in_transaction(5) is NONE
+    assert scene.commit_in_transaction(5, member_id="m") is NONE
+
+
+def test_members_of_a_consumer_group_commit_in_their_epoch() -> None:
+    scene = ConsumerScene(t=2)
+    member = Consumer(scene, "m", "t").join()
+    assert scene.commit_in_transaction(5, member_id="m", generation=member.epoch) is NONE
+    stale = scene.commit_in_transaction(5, member_id="m", generation=member.epoch + 1)
+    assert stale is ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit_in_transaction(5, member_id="n", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_long_note_is_refused_and_too_many_offsets_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    note = "x" * (scene.settings.offset_metadata_max_bytes + 1)
+    assert scene.commit_in_transaction(5, note=note) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert not scene.machine.state.pending
+    monkeypatch.setattr("moldau.machines.groups.offsets.DECISION_BYTES_MAX", 50)
+    assert scene.commit_in_transaction(5) is InvalidCommitOffsetSize.code
+
+
+def test_offsets_do_not_expire_while_a_transaction_is_about_to_change_them() -> None:
+    scene = Scene(GroupSettings(offsets_retention_minutes=60))
+    scene.commit(3)
+    scene.commit_in_transaction(5)
+    scene.pass_time(2 * DAY_MS)
+    assert scene.committed() == 3
+    scene.end_transaction(is_commit=False)
+    scene.pass_time(2 * DAY_MS)
+    assert scene.committed() is None
+
+
+def test_whoever_deletes_offsets_or_their_group_deletes_what_is_pending() -> None:
+    scene = Scene()
+    for delete in (scene.delete_offsets, scene.delete_group):
+        scene.commit(3)
+        scene.commit_in_transaction(5)
+        assert delete() is NONE
+        scene.end_transaction()
+        assert scene.committed() is None
+
+
+def test_what_is_pending_for_a_topic_that_is_deleted_goes_with_it() -> None:
+    scene = Scene()
+    scene.commit_in_transaction(5)
+    scene.commit_in_transaction(6, topic="u", producer_id=2)
+    scene.run(lambda: scene.machine.decide_topics_deleted(["t"], now=scene.now))
+    scene.end_transaction()
+    scene.end_transaction(2)
+    assert (scene.committed(), scene.committed("u")) == (None, 6)
