@@ -234,6 +234,10 @@ class ReplicatedDriver(Generic[Machine, Record]):
         decision = decide(machine)
         return decision if decision is not None and _changes_nothing(decision) else None
 
+    def submit(self, decide: Callable[[Machine], Decision[Record, Any]]) -> None:
+        """Decide as `write` does, for somebody who does not wait for the answer. Raises where nothing is decided."""
+        self._accept(decide(self._leading_machine()), None)
+
     def _can_be_answered_now(self, decision: Decision[Record, Any]) -> bool:
         """Most requests change nothing (reads, refusals, heartbeats), and mostly all before them is committed."""
         return _changes_nothing(decision) and not self._is_behind()

@@ -85,10 +85,7 @@ class Markers:
         self._drop((owner, effect.transactional_id))
         ending = self._endings[owner, effect.transactional_id] = _Ending(owner, effect)
         self.backlog += len(ending.left)
-        if effect.partitions:
-            self._queue(ending, effect.partitions)
-        else:
-            self._finish(ending)
+        self._queue(ending, effect.partitions)
 
     def forget(self, owner: MarkersOwner) -> None:
         """Another broker coordinates these transactions, and sends their markers."""
@@ -116,8 +113,8 @@ class Markers:
                 route = self._routes.setdefault(where.leader, _Route())
                 route.queue.setdefault(ending, []).append(partition)
                 self._begin(where.leader, route)
-        if gone:
-            self._written(ending, gone)
+        if gone:  # not at once: whoever has just decided may not be asked to decide again before it is done
+            asyncio.get_running_loop().call_soon(self._written, ending, gone)
         if homeless:
             self._try_again([(ending, homeless)])
 

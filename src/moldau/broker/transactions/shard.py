@@ -71,7 +71,6 @@ class TransactionShard:
         self.read = self._driver.read
         self._awaits_load = False
         self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
-        self._completions: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> TopicPartition:
@@ -140,29 +139,18 @@ class TransactionShard:
 
     def all_marked(self, effect: SendMarkers) -> None:
         """The transaction is complete; nobody waits for that."""
-        task = asyncio.get_running_loop().create_task(self._complete(effect))
-        self._completions.add(task)
-        task.add_done_callback(self._completions.discard)
-
-    async def _complete(self, effect: SendMarkers) -> None:
-        try:
-            while not await self._is_completed(effect):
-                await asyncio.sleep(BUSY_S)
-        except KafkaError as error:  # whoever leads the shard next sends the markers again, and completes it
-            logger.info("%s: the end of %s is not complete yet: %s", self.name, effect.transactional_id, error)
-
-    async def _is_completed(self, effect: SendMarkers) -> bool:
-        """False where too much waits to be committed, so that it has to be tried again."""
         producer = ProducerIdentity(effect.producer_id, effect.epoch)
         try:
-            await self._driver.write(
+            self._driver.submit(
                 lambda machine: machine.decide_markers_written(
                     effect.transactional_id, producer, effect.partitions, now=self.now
                 )
             )
         except CoordinatorLoadInProgress:
-            return not self.is_ready  # once it is loaded again, its markers are sent again too
-        return True
+            if self.is_ready:  # but too much waits to be committed; once it is loaded again, markers are sent again too
+                asyncio.get_running_loop().call_later(BUSY_S, self.all_marked, effect)
+        except KafkaError as error:  # whoever leads the shard next sends the markers again, and completes it
+            logger.info("%s: the end of %s is not complete yet: %s", self.name, effect.transactional_id, error)
 
     # Life
 
@@ -191,4 +179,3 @@ class TransactionShard:
         self._markers.forget(self)
         await self._driver.close()
         self._log.close()
-        await asyncio.gather(*self._completions, return_exceptions=True)
