@@ -1,0 +1,277 @@
+"""The first batch of a transaction in a partition: the coordinator is asked, and what it says decides."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from broker_scene import Scene, batch, produce_request
+from writer_scene import NONE, NOW_MS, Writer, play, values
+
+from moldau.broker.context import RequestContext
+from moldau.broker.partitions.partition import TransactionEnding
+from moldau.broker.router import Api
+from moldau.broker.transactions.enrolment import Wish
+from moldau.model.errors import ErrorCode, KafkaError, NotCoordinator
+from moldau.model.ids import TopicPartition
+from moldau.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+Answer = AddPartitionsToTxnResponse
+
+
+class Oracle:
+    """In place of the coordinator: answers every question with the same code, after a while or a deed if it must."""
+
+    def __init__(self, scene: Scene, code: ErrorCode = NONE, meanwhile: Callable[[], Awaitable[None]] | None = None):
+        self.code = code
+        self.asked: list[AddPartitionsToTxnRequest] = []
+        self.meanwhile = meanwhile
+        self.refusal: KafkaError | OSError | None = None
+        apis: Any = scene.node.broker.router.apis
+        key = AddPartitionsToTxnRequest.API_KEY
+        apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.refuse)
+
+    async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
+        assert context.api_version >= 4
+        self.asked.append(request)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        if self.refusal is not None:
+            raise self.refusal
+        return Answer(results_by_transaction=[self._answer(each) for each in request.transactions])
+
+    def _answer(self, asked: Any) -> Any:
+        topics = [
+            Answer.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    Answer.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=int(self.code))
+                    for index in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ]
+        return Answer.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
+
+    def refuse(self, request: Any, error: Exception, version: int) -> Any:
+        raise NotImplementedError
+
+
+def end_offset(scene: Scene, partition: int = 0) -> int:
+    return scene.node.broker.partitions.get("t", partition).log.end_offset
+
+
+@pytest.mark.proves("P3")
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(9, ErrorCode.INVALID_TXN_STATE), (10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)],
+)
+def test_a_partition_that_did_not_join_takes_nothing(version: int, code: ErrorCode) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        assert await writer.add(("t", 1)) is NONE
+        assert (await writer.send(b"a", version=version)).error_code == code
+        assert end_offset(scene) == 0
+        assert await writer.commit_offset(1, version=3) is ErrorCode.NOT_COORDINATOR
+        await scene.node.broker.groups.coordinator_of("g")
+        assert await writer.commit_offset(1, version=3) is ErrorCode.INVALID_TXN_STATE
+        assert await writer.commit_offset(1, version=4) is ErrorCode.TRANSACTION_ABORTABLE
+
+    play(script, 1)
+
+
+@pytest.mark.proves("P3")
+def test_a_zombie_cannot_write_though_its_partition_has_not_heard_of_its_successor() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        await scene.node.broker.groups.coordinator_of("g")
+        successor = Writer(scene, writer.talker, version=writer.version)
+        assert await successor.init() is NONE
+        for version in (9, 12):
+            assert (await writer.send(b"zombie", version=version)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        for version in (3, 5):
+            assert await writer.commit_offset(1, version=version) is ErrorCode.INVALID_PRODUCER_EPOCH
+        await successor.write(b"a")
+        await successor.finish()
+        assert await values(writer.talker) == [b"a"]
+
+    play(script)
+
+
+def test_who_has_no_transactional_id_or_that_of_another_is_told() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        stranger = Writer(scene, writer.talker, "nobody")
+        stranger.producer_id, stranger.epoch = 77, 0
+        assert (await stranger.send(b"a")).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        thief = Writer(scene, writer.talker)
+        thief.producer_id, thief.epoch = 77, 0
+        assert (await thief.send(b"a")).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert end_offset(scene) == 0
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("code", "produce_9", "produce_12", "commit_3", "commit_5"),
+    [
+        ("NOT_COORDINATOR", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS", "NOT_COORDINATOR", "NOT_COORDINATOR"),
+        (
+            "COORDINATOR_NOT_AVAILABLE",
+            "NOT_ENOUGH_REPLICAS",
+            "NOT_ENOUGH_REPLICAS",
+            "COORDINATOR_NOT_AVAILABLE",
+            "COORDINATOR_NOT_AVAILABLE",
+        ),
+        (
+            "CONCURRENT_TRANSACTIONS",
+            "NOT_ENOUGH_REPLICAS",
+            "CONCURRENT_TRANSACTIONS",
+            "COORDINATOR_LOAD_IN_PROGRESS",
+            "CONCURRENT_TRANSACTIONS",
+        ),
+        ("PRODUCER_FENCED", *(4 * ["INVALID_PRODUCER_EPOCH"])),
+        ("CLUSTER_AUTHORIZATION_FAILED", *(4 * ["INVALID_TXN_STATE"])),
+        ("INVALID_TXN_STATE", *(4 * ["INVALID_TXN_STATE"])),
+        (
+            "NETWORK_EXCEPTION",
+            "NOT_ENOUGH_REPLICAS",
+            "NOT_ENOUGH_REPLICAS",
+            "COORDINATOR_LOAD_IN_PROGRESS",
+            "COORDINATOR_LOAD_IN_PROGRESS",
+        ),
+    ],
+)
+def test_what_the_coordinator_says_is_told_in_words_that_producers_know(
+    code: str, produce_9: str, produce_12: str, commit_3: str, commit_5: str
+) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        await scene.node.broker.groups.coordinator_of("g")
+        oracle = Oracle(scene, ErrorCode[code])
+        if code == "NETWORK_EXCEPTION":
+            oracle.refusal = ConnectionResetError("gone")
+        told = [ErrorCode((await writer.send(b"a", version=version)).error_code).name for version in (9, 12)]
+        assert told == [produce_9, produce_12]
+        told = [(await writer.commit_offset(1, version=version)).name for version in (3, 5)]
+        assert told == [commit_3, commit_5]
+        assert end_offset(scene) == 0
+
+    play(script)
+
+
+def test_a_transaction_that_begins_while_the_one_before_ends_waits_a_moment() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        oracle = Oracle(scene, ErrorCode.CONCURRENT_TRANSACTIONS)
+
+        async def end() -> None:
+            if len(oracle.asked) == 3:
+                oracle.code = NONE
+
+        oracle.meanwhile = end
+        assert (await writer.send(b"a")).error_code == 0
+        assert len(oracle.asked) == 3
+
+    play(script)
+
+
+@pytest.mark.proves("P3")
+@pytest.mark.parametrize("markers", [1, 9])
+def test_a_marker_between_question_and_append_makes_it_ask_again(markers: int) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        partition = scene.node.broker.partitions.get("t", 0)
+        left = [markers]
+
+        async def end() -> None:
+            if left[0]:
+                left[0] -= 1
+                ending = TransactionEnding(writer.producer_id, writer.epoch, 0, is_commit=False)
+                partition.end_transaction(ending, NOW_MS)
+
+        oracle = Oracle(scene, meanwhile=end)
+        told = await writer.send(b"a", version=9)
+        if markers == 1:
+            assert (told.error_code, told.base_offset, len(oracle.asked)) == (0, 1, 2)
+        else:
+            assert (told.error_code, len(oracle.asked)) == (ErrorCode.INVALID_TXN_STATE, 3)
+            assert end_offset(scene) == 3, "the markers alone"
+
+    play(script, 1)
+
+
+def test_batches_behind_the_first_one_keep_their_order() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        async def slowly() -> None:
+            await asyncio.sleep(0.5)
+
+        oracle = Oracle(scene, meanwhile=slowly)
+        waits = []
+        for sequence in range(5):
+            request = produce_request("t", writer.batch(b"%d" % sequence, base_sequence=sequence))
+            request.transactional_id = writer.transactional_id
+            waits.append(writer.talker.begin(12, request))
+        told = [(await wait).responses[0].partition_responses[0] for wait in waits]
+        assert [(each.error_code, each.base_offset) for each in told] == [(0, offset) for offset in range(5)]
+        assert len(oracle.asked) == 1
+
+    play(script)
+
+
+def test_a_batch_that_is_there_already_is_answered_without_a_question() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        assert await writer.write(b"a") == 0
+        await writer.finish()
+        oracle = Oracle(scene, ErrorCode.INVALID_TXN_STATE)
+        told = await writer.send(b"a", base_sequence=0)
+        assert (told.error_code, told.base_offset, oracle.asked) == (0, 0, [])
+
+    play(script, 1)
+
+
+def test_partitions_of_one_request_are_asked_for_together_and_refused_by_themselves() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
+        assert await writer.add(("t", 1)) is NONE
+        request = produce_request("t", writer.batch(b"a"))
+        request.transactional_id = writer.transactional_id
+        data = type(request.topic_data[0].partition_data[0])(index=1, records=writer.batch(b"b", partition=1))
+        request.topic_data[0].partition_data = [*request.topic_data[0].partition_data, data]
+        answer = await writer.talker.ask(11, request)
+        codes = [each.error_code for each in answer.responses[0].partition_responses]
+        assert codes == [ErrorCode.TRANSACTION_ABORTABLE, NONE]
+        data.records = writer.batch(b"b", producer_id=999)
+        (told, _) = (await writer.talker.ask(12, request)).responses[0].partition_responses
+        assert told.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    play(script, 1)
+
+
+def test_without_verification_only_implicit_joins_are_asked_for() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        oracle = Oracle(scene)
+        assert (await writer.send(b"a", version=11)).error_code == 0
+        assert not oracle.asked
+        assert (await writer.send(b"b", partition=1, version=12)).error_code == 0
+        assert [each.verify_only for each in oracle.asked[0].transactions] == [False]
+
+    play(script, 1, "transaction.partition.verification.enable=false")
+
+
+def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transaction() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
+        oracle = Oracle(scene)
+        enrolment = scene.node.broker.transactions.enrolment
+        where = [TopicPartition("t", 0)]
+        wishes = [Wish(f"id-{number}", number, 0, True, where) for number in range(5)]
+        codes = await asyncio.gather(*(enrolment.ask(each) for each in [*wishes, wishes[0]]))
+        assert codes == 6 * [{where[0]: NONE}]
+        assert [len(each.transactions) for each in oracle.asked] == [5, 1]
+        oracle.refusal = NotCoordinator()
+        assert await enrolment.ask(wishes[0]) == {where[0]: ErrorCode.NOT_COORDINATOR}
+
+    play(script)
+
+
+def test_a_plain_batch_in_a_transactional_request_is_just_appended() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        request = produce_request("t", batch(b"plain", timestamp=NOW_MS))
+        request.transactional_id = writer.transactional_id
+        assert (await writer.talker.ask(9, request)).responses[0].partition_responses[0].error_code == 0
+        assert end_offset(scene) == 1
+
+    play(script)
