@@ -9,10 +9,11 @@ from transaction_scene import FEW_PARTITIONS, P0, P1, Marked, code_of, find, pro
 
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from moldau.broker.transactions import transactions
-from moldau.broker.transactions.markers import REQUESTS_PER_BROKER
+from moldau.broker.transactions.markers import REQUESTS_PER_BROKER, Markers
 from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import ProducerId, TopicPartition
 from moldau.wire.messages import DeleteTopicsRequest, InitProducerIdRequest
 
 NONE = ErrorCode.NONE
@@ -74,7 +75,7 @@ def test_offsets_of_a_group_join_with_the_partition_that_keeps_them() -> None:
     play(script)
 
 
-@pytest.mark.proves("P2")
+@pytest.mark.proves("P3")
 def test_a_producer_that_was_replaced_hears_so_in_the_words_of_its_version() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
@@ -95,7 +96,7 @@ def test_a_producer_that_was_replaced_hears_so_in_the_words_of_its_version() -> 
     play(script)
 
 
-@pytest.mark.proves("P2")
+@pytest.mark.proves("P3")
 def test_what_a_replaced_producer_left_open_is_aborted_first() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
@@ -269,5 +270,36 @@ def test_while_too_many_markers_wait_no_transaction_is_ended(monkeypatch: pytest
         assert (await second.described()).transaction_state == "Ongoing"
         sink.is_open.set()
         assert await second.end() is NONE
+
+    play(script)
+
+
+class Owner:
+    """A shard that decided something, and waits for its markers."""
+
+    coordinator_epoch = 0
+
+    def __init__(self) -> None:
+        self.marked: list[SendMarkers] = []
+
+    def all_marked(self, effect: SendMarkers) -> None:
+        self.marked.append(effect)
+
+
+@pytest.mark.proves("P3")
+def test_a_broker_that_does_not_know_all_topics_yet_takes_none_for_deleted() -> None:
+    async def script(scene: Scene) -> None:
+        await ready(scene)
+        markers = Markers(scene.node.broker, scene.simulation.fail)
+        markers.see(scene.node.broker.image)
+        owner = Owner()
+        effect = SendMarkers("t", ProducerId(1), 0, True, 0, (TopicPartition("new", 0),), 2)
+        markers.send(owner, effect)
+        await asyncio.sleep(5)
+        assert not owner.marked
+        markers.start()
+        await asyncio.sleep(1)
+        assert owner.marked == [effect], "now it is sure that there is no such topic"
+        await markers.close()
 
     play(script)

@@ -75,7 +75,7 @@ def test_a_decided_end_is_told_to_all_partitions_by_the_next_life(is_crash: bool
     play(script)
 
 
-@pytest.mark.proves("P2")
+@pytest.mark.proves("P3")
 @lives
 def test_who_is_fenced_stays_so(is_crash: bool) -> None:
     async def script(scene: Scene) -> None:

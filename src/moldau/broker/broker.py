@@ -240,6 +240,7 @@ class Broker:
         self.upkeep.start()
         self.replicas.start()
         self.groups.start()
+        self.transactions.start()
         self.stalls.start()
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.broker.context import OwnContext
+from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_NODE, TopicPartition
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_REQUEST: Final = 2_000
 REQUESTS_PER_BROKER: Final = 4  # under way at the same time: one partition that is slow does not hold up all others
-ASK_MS: Final = 30 * SECOND_MS
+ASK_MS: Final = 15 * SECOND_MS  # more than a partition waits for its replicas
 RETRY_S: Final = 0.1
 PURPOSE: Final = "markers"
 
@@ -72,9 +73,28 @@ class Markers:
         self._again: list[_Share] = []
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._image = MetadataImage()
+        self._knows_all = False
         self._is_closed = False
         self.backlog = 0  # partitions that wait for their markers
         self.ended: Counter[bool] = Counter()  # transactions, by whether they were committed
+
+    # What there is
+
+    def see(self, image: MetadataImage) -> None:
+        """The newest metadata: at least as new as what made this broker coordinate what it does."""
+        self._image = image
+
+    def start(self) -> None:
+        """From now on a topic that is not in the metadata is gone; before, this life may not have heard of it yet."""
+        self._knows_all = True
+
+    def _leader(self, partition: TopicPartition) -> int | None:
+        """None where the partition is gone for good."""
+        where = self._image.partition(*partition)
+        if where is None:
+            return None if self._knows_all else NO_NODE
+        return where.leader
 
     # Who has to hear of it
 
@@ -104,15 +124,15 @@ class Markers:
         """Each with those for the broker that leads it, now or as soon as somebody does."""
         gone, homeless = [], []
         for partition in partitions:
-            where = self._broker.image.partition(*partition)
-            if where is None:
+            leader = self._leader(partition)
+            if leader is None:
                 gone.append(partition)
-            elif where.leader == NO_NODE:
+            elif leader == NO_NODE:
                 homeless.append(partition)
             else:
-                route = self._routes.setdefault(where.leader, _Route())
+                route = self._routes.setdefault(leader, _Route())
                 route.queue.setdefault(ending, []).append(partition)
-                self._begin(where.leader, route)
+                self._begin(leader, route)
         if gone:  # not at once: whoever has just decided may not be asked to decide again before it is done
             asyncio.get_running_loop().call_soon(self._written, ending, gone)
         if homeless:
@@ -177,8 +197,7 @@ class Markers:
         here: list[TopicPartition] = []
         elsewhere: list[TopicPartition] = []
         for partition in partitions:
-            where = self._broker.image.partition(*partition)
-            (here if where is not None and where.leader == node_id else elsewhere).append(partition)
+            (here if self._leader(partition) == node_id else elsewhere).append(partition)
         return here, elsewhere
 
     async def _deliver(self, node_id: int, shares: Sequence[_Share], lane: int) -> None:
@@ -199,7 +218,7 @@ class Markers:
     async def _ask(self, node_id: int, request: WriteTxnMarkersRequest, lane: int) -> WriteTxnMarkersResponse:
         if node_id == self._broker.node_id:
             return await self._ask_here(request)
-        registered = self._broker.image.brokers.get(node_id)
+        registered = self._image.brokers.get(node_id)
         address = None if registered is None else registered.address(self._broker.inter_broker_listener)
         if address is None:
             raise ConnectionError(f"broker {node_id} cannot be reached")

@@ -8,6 +8,8 @@ from moldau.broker.transactions.enrolment import Enrolment
 from moldau.broker.transactions.markers import Markers
 from moldau.broker.transactions.shard import TransactionShard
 from moldau.broker.transactions.state_topic import STATE_TOPIC, new_state_topic
+from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import CoordinatorLoadInProgress, ErrorCode
 from moldau.model.ids import TopicPartition
@@ -36,7 +38,15 @@ class Transactions:
         self.shard_for = self._shards.shard_of
         self.shards = self._shards.all
         self.coordinator_of = self._shards.coordinator_of
-        self.follow = self._shards.follow
+
+    async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Called when the partitions are in step with the image, before handlers see it."""
+        self.markers.see(image)
+        await self._shards.follow(image, delta)
+
+    def start(self) -> None:
+        """The metadata is here as it was when this life of the broker began, and newer."""
+        self.markers.start()
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
