@@ -166,6 +166,28 @@ def test_a_late_copy_of_a_request_to_go_on_does_not_abort_the_transaction_begun_
     assert scene.state() is TransactionState.ONGOING
 
 
+def test_a_producer_of_version_2_goes_on_after_a_failover_too(scene: Scene) -> None:
+    first = scene.init()
+    scene.add(first, ONE)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init(first)
+    scene.fail_over()
+    scene.write_markers()
+    scene.fail_over()
+    assert scene.init(first) == (1, 1)
+
+
+def test_a_producer_that_was_replaced_does_not_go_on_after_a_failover_either(scene: Scene) -> None:
+    first = scene.init()
+    scene.add(first, ONE)
+    with pytest.raises(ConcurrentTransactions):
+        scene.init()
+    scene.write_markers()
+    scene.fail_over()
+    with pytest.raises(ProducerFenced):
+        scene.init(first)
+
+
 # Exhausted epochs
 
 
@@ -187,6 +209,13 @@ def test_a_producer_that_goes_on_after_the_last_epoch_is_known_by_its_old_id(sce
     assert scene.init(last) == (1, 0), "asked again because the answer was lost"
     with pytest.raises(ProducerFenced):
         scene.init(ProducerIdentity(SEVEN, EPOCH_EXHAUSTED - 1))
+
+
+def test_a_producer_whose_last_epoch_ended_goes_on_after_a_failover_too(scene: Scene) -> None:
+    last = scene.put(settled(EPOCH_EXHAUSTED))
+    scene.done(producer=last)
+    scene.fail_over()
+    assert scene.init(last) == (1, 0)
 
 
 def test_a_transaction_under_the_last_epoch_can_still_be_fenced(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from moldau.machines.transactions.state import (
     BUMPS_EPOCH_FROM,
+    COMPLETED,
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     FIRST_EPOCH,
@@ -39,6 +40,13 @@ def check_expected(current: Transaction, expected: ProducerIdentity | None) -> N
         return
     if expected.producer_id != current.previous_producer_id or expected.epoch < EPOCH_EXHAUSTED:
         raise ProducerFenced("Another producer has taken this transactional id over.")
+
+
+def last_epoch_of(current: Transaction) -> int:
+    """The epoch that the producer had before, as far as the log tells: in version 2, an end raises it by one."""
+    if current.state not in COMPLETED or current.client_version < BUMPS_EPOCH_FROM:
+        return NO_PRODUCER_EPOCH
+    return current.epoch - 1 if current.previous_producer_id == current.producer_id else EPOCH_EXHAUSTED
 
 
 def initialised(

@@ -93,7 +93,7 @@ class TransactionsMachine:
         if current.state is TransactionState.ONGOING:
             return self._replace_producer(transactional_id, current, expected, now)
         transaction, last_epoch = initialising.initialised(
-            current, self._last_epoch(transactional_id), timeout_ms, expected, fresh_producer_id, now.wall_ms
+            current, self._last_epoch(transactional_id, current), timeout_ms, expected, fresh_producer_id, now.wall_ms
         )
         self._last_epochs[transactional_id] = last_epoch
         return answered(transaction.identity, [record_of(transactional_id, transaction)])
@@ -361,8 +361,10 @@ class TransactionsMachine:
                 records.append(record_of(transactional_id, None))
         return records
 
-    def _last_epoch(self, transactional_id: str) -> int:
-        return self._last_epochs.get(transactional_id, NO_PRODUCER_EPOCH)
+    def _last_epoch(self, transactional_id: str, current: Transaction) -> int:
+        if transactional_id in self._last_epochs:
+            return self._last_epochs[transactional_id]
+        return initialising.last_epoch_of(current)
 
     def _hear(self, now: Now) -> None:
         self._wall_ahead_ms = now.wall_ms - now.ms
