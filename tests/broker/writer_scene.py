@@ -90,9 +90,11 @@ def play(script: Callable[[Scene, Writer], Coroutine[Any, Any, None]], version: 
     on_broker(whole, settings=[*FEW_PARTITIONS, OFFSETS_FEW, *settings])
 
 
-async def values(talker: Talker, *, isolation: int = READ_COMMITTED, offset: int = 0) -> list[bytes]:
+async def values(
+    talker: Talker, *, isolation: int = READ_COMMITTED, offset: int = 0, partition: int = 0
+) -> list[bytes]:
     """What a consumer shows: it leaves out control records, and what it is told was aborted."""
-    answer = await fetch(talker, "t", offset, isolation_level=isolation)
+    answer = await fetch(talker, "t", offset, isolation_level=isolation, partition=partition)
     assert answer.error_code == 0
     upcoming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
     dropped: set[int] = set()
