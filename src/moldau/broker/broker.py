@@ -8,6 +8,7 @@ from moldau.broker.access import AllowAll, Authorizer
 from moldau.broker.complaints import Complaints
 from moldau.broker.controllers.death_watch import DeathWatch
 from moldau.broker.controllers.link import ControllerLink
+from moldau.broker.departures import Departures
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.groups.groups import Groups
 from moldau.broker.handlers.table import served_apis
@@ -146,6 +147,8 @@ class Broker:
         self.groups = Groups(self, on_failure)
         self.transactions = Transactions(self, on_failure)
         self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
+        self.departures = Departures(self.node_id, ports.clock, self.publishing, lambda: self.inter_broker_listener)
+        peers.on_lost.append(self.departures.lost)
         self.stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
 
@@ -174,6 +177,7 @@ class Broker:
         await self.publishing.caught_up()
 
     async def _follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self.departures.followed(self.image, image)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._take_settings(image)
         await self.partitions.follow(image, delta)

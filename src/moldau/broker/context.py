@@ -57,6 +57,14 @@ class RequestContext:
         self.leader_hints: LeaderHints | None = None  # for a client that asked the wrong broker
         self.weight = 1  # what it takes, while it waits, of its connection's share; up to `turns.ALONE`
 
+    def is_asked_again_on_connection(self) -> bool:
+        """Whether its connection has asked for metadata before; from now on it has."""
+        connection = self.connection
+        if connection is None:
+            return False
+        was, connection.has_asked_for_metadata = connection.has_asked_for_metadata, True
+        return was
+
     @property
     def now_ms(self) -> int:
         return self.broker.clock.wall_ms()

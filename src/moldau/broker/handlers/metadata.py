@@ -1,6 +1,6 @@
 """Metadata: brokers, topics, and who leads each partition; creates a topic that is asked for, where that is wished."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from moldau.broker.access import (
@@ -15,7 +15,7 @@ from moldau.broker.context import RequestContext
 from moldau.broker.reach import Reach
 from moldau.broker.topics import auto_create, is_internal
 from moldau.broker.turns import Turn
-from moldau.machines.metadata.image import PartitionImage, TopicImage
+from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.names import check_topic_name
 from moldau.model.errors import (
     ErrorCode,
@@ -41,14 +41,18 @@ PartitionAnswer = MetadataResponse.MetadataResponsePartition
 
 async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """The brokers are named as the listener that was asked advertises them."""
-    topics = await _topics(request, context)
     broker = context.broker
+    await broker.departures.settle(
+        lambda image: _asked_for(request, image), is_asked_again=context.is_asked_again_on_connection()
+    )
+    topics = await _topics(request, context)
     response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
                 node_id=each.broker_id, host=address.host, port=address.port, rack=each.rack
             )
-            for each, address in broker.reachable_brokers(context.listener)
+            for each, address in broker.reachable_brokers(context.listener, fenced_too=True)
+            if broker.departures.is_listed(each)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
@@ -57,6 +61,14 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = context.operations(CLUSTER, CLUSTER_OPERATIONS)
     return response
+
+
+def _asked_for(request: MetadataRequest, image: MetadataImage) -> Iterator[TopicImage]:
+    """The topics that are named; nobody who asks for all of them waits for one."""
+    for topic in request.topics or ():
+        found = image.topics.get(topic.name) if topic.name else image.topics_by_id.get(TopicId(topic.topic_id))
+        if found is not None:
+            yield found
 
 
 async def _topics(request: MetadataRequest, context: RequestContext) -> list[TopicAnswer]:

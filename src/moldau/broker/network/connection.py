@@ -88,6 +88,7 @@ class ServedConnection:
         "_tasks",
         "_unmute",
         "_waiting_weight",
+        "has_asked_for_metadata",
         "last_active_ms",
         "peer",
         "principal",
@@ -113,6 +114,7 @@ class ServedConnection:
         self.when_lost: Callable[[], None] | None = None  # for who wants to know that this peer is gone
         self.peer = ""
         self.last_active_ms = 0.0
+        self.has_asked_for_metadata = False
 
     # -- the endpoint's side
 
