@@ -132,8 +132,7 @@ class Scene:
         return self.end(producer, is_commit=False, version=version)
 
     def written(self, markers: SendMarkers, *partitions: TopicPartition) -> None:
-        producer = ProducerIdentity(markers.producer_id, markers.epoch)
-        self.accept(self.machine.decide_markers_written(markers.transactional_id, producer, partitions, now=self.now))
+        self.accept(self.machine.decide_markers_written(markers, partitions, now=self.now))
 
     def write_markers(self) -> None:
         """All markers get to where they should."""

@@ -222,12 +222,9 @@ class World:
             return
 
         def report() -> None:
-            who = ProducerIdentity(markers.producer_id, markers.epoch)
-            self.coordinator.ask(
-                lambda machine, _, now: machine.decide_markers_written(NAME, who, [partition], now=now)
-            )
+            self.coordinator.ask(lambda machine, _, now: machine.decide_markers_written(markers, [partition], now=now))
 
-        self.send(report, markers.transaction_version)
+        self.network.append(report)
 
     # The network
 

@@ -139,13 +139,8 @@ class TransactionShard:
 
     def all_marked(self, effect: SendMarkers) -> None:
         """The transaction is complete; nobody waits for that."""
-        producer = ProducerIdentity(effect.producer_id, effect.epoch)
         try:
-            self._driver.submit(
-                lambda machine: machine.decide_markers_written(
-                    effect.transactional_id, producer, effect.partitions, now=self.now
-                )
-            )
+            self._driver.submit(lambda machine: machine.decide_markers_written(effect, effect.partitions, now=self.now))
         except CoordinatorLoadInProgress:
             if self.is_ready:  # but too much waits to be committed; once it is loaded again, markers are sent again too
                 asyncio.get_running_loop().call_later(BUSY_S, self.all_marked, effect)

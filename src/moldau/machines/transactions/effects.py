@@ -10,7 +10,7 @@ class SendMarkers:
     """Write the end of a transaction to its partitions, again and again until each has it.
 
     Performed once the decision to end it is committed. What is written, or can never be because the topic is gone, is
-    told to `decide_markers_written` with the same producer id and epoch.
+    told to `decide_markers_written` with this very effect.
     """
 
     transactional_id: str

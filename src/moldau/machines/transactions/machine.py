@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from moldau.machines.decision import ASKER, Decision, Now, answered
 from moldau.machines.transactions import ending, initialising
@@ -33,6 +34,13 @@ from moldau.model.ids import NO_PRODUCER_EPOCH, ProducerId, TopicPartition
 from moldau.wire import messages
 
 
+class _Sent(NamedTuple):
+    """Markers under way, and the partitions of which nobody has said that they have theirs."""
+
+    markers: SendMarkers
+    unmarked: dict[TopicPartition, None]
+
+
 class TransactionsMachine:
     """What producers, admins and time ask of a shard.
 
@@ -58,7 +66,7 @@ class TransactionsMachine:
         self._coordinator_epoch = coordinator_epoch
         self._last_epochs: dict[str, int] = {}  # with which the last InitProducerId or EndTxn came: it may come again
         self._deadlines_ms: dict[str, float] = {}  # of ongoing transactions
-        self._unmarked: dict[str, dict[TopicPartition, None]] = {}  # of prepared ones
+        self._sent: dict[str, _Sent] = {}  # of prepared ones
         self._overdue = Sweep("overdue transactions", lambda: self.state.open)
         self._expired = Sweep("expired transactional ids", lambda: self.state.transactions)
 
@@ -240,8 +248,7 @@ class TransactionsMachine:
         return [record_of(transactional_id, transaction)], [self._send_markers(transactional_id, transaction)]
 
     def _send_markers(self, transactional_id: str, transaction: Transaction) -> SendMarkers:
-        self._unmarked[transactional_id] = dict(transaction.partitions)
-        return SendMarkers(
+        markers = SendMarkers(
             transactional_id,
             transaction.producer_id,
             transaction.epoch,
@@ -250,24 +257,28 @@ class TransactionsMachine:
             tuple(transaction.partitions),
             transaction.client_version,
         )
+        self._sent[transactional_id] = _Sent(markers, dict(transaction.partitions))
+        return markers
 
     def decide_markers_written(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition], *, now: Now
+        self, markers: SendMarkers, partitions: Sequence[TopicPartition], *, now: Now
     ) -> Decision[Record, None]:
-        """These partitions need no marker of this `SendMarkers` any more; with the last, the transaction is complete.
+        """These partitions need no marker of this effect any more; with the last, the transaction is complete.
 
-        What is told of an end that is complete already, or told twice, changes nothing.
+        What is told twice, or of an effect that is not the last of its id, changes nothing: in version 1 another end
+        may look just like it, so that only the effect itself tells them apart.
         """
         self._hear(now)
-        current = self.state.transactions.get(transactional_id)
-        if current is None or current.state not in PREPARED or producer != (current.producer_id, current.epoch):
+        transactional_id = markers.transactional_id
+        sent = self._sent.get(transactional_id)
+        if sent is None or sent.markers is not markers:
             return answered(None)
-        unmarked = self._unmarked[transactional_id]
         for each in partitions:
-            unmarked.pop(each, None)
-        if unmarked:
+            sent.unmarked.pop(each, None)
+        if sent.unmarked:
             return answered(None)
-        del self._unmarked[transactional_id]
+        del self._sent[transactional_id]
+        current = self.state.transactions[transactional_id]
         return answered(None, [record_of(transactional_id, ending.completed(current, now.wall_ms))])
 
     # Admins
