@@ -15,6 +15,7 @@ from moldau.model.units import DAY_MS
 from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import BatchHeader, read_header
+from moldau.records.record import iterate_batches
 from moldau.storage import admissions as admissions_module
 from moldau.storage.admissions import Admissions
 from moldau.storage.log import Appended
@@ -192,3 +193,28 @@ def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_
     bench.restart()
     assert bench.log.aborted_transactions(0, end_offset) == known
     assert bench.log.last_stable_offset(end_offset) == end_offset
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 4096])
+def test_a_reader_is_told_of_those_that_were_aborted_in_what_it_reads_and_of_few_others(segment_bytes: int) -> None:
+    bench = Bench(segment_bytes=segment_bytes, index_interval_bytes=512)
+    for number in range(200):
+        send(bench, number // 2, producer_id=number % 2)
+        mark(bench, is_commit=number % 2 == 0, producer_id=number % 2)
+    send(bench, 0, producer_id=7)
+    for number in range(100, 150):
+        send(bench, number)
+        mark(bench, is_commit=True)
+    mark(bench, is_commit=False, producer_id=7)  # long after it began, and in another segment where they are small
+    log, offset, told_most = bench.log, 0, 0
+    every = log.aborted_transactions(0, log.end_offset)
+    while (read := log.read(offset, 1024)) is not None:
+        headers = [header for header, _ in iterate_batches(read.read())]
+        end_offset = headers[-1].next_offset
+        told = log.aborted_in(read, offset, log.end_offset)
+        needed = [each for each in every if each.last_offset >= offset and each.first_offset < end_offset]
+        assert set(needed) <= set(told)
+        told_most = max(told_most, len(told))
+        offset = end_offset
+    assert offset == log.end_offset
+    assert told_most < 20

@@ -5,7 +5,7 @@ and the position at which that batch starts. Every indexed position is thus the 
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import chain
 from operator import ge
 from struct import Struct
@@ -67,6 +67,11 @@ class OffsetIndex:
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
+    def offset_from(self, position: int) -> int | None:
+        """The first indexed offset of a batch that starts at a position or later; None if there is none."""
+        entry = bisect_left(self.positions, position)
+        return self.offsets[entry] if entry < len(self.offsets) else None
+
     def truncate(self, position: int) -> None:
         """Forget the batches that start at `position` or later."""
         entries = bisect_right(self.positions, position - 1)
@@ -120,6 +125,13 @@ class MappedOffsetIndex:
 
     def boundary_before(self, position: int) -> int:
         return self._position_of(self._floor(position, _POSITION_IN_ENTRY))
+
+    def offset_from(self, position: int) -> int | None:
+        entry = self._floor(position - 1, _POSITION_IN_ENTRY) + 1
+        if entry >= self._count:
+            return None
+        offset: int = _INT32.unpack_from(self._view, entry * ENTRY_BYTES)[0]
+        return offset
 
     def _floor(self, target: int, field: int) -> int:
         """The number of the last entry whose field is not above the target; -1 if there is none."""

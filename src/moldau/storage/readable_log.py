@@ -102,5 +102,9 @@ class ReadableLog:
         """The aborted transactions that have records in [start, end)."""
         return self._aborted_history().between(start_offset, end_offset)
 
+    def aborted_in(self, read: FileSlice, offset: int, until_offset: int) -> list[AbortedTransaction]:
+        """Those that have records in what was read from `offset` on, and perhaps some of just behind it."""
+        return self.aborted_transactions(offset, self._segments.end_of(read, offset, until_offset))
+
     def _aborted_history(self) -> AbortedHistory:
         return AbortedHistory(self._segments, self._snapshots, self.end_offset)

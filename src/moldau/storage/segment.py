@@ -282,6 +282,11 @@ class Segment:
             self._open_segments.use(self)
         return file
 
+    def offset_from(self, position: int) -> int | None:
+        """An offset that no batch before a position has, as near to it as the index tells; None at the end."""
+        found = self.offset_lookup().offset_from(position)
+        return None if found is None else self.base_offset + found
+
     def find(self, offset: int, *, start: int = 0) -> tuple[int, int] | None:
         """Position and size of the first batch that ends at `offset` or later."""
         file = self.open_file()
@@ -464,7 +469,7 @@ class Segment:
         """Let go of the files. A slice that still holds one keeps it open for itself."""
         self._drop_maps()
         self.file = None
-        self._transactions = None
+        self._transactions = self._transactions and None  # that there are none takes no room, and is asked often
 
     def _drop_maps(self) -> None:
         if isinstance(self.offsets, MappedOffsetIndex):

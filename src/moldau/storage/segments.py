@@ -72,6 +72,15 @@ class Segments:
         beyond = segment.find(until_offset, start=position)
         return beyond[0] if beyond is not None else segment.size_bytes
 
+    def end_of(self, read: FileSlice, offset: int, until_offset: int) -> int:
+        """An offset that is behind all batches of what was read from `offset` on, and not far behind."""
+        for number in range(self.number_for(offset), len(self.all)):
+            segment = self.all[number]
+            if segment.file is read.file:
+                end_offset = segment.offset_from(read.position + read.length)
+                return min(until_offset, self.bound_of(number, until_offset) if end_offset is None else end_offset)
+        return until_offset
+
     # ── Growing ──
 
     def begin(self, base_offset: int, settings: LogSettings, now_ms: int) -> Segment:

@@ -4,7 +4,8 @@ An entry is Kafka's: version, producer id, first and last offset of the transact
 at the moment the abort marker was written. Entries stand in the order of their last offset.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -43,13 +44,18 @@ def decode(data: bytes, base_offset: int) -> list[AbortedTransaction]:
     return entries
 
 
+def _last_offset(entry: AbortedTransaction) -> int:
+    return entry.last_offset
+
+
 def aborted_between(
-    entries: Iterable[AbortedTransaction], start_offset: int, end_offset: int
+    entries: Sequence[AbortedTransaction], start_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool]:
     """The transactions that overlap [start, end), and whether later segments cannot hold more of them."""
     found = []
-    for entry in entries:
-        if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+    for position in range(bisect_left(entries, start_offset, key=_last_offset), len(entries)):
+        entry = entries[position]
+        if entry.first_offset < end_offset:
             found.append(entry)
         if entry.last_stable_offset >= end_offset:
             return found, True

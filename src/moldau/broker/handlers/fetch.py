@@ -175,7 +175,7 @@ def _read_partition(
         traffic.bytes_out += records.length
     aborted = None
     if is_committed_only:
-        aborted = _aborted(partition, offset, until_offset) if records is not None else []
+        aborted = [] if records is None else _aborted(partition, records, offset, until_offset)
     return PartitionAnswer(
         partition_index=wanted.index,
         high_watermark=high_watermark,
@@ -186,10 +186,10 @@ def _read_partition(
     )
 
 
-def _aborted(partition: Partition, offset: int, until_offset: int) -> list[Any]:
+def _aborted(partition: Partition, records: FileSlice, offset: int, until_offset: int) -> list[Any]:
     return [
         Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
-        for each in partition.log.aborted_transactions(offset, until_offset)
+        for each in partition.log.aborted_in(records, offset, until_offset)
     ]
 
 

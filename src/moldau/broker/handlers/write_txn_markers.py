@@ -9,6 +9,7 @@ from moldau.broker.context import RequestContext
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC
 from moldau.broker.handlers.produce import give_up, refusal_of
 from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.topics import INTERNAL
 from moldau.broker.turns import Turn
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
@@ -70,7 +71,7 @@ def _write(marker: Asked, context: RequestContext, waiting: _Waiting) -> MarkerA
             try:
                 if topic.name == OFFSETS_TOPIC:
                     waiting.groups.append(_end_in_groups(index, ending, answer, context))
-                else:
+                elif topic.name not in INTERNAL:  # nothing of a transaction is ever in the others
                     _end(topic.name, index, ending, answer, context, waiting)
             except KafkaError as error:
                 answer.error_code = int(error.code)
