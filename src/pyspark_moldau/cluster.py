@@ -21,7 +21,6 @@ log = logging.getLogger("pyspark_moldau")
 Result = TypeVar("Result")
 
 _REQUEST_S_MAX: Final = 30.0
-_TOPIC_ID_PREFIX: Final = "topic-id="
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 # Settings of consumers, which an admin client would complain of.
 _CONSUMER_ONLY: Final = frozenset(
@@ -59,25 +58,11 @@ class ConfluentCluster:
         found = self._list({where: OffsetSpec.for_timestamp(time_ms) for where, time_ms in times_ms.items()})
         return {where: offset if offset >= 0 else None for where, offset in found.items()}
 
-    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
-        places = [
-            Place(where.topic, where.partition, offset, metadata=_TOPIC_ID_PREFIX + topic_ids.get(where.topic, ""))
-            for where, offset in sorted(offsets.items())
-        ]
+    def commit(self, group: str, offsets: Offsets) -> None:
+        places = [Place(where.topic, where.partition, offset) for where, offset in sorted(offsets.items())]
         for place in self._consumer(group).commit(offsets=places, asynchronous=False) or ():
             if place.error is not None:
                 raise KafkaException(place.error)
-
-    def committed_topic_ids(self, group: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
-        if not partitions:
-            return {}
-        places = [Place(where.topic, where.partition) for where in partitions]
-        committed = self._persist(lambda: self._consumer(group).committed(places, timeout=_REQUEST_S_MAX))
-        return {
-            place.topic: place.metadata.removeprefix(_TOPIC_ID_PREFIX)
-            for place in committed
-            if place.metadata and place.metadata.startswith(_TOPIC_ID_PREFIX)
-        }
 
     def close(self) -> None:
         for consumer in self._consumers.values():

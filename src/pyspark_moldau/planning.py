@@ -56,11 +56,7 @@ class Cluster(Protocol):
         """The first offset at or after a time; None where no record is that young."""
         ...
 
-    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str]) -> None: ...
-
-    def committed_topic_ids(self, group: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
-        """The topic ids that were committed along with a group's offsets."""
-        ...
+    def commit(self, group: str, offsets: Offsets) -> None: ...
 
 
 def plan_batch(options: SourceOptions, cluster: Cluster) -> list[Range]:
@@ -168,7 +164,6 @@ class StreamPlan:
     cluster: Cluster
     monotonic_ms: Callable[[], float]
     _topic_ids: dict[str, str] = field(default_factory=dict)
-    _is_resumed: bool = False
     _available: Offsets | None = None  # what an AvailableNow run reads up to
     _newest: Offsets = field(default_factory=dict)
     _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
@@ -181,7 +176,6 @@ class StreamPlan:
 
     def initial(self) -> Offsets:
         """Where a query without a checkpoint begins."""
-        self._is_resumed = True  # from nothing: what a former query committed does not matter
         topics = existing_topics(self.options.subscription, self.cluster)
         partitions = partitions_of(self.options.subscription, topics)
         return starting_offsets(self.options, self.cluster, partitions)
@@ -210,7 +204,7 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """What the tasks of the batch between `start` and `end` read."""
-        if not self._is_resumed:  # a batch that a former run has left undone
+        if not self._topic_ids:  # a batch that a former run has left undone
             self._look_at_ids(self.cluster.topics(self.options.subscription), start)
         self._note_gone(start, end)
         self._note_shrunk(start, end)
@@ -223,7 +217,7 @@ class StreamPlan:
         if self.options.group is None or not offsets or offsets == self._committed:
             return
         try:
-            self.cluster.commit(self.options.group, offsets, self._topic_ids)
+            self.cluster.commit(self.options.group, offsets)
             self._committed = dict(offsets)
         except Exception as error:
             log.warning("The progress could not be committed to group '%s': %s", self.options.group, error)
@@ -259,11 +253,10 @@ class StreamPlan:
             self._lose(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
 
     def _look_at_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
-        """A topic of the same name with another id has other records, whatever its offsets say."""
-        if not self._is_resumed:
-            self._is_resumed = True
-            if self.options.group is not None:
-                self._topic_ids = self.cluster.committed_topic_ids(self.options.group, sorted(start))
+        """A topic of the same name with another id has other records, whatever its offsets say.
+
+        What the ids were is known for one run alone: a checkpoint holds offsets in the official shape and nothing else.
+        """
         for name, topic in sorted(topics.items()):
             known = self._topic_ids.get(name)
             if known and topic.topic_id and known != topic.topic_id:

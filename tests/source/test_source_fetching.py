@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 
 from moldau.model.ids import TopicPartition
 from moldau.testing.broker import Broker
@@ -34,9 +35,9 @@ def options(broker: Broker, topic: str, **given: object) -> SourceOptions:
     return batch_options(must | words)
 
 
-def produce(broker: Broker, topic: str, count: int, partition: int = 0, **settings: Any) -> None:
+def produce(broker: Broker, topic: str, count: int, partition: int = 0, settings: dict[str, Any] | None = None) -> None:
     """Records of many shapes: every third has headers, some keys and values are null or empty."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5, **settings})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5, **(settings or {})})
     for index in range(count):
         producer.produce(
             topic,
@@ -71,15 +72,15 @@ def both(wanted: SourceOptions) -> pa.Table:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_both_ways_of_reading_give_the_same_rows(moldau_broker: Broker, topic: str, codec: str) -> None:
-    produce(moldau_broker, topic, 3_000, **{"compression.type": codec})
-    produce(moldau_broker, topic, 100, partition=1, **{"compression.type": codec, "batch.num.messages": 3})
+    produce(moldau_broker, topic, 3_000, settings={"compression.type": codec})
+    produce(moldau_broker, topic, 100, partition=1, settings={"compression.type": codec, "batch.num.messages": 3})
     rows = both(options(moldau_broker, topic))
     assert rows.num_rows == 3_100
     assert rows["offset"].to_pylist() == [*range(3_000), *range(100)]
 
 
 def test_pieces_of_a_partition_make_up_the_whole(moldau_broker: Broker, topic: str) -> None:
-    produce(moldau_broker, topic, 2_000, **{"batch.num.messages": 150})
+    produce(moldau_broker, topic, 2_000, settings={"batch.num.messages": 150})
     wanted = options(moldau_broker, topic, minPartitions=7, maxRecordsPerPartition=500)
     ranges = planned(wanted)
     assert len(ranges) >= 7
@@ -87,7 +88,7 @@ def test_pieces_of_a_partition_make_up_the_whole(moldau_broker: Broker, topic: s
 
 
 def test_small_fetches_bring_the_same_rows(moldau_broker: Broker, topic: str) -> None:
-    produce(moldau_broker, topic, 1_000, **{"batch.num.messages": 50})
+    produce(moldau_broker, topic, 1_000, settings={"batch.num.messages": 50})
     tiny = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
     assert both(tiny).num_rows == 1_000
 
@@ -103,7 +104,7 @@ def test_what_was_produced_after_the_plan_is_not_read(moldau_broker: Broker, top
 
 @pytest.mark.parametrize("read", READERS)
 def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Broker, topic: str, read: Read) -> None:
-    produce(moldau_broker, topic, 100, **{"batch.num.messages": 10})
+    produce(moldau_broker, topic, 100, settings={"batch.num.messages": 10})
     with moldau_broker.client() as client:
         client.delete_records(topic, 0, 45)
     with pytest.raises(RecordsLost, match="failOnDataLoss"):
@@ -143,7 +144,7 @@ def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str)
 
 
 def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, topic: str) -> None:
-    produce(moldau_broker, topic, 1_000, **{"batch.num.messages": 50})
+    produce(moldau_broker, topic, 1_000, settings={"batch.num.messages": 50})
     wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
     rows = read_raw(Range(topic, 0, 0, 1_000), wanted)
     assert next(rows).num_rows > 0
@@ -173,13 +174,14 @@ def test_topics_are_found_by_name_and_pattern_and_missing_ones_are_left_out(mold
     cluster.close()
 
 
-def test_progress_is_committed_with_the_topic_id(moldau_broker: Broker, topic: str) -> None:
+def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> None:
     cluster = ConfluentCluster(options(moldau_broker, topic))
-    where = TopicPartition(topic, 0)
-    cluster.commit("spark-progress", {where: 5}, {topic: "an-id"})
-    assert cluster.committed_topic_ids("spark-progress", [where]) == {topic: "an-id"}
-    assert cluster.committed_topic_ids("spark-nothing", [where]) == {}
+    cluster.commit(f"group-{topic}", {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 7})
     cluster.close()
+    consumer = Consumer({"bootstrap.servers": moldau_broker.bootstrap_servers, "group.id": f"group-{topic}"})
+    places = consumer.committed([Place(topic, 0), Place(topic, 1)], timeout=30)
+    consumer.close()
+    assert [place.offset for place in places] == [5, 7]
 
 
 def test_committed_readers_see_neither_aborted_records_nor_open_transactions(moldau_broker: Broker, topic: str) -> None:

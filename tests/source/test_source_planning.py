@@ -32,7 +32,6 @@ class FakeCluster:
     extents: dict[TopicPartition, tuple[int, int]]
     ids: dict[str, str] = field(default_factory=dict)
     committed: dict[str, Offsets] = field(default_factory=dict)
-    committed_ids: dict[str, str] = field(default_factory=dict)
     commit_error: Exception | None = None
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
@@ -65,14 +64,10 @@ class FakeCluster:
             found[where] = offset if offset < end else None
         return found
 
-    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
+    def commit(self, group: str, offsets: Offsets) -> None:
         if self.commit_error is not None:
             raise self.commit_error
         self.committed[group] = dict(offsets)
-        self.committed_ids = dict(topic_ids)
-
-    def committed_topic_ids(self, group: str, partitions: Collection[TopicPartition]) -> dict[str, str]:
-        return self.committed_ids if group in self.committed and partitions else {}
 
 
 def batch(**given: object) -> SourceOptions:
@@ -224,24 +219,9 @@ def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allow
     assert extents(run.ranges(end, run.latest(end, is_limited=False))) == {A: (3, 5), B: (500, 501)}
 
 
-def test_a_topic_created_again_between_two_runs_is_known_by_the_groups_commits() -> None:
-    cluster = two()
-    run = plan(cluster, stream(commitOffsets="g"))
-    end = run.latest(run.initial(), is_limited=False)
-    run.commit(end)
-    cluster.ids["t"] = "another"
-    cluster.extents = {A: (0, 500), B: (0, 500)}
-    with pytest.raises(RecordsLost, match="created again"):
-        plan(cluster, stream(commitOffsets="g")).latest(end, is_limited=False)
-    with pytest.raises(RecordsLost, match="created again"):
-        plan(cluster, stream(commitOffsets="g")).ranges(end, {A: 500, B: 500})
-
-
-def test_a_new_query_does_not_care_what_a_former_one_of_its_group_has_read() -> None:
-    cluster = two()
-    cluster.committed, cluster.committed_ids = {"g": {A: 1}}, {"t": "former"}
-    run = plan(cluster, stream(commitOffsets="g"))
-    assert run.latest(run.initial(), is_limited=False) == {A: 10, B: 20}
+def test_tasks_are_told_the_topic_id_for_a_batch_that_a_former_run_left_undone() -> None:
+    (first, second) = plan(two(), stream()).ranges({A: 2, B: 0}, {A: 10, B: 20})
+    assert first.topic_id == second.topic_id == "id-t"
 
 
 def test_a_limit_is_kept_for_new_partitions_too() -> None:
@@ -281,7 +261,6 @@ def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> No
     assert cluster.committed == {"g": {A: 3, B: 0}}
     run.commit({A: 4, B: 0})
     assert cluster.committed == {"g": {A: 4, B: 0}}
-    assert cluster.committed_ids == {"t": "id-t"}
 
 
 def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_query(

@@ -1,0 +1,134 @@
+"""Records handed to librdkafka in their order, and what became of them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pyspark_moldau.sink_options import ROW_BYTES_MAX, SinkOptions
+
+_ANY_PARTITION: Final = -1
+_POLL_EVERY_ROWS: Final = 10_000
+_ROOM_S: Final = 0.1
+_FLUSH_S_MAX: Final = 900.0
+_DEFAULTS: Final = {
+    "enable.idempotence": "true",
+    "linger.ms": "20",
+    "message.max.bytes": str(ROW_BYTES_MAX),
+    "queue.buffering.max.kbytes": str(128 * 1024),
+    "partitioner": "murmur2_random",  # where the Java clients put a key
+    "delivery.report.only.error": "true",
+}
+
+
+class NotDelivered(RuntimeError):
+    """A record was refused, or nobody took it in time."""
+
+
+class Outlet:
+    """A producer, and the first thing that went wrong with what it was given."""
+
+    def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
+        self.failure: str | None = None
+        settings = {**_DEFAULTS, **options.kafka.librdkafka}
+        if settings.get("acks") in ("0", "1"):
+            settings["enable.idempotence"] = "false"
+        self.producer = Producer({**settings, **(extra or {})}, on_delivery=self._on_failure)
+
+    def produce(self, batches: Iterable[pa.RecordBatch], after_batch: Callable[[], None] = lambda: None) -> int:
+        """Hand the records over; how many they were. They are on their way when this returns."""
+        rows = 0
+        for batch in batches:
+            self._produce(batch)
+            rows += batch.num_rows
+            after_batch()
+        return rows
+
+    def send(self, topic: str, key: bytes, value: bytes) -> None:
+        self._hand_over(topic, value, key, _ANY_PARTITION, {})
+
+    def flush(self, seconds_max: float = _FLUSH_S_MAX) -> None:
+        """Wait until every record has been taken."""
+        deadline = time.monotonic() + seconds_max
+        while len(self.producer) and time.monotonic() < deadline:
+            self.producer.flush(_ROOM_S * 10)
+            self.check()
+        self.check()
+        if len(self.producer):
+            raise NotDelivered(f"{len(self.producer)} records were not taken within {seconds_max:g} s.")
+
+    def check(self) -> None:
+        self.producer.poll(0)
+        if self.failure is not None:
+            raise NotDelivered(self.failure)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.producer.purge()
+        self.producer.flush(_ROOM_S)
+
+    def _produce(self, batch: pa.RecordBatch) -> None:
+        topics = batch["topic"].dictionary.to_pylist()
+        names = [topics[number] for number in batch["topic"].indices.to_pylist()]
+        partitions = batch["partition"].fill_null(_ANY_PARTITION).to_pylist()
+        extras = _extras(batch)
+        for row, (value, key) in enumerate(zip(batch["value"].to_pylist(), batch["key"].to_pylist(), strict=True)):
+            self._hand_over(names[row], value, key, partitions[row], extras[row] if extras else {})
+            if row % _POLL_EVERY_ROWS == 0:
+                self.check()
+
+    def _hand_over(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, extra: dict[str, Any]
+    ) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, value, key, partition, **extra)
+                return
+            except BufferError:  # no room: records leave meanwhile, or time out
+                self.producer.poll(_ROOM_S)
+                self.check()
+            except KafkaException as error:
+                self.check()  # the reason, if an earlier record has spoilt the transaction
+                raise NotDelivered(_sentence(error.args[0], topic, partition)) from error
+
+    def _on_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.failure is None:
+            self.failure = _sentence(error, message.topic() or "?", message.partition())
+
+
+def _extras(batch: pa.RecordBatch) -> list[dict[str, Any]] | None:
+    """Headers and times, for the batches that have any."""
+    rows = batch.num_rows
+    if batch["headers"].null_count == rows and batch["timestamp_ms"].null_count == rows:
+        return None
+    return [
+        _extra(headers, time_ms)
+        for headers, time_ms in zip(batch["headers"].to_pylist(), batch["timestamp_ms"].to_pylist(), strict=True)
+    ]
+
+
+def _extra(headers: list[dict[str, Any]] | None, time_ms: int | None) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if headers:
+        extra["headers"] = [(each["key"], each["value"]) for each in headers]
+    if time_ms is not None:
+        extra["timestamp"] = time_ms
+    return extra
+
+
+def _sentence(error: KafkaError, topic: str, partition: int | None) -> str:
+    where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+    match error.code():
+        case KafkaError._UNKNOWN_PARTITION:
+            return f"A record for {where} was not delivered: the topic has no such partition."
+        case KafkaError._UNKNOWN_TOPIC | KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return f"A record for {where} was not delivered: there is no such topic, and it is not created by itself."
+        case _:
+            return f"A record for {where} was not delivered: {error.str()} ({error.name()})."

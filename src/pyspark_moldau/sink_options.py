@@ -1,0 +1,152 @@
+"""What the user asked of the sink, checked: the options of the official Kafka sink and those of our guarantees."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pyspark_moldau.kafka_settings import KafkaSettings, producer_settings
+from pyspark_moldau.limits import OptionError
+
+COMMIT_TOPIC: Final = "moldau-spark-commits"
+# As much as Java's producers send; librdkafka's own default is a little below.
+ROW_BYTES_MAX: Final = 1_048_576
+_FOLDER: Final = "moldau-staging"
+_CHECKPOINT: Final = "checkpointlocation"
+_REFUSED: Final = {
+    "asyncprogresstrackingenabled": (
+        "Option 'asyncProgressTrackingEnabled' cannot be used here: a batch is committed together with its rows."
+    )
+}
+
+
+class Guarantee(Enum):
+    """What a reader with `read_committed` sees of each row after crashes and replays."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who publishes, and the how manieth batch: what a replay is known by."""
+
+    writer: str
+    batch: int
+    is_lasting: bool = True  # a replay may come after a restart: the sink must remember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one query. `staging` is where tasks leave rows for the driver to publish."""
+
+    kafka: KafkaSettings
+    topic: str | None
+    guarantee: Guarantee
+    staging: Path
+    commit_topic: str
+    dead_letter_topic: str | None
+    has_headers: bool
+    has_timestamps: bool
+    identity: Identity | None  # of a batch query: `txnAppId` and `txnVersion`
+
+    @property
+    def row_bytes_max(self) -> int:
+        return self.kafka.number("max.request.size", ROW_BYTES_MAX)
+
+
+def sink_stream_options(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of `writeStream`: exactly once, unless it says otherwise."""
+    given = _lowered(raw)
+    for name in ("txnAppId", "txnVersion"):
+        if name.lower() in given:
+            raise OptionError(f"Option '{name}' is for batch writes: a stream knows its query and its batches.")
+    return _parse(given, Guarantee.EXACTLY_ONCE, None)
+
+
+def sink_batch_options(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of `df.write`: at least once as in the official sink, exactly once with `txnAppId`."""
+    given = _lowered(raw)
+    identity = _identity(given)
+    options = _parse(given, Guarantee.EXACTLY_ONCE if identity else Guarantee.AT_LEAST_ONCE, identity)
+    if identity is not None and options.guarantee is not Guarantee.EXACTLY_ONCE:
+        raise OptionError("Option 'txnAppId' makes a write exactly-once; 'deliveryGuarantee' says otherwise.")
+    return options
+
+
+def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | None) -> SinkOptions:
+    for name, sentence in _REFUSED.items():
+        if given.get(name, "false").lower() != "false":
+            raise OptionError(sentence)
+    return SinkOptions(
+        kafka=producer_settings(given),
+        topic=_text(given, "topic"),
+        guarantee=_guarantee(given, default),
+        staging=_staging(given),
+        commit_topic=_text(given, "commitTopic") or COMMIT_TOPIC,
+        dead_letter_topic=_text(given, "deadLetterTopic"),
+        has_headers=_flag(given, "includeHeaders", default=True),
+        has_timestamps=_flag(given, "includeTimestamp", default=False),
+        identity=identity,
+    )
+
+
+def _identity(given: Mapping[str, str]) -> Identity | None:
+    writer, version = _text(given, "txnAppId"), _text(given, "txnVersion")
+    if writer is None and version is None:
+        return None
+    if writer is None or version is None:
+        raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
+    if not version.isdecimal():
+        raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
+    return Identity(writer, int(version))
+
+
+def _guarantee(given: Mapping[str, str], default: Guarantee) -> Guarantee:
+    said = given.get("deliveryguarantee", default.value).strip().lower().replace("_", "-")
+    for guarantee in Guarantee:
+        if said == guarantee.value:
+            return guarantee
+    raise OptionError(f"Option 'deliveryGuarantee' must be exactly-once or at-least-once, not {said!r}.")
+
+
+def _staging(given: Mapping[str, str]) -> Path:
+    """Where it was asked for; else beside the checkpoint, if that is in a folder; else in a temporary place."""
+    chosen = _text(given, "stagingLocation")
+    if chosen is not None:
+        folder = _local_path(chosen)
+        if folder is None:
+            raise OptionError(f"Option 'stagingLocation' must be a folder all nodes can write to, not {chosen!r}.")
+        return folder
+    checkpoint = _local_path(given[_CHECKPOINT]) if _CHECKPOINT in given else None
+    return (checkpoint or Path(tempfile.gettempdir())) / _FOLDER
+
+
+def _local_path(location: str) -> Path | None:
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in location else Path(location).absolute()
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if not value.strip():
+        raise OptionError(f"Option '{name}' is empty.")
+    return value.strip()
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"Option '{name}' must be true or false, not {value!r}.")
+    return value == "true"
+
+
+def _lowered(raw: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in raw.items()}
