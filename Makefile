@@ -15,9 +15,10 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONHASHSEED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Two stamps in one folder: the broker alone is a small install, the tests need the clients too.
+# Stamps in one folder: the broker alone is a small install, the tests need the clients too, and PySpark is large.
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
+SPARK_STAMP := $(VENV)/.installed-with-spark
 
 .PHONY: help
 help: ## list the targets
@@ -32,7 +33,11 @@ run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
 
 .PHONY: test
 test: check ## check, then run every test
-	$(PYTEST) tests --ignore=tests/house
+	$(PYTEST) tests --ignore=tests/house --ignore=tests/spark
+
+.PHONY: test-spark
+test-spark: $(SPARK_STAMP) ## the tests that run Spark; needs java 17, installs PySpark
+	$(PYTEST) tests/spark
 
 .PHONY: test-kcat
 test-kcat: $(DEV_STAMP) ## the tests with kcat, which must be installed
@@ -132,3 +137,7 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,dev]'
 	@touch $(RUN_STAMP) $@
+
+$(SPARK_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test,dev,spark]'
+	@touch $(RUN_STAMP) $(DEV_STAMP) $@
