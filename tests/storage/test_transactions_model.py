@@ -1,0 +1,154 @@
+"""Transactions in a log against a list of what was written: random lives, on a leader and on one that follows it."""
+
+import random
+from typing import NamedTuple
+
+import pytest
+from storage_bench import FOLDER, Bench
+
+from moldau.records.control import build_transaction_marker
+from moldau.testing.disk import SimulatedDisk
+
+STEPS = 120
+PRODUCERS = (1, 2, 3)
+LOST = (".index", ".timeindex", ".txnindex")
+
+
+class Written(NamedTuple):
+    """One batch of one record."""
+
+    offset: int
+    producer_id: int  # -1 for a record outside of transactions
+    is_commit: bool | None = None  # of a marker
+
+
+class Life:
+    """One seed's story."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk = SimulatedDisk(seed=seed)
+        self.disk.prepare_folder(FOLDER)
+        sizes = {"segment_bytes": self.chance.choice([1024, 3000]), "index_interval_bytes": 200}
+        self.bench = Bench(self.disk, **sizes)
+        self.follower = Bench(**sizes)
+        self.written: list[Written] = []
+        self.steps = [
+            *[self.send] * 8,
+            *[self.end] * 5,
+            self.send_plain,
+            self.roll,
+            self.truncate,
+            self.delete_records,
+            self.restart,
+            self.kill,
+            self.lose_indexes,
+            self.follow,
+        ]
+
+    def run(self) -> None:
+        for _ in range(STEPS):
+            self.chance.choice(self.steps)()
+            self.compare(self.bench)
+        self.follow()
+        self.compare(self.follower)
+        assert self.follower.log.aborted_transactions(0, self.end_offset) == self.bench.log.aborted_transactions(
+            0, self.end_offset
+        )
+
+    @property
+    def end_offset(self) -> int:
+        return self.bench.log.end_offset
+
+    def send(self) -> None:
+        producer_id = self.chance.choice(PRODUCERS)
+        known = self.bench.log.producers.by_id.get(producer_id)
+        sequence = 0 if known is None else known.next_sequence
+        self.written.append(Written(self.end_offset, producer_id))
+        self.bench.append(
+            b"x" * self.chance.randrange(12),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+
+    def send_plain(self) -> None:
+        self.written.append(Written(self.end_offset, -1))
+        self.bench.append(b"plain")
+
+    def end(self) -> None:
+        producer_id, is_commit = self.chance.choice(PRODUCERS), self.chance.random() < 0.5
+        self.written.append(Written(self.end_offset, producer_id, is_commit))
+        self.bench.append_batch(
+            build_transaction_marker(
+                is_commit=is_commit,
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp_ms=self.bench.now_ms,
+            )
+        )
+
+    def roll(self) -> None:
+        self.bench.log.roll(self.bench.now_ms)
+
+    def truncate(self) -> None:
+        offset = self.chance.randrange(max(self.bench.log.start_offset, self.end_offset - 5), self.end_offset + 1)
+        self.bench.log.truncate_to(offset)
+        self.written = [each for each in self.written if each.offset < offset]
+        if self.follower.log.end_offset > offset:
+            self.follower.log.truncate_to(offset)
+
+    def delete_records(self) -> None:
+        if self.chance.random() < 0.2:
+            self.follow()  # later it could not
+            self.bench.log.advance_start(self.chance.randrange(self.bench.log.start_offset, self.end_offset + 1))
+
+    def restart(self) -> None:
+        self.bench.restart(log_start_offset=self.bench.log.start_offset)
+
+    def kill(self) -> None:
+        recovery_point, start_offset = self.bench.log.recovery_point, self.bench.log.start_offset
+        self.bench.kill(recovery_point=recovery_point, log_start_offset=start_offset)
+
+    def lose_indexes(self) -> None:
+        start_offset = self.bench.log.start_offset
+        self.bench.log.close(self.bench.now_ms)
+        for name in self.bench.names():
+            if name.endswith(LOST):
+                self.bench.mounted.unlink(f"{FOLDER}/{name}")
+        self.bench.open(is_clean=True, log_start_offset=start_offset)
+
+    def follow(self) -> None:
+        log = self.follower.log
+        while log.end_offset < self.end_offset:
+            log.append_followed(self.bench.log.read_bytes(log.end_offset, 2048), self.follower.now_ms)
+
+    def compare(self, bench: Bench) -> None:
+        log, end_offset = bench.log, self.end_offset
+        opened, aborted = self.expected()
+        first_open = min(opened.values(), default=end_offset)
+        assert log.last_stable_offset(end_offset) == max(first_open, log.start_offset)
+        entries = log.aborted_transactions(log.start_offset, end_offset)
+        found = [(each.producer_id, each.first_offset, each.last_offset) for each in entries]
+        assert found == [each for each in aborted if each[2] >= log.start_offset]
+
+    def expected(self) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
+        """Open transactions with their first offsets, and aborted ones with both their offsets."""
+        opened: dict[int, int] = {}
+        aborted = []
+        for offset, producer_id, is_commit in self.written:
+            if is_commit is None and producer_id >= 0:
+                opened.setdefault(producer_id, offset)
+            elif producer_id in opened:
+                first_offset = opened.pop(producer_id)
+                if not is_commit:
+                    aborted.append((producer_id, first_offset, offset))
+        return opened, aborted
+
+
+@pytest.mark.proves("C7")
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_stable_and_what_was_aborted_is_what_the_log_says(seed: int) -> None:
+    Life(seed).run()
