@@ -13,7 +13,7 @@ from writer_scene import NONE, READ_COMMITTED, Writer, committed, values
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
-from moldau.wire.messages import FindCoordinatorRequest
+from moldau.wire.messages import FindCoordinatorRequest, WriteTxnMarkersRequest
 
 SETTINGS = (
     "transaction.state.log.num.partitions=3",
@@ -188,3 +188,24 @@ async def of_group(cluster: Cluster, group_id: str) -> tuple[int, ErrorCode]:
         if found[1] not in PASSING:
             return found
         await asyncio.sleep(0.05)
+
+
+def test_a_marker_waits_for_enough_replicas() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, min_insync_replicas=2, partitions=[[1, 2, 3]])
+        talker = await cluster.connect(1)
+        partition = cluster.nodes[1].broker.partitions.get("t", 0)
+        topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+        marker = WriteTxnMarkersRequest.WritableTxnMarker(producer_id=5, producer_epoch=0, topics=topics)
+        request = WriteTxnMarkersRequest(markers=[marker])
+        answer = await talker.ask(1, request)
+        assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        assert partition.high_watermark == 1, "it is committed when it is answered"
+        cluster.kill(2)
+        cluster.kill(3)
+        await cluster.until(lambda: cluster.nodes[1].broker.image.topics["t"].partitions[0].isr == (1,), 60.0)
+        answer = await talker.ask(1, request)
+        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert partition.log.end_offset == 1
+
+    play(script)
