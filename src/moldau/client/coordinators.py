@@ -30,7 +30,9 @@ class Coordinator:
             self._node = int(answer.node_id)
         return self._node
 
-    async def ask(self, request: Message, codes: Codes, *, version_at_most: int | None = None) -> Any:
+    async def ask(
+        self, request: Message, codes: Codes, *, version_at_most: int | None = None, is_repeatable: bool = True
+    ) -> Any:
         """Until it answers with something that will not pass; any other error is raised."""
 
         async def once() -> Any:
@@ -46,7 +48,7 @@ class Coordinator:
 
         if not self._client.metadata.brokers:
             await self._client.refresh([])
-        answer = await self._client.persist(once)
+        answer = await self._client.persist(once, is_repeatable=is_repeatable)
         for code in codes(answer):
             check(code)
         return answer

@@ -78,15 +78,17 @@ class TransactionalProducer:
 
     async def end(self, *, is_commit: bool) -> None:
         """All of it, or nothing."""
-        answer = await self.coordinator.ask(self.ending(is_commit), one_code, version_at_most=self._end_at_most)
+        # In v1 an end that comes twice could hit the next transaction: after a doubt, `initialise` alone is safe.
+        answer = await self.coordinator.ask(
+            self.ending(is_commit),
+            one_code,
+            version_at_most=END_V1 if self.is_v1 else None,
+            is_repeatable=not self.is_v1,
+        )
         self._enrolled.clear()
         self._enrolled_groups.clear()
         if answer.producer_id >= 0:
             self._become(ProducerIdentity(answer.producer_id, answer.producer_epoch))
-
-    @property
-    def _end_at_most(self) -> int | None:
-        return END_V1 if self.is_v1 else None
 
     # The requests, for those who want to send them at another time
 

@@ -18,9 +18,13 @@ from typing import Final
 
 from moldau.testing import one_broker
 from moldau.testing.simulation import Outcome, Script, Simulation, Unknown, replay
-from moldau.testing.world import cluster_world
+from moldau.testing.world import cluster_world, transaction_world
 
-TROUBLES: Final[dict[str, type[Enum]]] = {"one": one_broker.Trouble, "cluster": cluster_world.Trouble}
+TROUBLES: Final[dict[str, type[Enum]]] = {
+    "one": one_broker.Trouble,
+    "cluster": cluster_world.Trouble,
+    "transactions": cluster_world.Trouble,
+}
 
 
 @dataclass(slots=True)
@@ -111,6 +115,8 @@ def run_seed(seed: int, *, world: str, trouble: str, twice: bool = False, shows_
 
 
 def script_of(world: str, trouble: str) -> Script:
+    if world == "transactions":
+        return transaction_world.transaction_world(cluster_world.Trouble(trouble))
     if world == "cluster":
         return cluster_world.cluster_world(cluster_world.Trouble(trouble))
     return one_broker.one_broker(one_broker.Trouble(trouble))
@@ -130,7 +136,12 @@ def _run_all(run: "partial[Ran]", seeds: Iterable[int], jobs: int) -> Iterator[R
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m moldau.testing.sweep", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=range(10), help="one, or the first and the last: 0-99")
-    parser.add_argument("--world", choices=TROUBLES, default="one", help="one broker, or a cluster of three to five")
+    parser.add_argument(
+        "--world",
+        choices=TROUBLES,
+        default="one",
+        help="one broker, a cluster of three to five, or one with transactions",
+    )
     words = {trouble.value: None for troubles in TROUBLES.values() for trouble in troubles}
     parser.add_argument("--trouble", choices=list(words), default="process", help="what befalls it")
     parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the traces")

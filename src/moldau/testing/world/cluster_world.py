@@ -80,8 +80,10 @@ class ClusterWorld:
         syncs = trouble in (Trouble.SYNCED, Trouble.DISK)
         # Fewer machines than `min.insync.replicas` lose power at once, so that must be two for one to.
         min_isr_min = 2 if trouble is Trouble.POWER else 1
-        self.roster = Roster.draw(
-            simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min, votes=trouble is Trouble.ELECTIONS
+        self.roster = self.furnish(
+            Roster.draw(
+                simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min, votes=trouble is Trouble.ELECTIONS
+            )
         )
         simulation.trace.record("roster", self.roster.describe())
         self.nodes = {seat.host: simulation.host(seat.host) for seat in self.roster.seats}
@@ -100,6 +102,10 @@ class ClusterWorld:
             may_lose_power=self._may_lose_power,
             is_brisk=trouble is Trouble.ELECTIONS,
         )
+
+    def furnish(self, roster: Roster) -> Roster:
+        """What a world of another kind needs besides."""
+        return roster
 
     async def live_through(self, chaos_s: float) -> None:
         await self._come_up()
@@ -224,11 +230,11 @@ class ClusterWorld:
         self._reader.producer_is_done = self._listener.should_stop = True
         for member in self._members:
             member.producer_is_done = True
-        await self._within("all is read", _all_done([reading, listening, *members]))
+        await self._within("all is read", all_done([reading, listening, *members]))
 
     async def _finish_writing(self, *tasks: asyncio.Task[None]) -> None:
         self._producer.should_stop = self._whisperer.should_stop = True
-        await _all_done(list(tasks))
+        await all_done(list(tasks))
 
     async def _come_to_rest(self) -> None:
         """A leader everywhere, all replicas in sync and equal."""
@@ -247,7 +253,7 @@ class ClusterWorld:
             raise Violation(f"not within {HEALED_S_MAX:.0f} s of healing: {what}\n{self.watch.describe()}") from None
 
 
-async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
+async def all_done(tasks: list[asyncio.Task[None]]) -> None:
     """Wait without taking them along if patience ends."""
     done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     for task in done:

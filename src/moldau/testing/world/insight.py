@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicPartition
 from moldau.node.node import Node
@@ -44,12 +45,23 @@ def quorum_of(node: Node) -> Quorum | None:
 
 def replicas_of(node: Node) -> Iterator[Replica]:
     for partition in node.broker.partitions.all():
-        leading = partition.leading
-        yield Replica(
-            partition.name,
-            partition.leader_epoch,
-            partition.is_leader,
-            partition.high_watermark,
-            partition.log.end_offset,
-            leading.machine.isr if leading is not None else (),
-        )
+        yield _replica(partition)
+
+
+def stable_offsets_of(node: Node, topic: str) -> Iterator[tuple[Replica, int]]:
+    """The partitions of a topic that this node leads, each with its last stable offset."""
+    for partition in node.broker.partitions.all():
+        if partition.is_leader and partition.name.topic == topic:
+            yield _replica(partition), partition.last_stable_offset
+
+
+def _replica(partition: Partition) -> Replica:
+    leading = partition.leading
+    return Replica(
+        partition.name,
+        partition.leader_epoch,
+        partition.is_leader,
+        partition.high_watermark,
+        partition.log.end_offset,
+        leading.machine.isr if leading is not None else (),
+    )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from moldau.model.ids import NO_PRODUCER_ID
 from moldau.records.header import HEADER_BYTES, read_header
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.platter import Folder, Inode
@@ -14,6 +15,9 @@ class Batch(NamedTuple):
     last_offset: int
     leader_epoch: int
     crc: int
+    producer_id: int = NO_PRODUCER_ID
+    is_transactional: bool = False
+    is_control: bool = False
 
 
 class LogOnDisk:
@@ -105,4 +109,12 @@ def _batch_at(content: bytearray, position: int) -> Batch | None:
     if length < HEADER_BYTES - 12 or len(content) < position + 12 + length:
         return None
     header = read_header(content, position)
-    return Batch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc)
+    return Batch(
+        header.base_offset,
+        header.last_offset,
+        header.partition_leader_epoch,
+        header.crc,
+        header.producer_id,
+        header.is_transactional,
+        header.is_control,
+    )

@@ -13,6 +13,7 @@ from moldau.testing.world.insight import image_of, quorum_of, replicas_of
 from moldau.testing.world.quorum_probe import QuorumProbe
 from moldau.testing.world.replica_probe import ReplicaProbe
 from moldau.testing.world.roster import Roster
+from moldau.testing.world.stable_probe import StableProbe
 from moldau.testing.world.strikes import Aim
 
 
@@ -29,6 +30,7 @@ class Watch:
         self.images = ImageProbe(simulation.tally)
         self.quorum = QuorumProbe(simulation.tally, hosts)
         self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
+        self.stable: StableProbe | None = None  # where there are transactions
         simulation.loop.after_event = self._look
 
     def begin(self, host: str, node: Node) -> None:
@@ -58,6 +60,8 @@ class Watch:
         self.replicas.look(host, replicas_of(node), has_written=has_written)
         if changed:
             self.replicas.take(changed)
+        if self.stable is not None:
+            self.stable.look(host, node)
 
     # For chaos
 

@@ -1,0 +1,98 @@
+"""A cluster in trouble whose clients turn numbers into results, in transactions."""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from moldau.model.ports import Ports
+from moldau.testing.one_broker import first_cause
+from moldau.testing.simulation import ACKNOWLEDGED_MIN, Program, Script, Simulation
+from moldau.testing.workload import client
+from moldau.testing.world.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
+from moldau.testing.world.roster import REPLICAS, Roster
+from moldau.testing.world.stable_probe import StableProbe
+from moldau.testing.world.transformers import (
+    RESULT_PARTITIONS,
+    RESULTS,
+    ResultReader,
+    Transformer,
+    TransformLedger,
+)
+
+TRANSACTIONS_MIN: Final = 30
+TWINS: Final = ("a", "b")
+
+
+def transaction_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
+    """Whatever befalls the cluster, each number has its results exactly once."""
+
+    async def script(simulation: Simulation) -> None:
+        simulation.disks_fail = trouble is Trouble.DISK
+        world = TransactionWorld(simulation, trouble)
+        try:
+            await world.live_through(chaos_s)
+        except BaseExceptionGroup as group:
+            raise first_cause(group) from None
+
+    return script
+
+
+class TransactionWorld(ClusterWorld):
+    """Two transformers for each partition of the numbers, a reader of what they commit, a look at what is stable."""
+
+    def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
+        super().__init__(simulation, trouble)
+        self.results = TransformLedger()
+        self.watch.stable = StableProbe(RESULTS, self.nodes)
+        self._transformers: list[Transformer] = []
+
+    def furnish(self, roster: Roster) -> Roster:
+        settings = {
+            "transaction.state.log.replication.factor": str(REPLICAS),
+            "transaction.state.log.num.partitions": "2",
+            "transaction.state.log.min.isr": str(roster.min_isr),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        }
+        return replace(roster, settings={**roster.settings, **settings})
+
+    async def _create_topics(self, ports: Ports) -> None:
+        async with client(ports, self.roster.bootstrap, "admin") as admin:
+            for topic, partitions in ((self.ledger.topic, self.ledger.partitions), (RESULTS, RESULT_PARTITIONS)):
+                await self._create_topic(admin, topic, partitions)
+
+    def _clients(self) -> dict[str, Program]:
+        programs: dict[str, Program] = {"producer": self._produce, "result-reader": self._read_results}
+        for source in range(self.ledger.partitions):
+            for twin in TWINS:
+                programs[f"transformer-{source}{twin}"] = self._transformer(f"transformer-{source}{twin}", source)
+        return programs
+
+    def _transformer(self, name: str, source: int) -> Program:
+        async def program(ports: Ports) -> None:
+            chance = self.simulation.chance(name)
+            transformer = Transformer(name, source, ports, self.roster.bootstrap, self.ledger, self.results, chance)
+            self._transformers.append(transformer)
+            await transformer.run()
+
+        return program
+
+    async def _read_results(self, ports: Ports) -> None:
+        chance = self.simulation.chance("result-reader")
+        self._result_reader = ResultReader(ports, self.roster.bootstrap, self.ledger, self.results, chance)
+        await self._result_reader.run()
+
+    def _has_done_enough(self) -> bool:
+        is_enough = self.results.transactions >= TRANSACTIONS_MIN
+        return is_enough and self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
+
+    async def _come_right(self, tasks: list[asyncio.Task[None]]) -> None:
+        producing, reading, *transforming = tasks
+        self._producer.should_stop = True
+        await self._within("every write is accepted", all_done([producing]))
+        for transformer in self._transformers:
+            transformer.producer_is_done = True
+        await self._within("every number is transformed", all_done(transforming))
+        self._result_reader.transformers_are_done = True
+        await self._within("all results are read and nothing is open", all_done([reading]))
+        self.simulation.tally["transactions"] += self.results.transactions
+        self.simulation.tally["aborted on purpose"] += self.results.aborts
