@@ -1,0 +1,116 @@
+"""Consume, transform, produce, in one transaction after the other, as a process: to be killed, paused, started again.
+
+Every step is written down as a history. What it reads as `7 ...` it writes as `7/<this attempt>`, so that each attempt
+at a record can be told from every other.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import confluent_kafka as library
+
+from moldau.testing.history.recorder import Recorder
+from moldau.testing.processes.clients import PATIENCE, number_in
+
+BATCH_MAX = 50
+WAIT_S = 30.0
+
+
+class Silence:
+    """librdkafka reports every lost connection; here they are lost on purpose."""
+
+    def log(self, *_: object) -> None:
+        return
+
+
+class GaveUp(Exception):
+    """Nobody knows what became of the transaction, or somebody else has our name: only a new life helps."""
+
+
+class Transformer:
+    """A member of the group, with a transactional producer of its own."""
+
+    def __init__(self, options: dict[str, Any], recorder: Recorder) -> None:
+        self._name, self._target, self._partitions = options["name"], options["target"], options["partitions"]
+        self._recorder = recorder
+        self._attempts = 0
+        common = {**PATIENCE, "bootstrap.servers": options["servers"], "logger": Silence()}
+        self._consumer: Any = library.Consumer({**common, **options["consumer"]})
+        self._producer: Any = library.Producer({**common, **options["producer"]})
+        self._producer.init_transactions()
+        self._consumer.subscribe([options["source"]], on_assign=self._changed, on_revoke=self._changed)
+
+    def _changed(self, *_: object) -> None:
+        self._recorder.note(self._name, "assign", [])  # wherever it goes on, it is not where it was
+
+    def run(self) -> None:
+        while True:
+            messages = [each for each in self._consumer.consume(BATCH_MAX, timeout=0.1) if each.error() is None]
+            if messages:
+                self._transform(messages)
+
+    def _transform(self, messages: Sequence[Any]) -> None:
+        self._attempts += 1
+        polled: dict[str, list[list[int]]] = {}
+        for each in messages:
+            polled.setdefault(f"{each.topic()}-{each.partition()}", []).append([each.offset(), number_in(each)])
+        sends = [self._result(number_in(each)) for each in messages]
+        steps = [["poll", polled], *(["send", f"{self._target}-{place}", value] for place, value in sends)]
+        self._recorder.invoke(self._name, "txn", steps)
+        try:
+            placed = self._commit(messages, sends)
+        except library.KafkaException as error:
+            self._fall_back(error.args[0])
+        else:
+            told = [
+                ["send", f"{self._target}-{place}", [offset, value]]
+                for (place, value), offset in zip(sends, placed, strict=True)
+            ]
+            self._recorder.ok(self._name, "txn", [["poll", polled], *told])
+
+    def _result(self, number: int) -> tuple[int, str]:
+        """A place that differs from where it came from, so that transactions span brokers."""
+        return number // 3 % self._partitions, f"{number}/{self._name}.{self._attempts}"
+
+    def _commit(self, messages: Sequence[Any], sends: Sequence[tuple[int, str]]) -> list[int]:
+        placed = [-1] * len(sends)
+        self._producer.begin_transaction()
+        for index, (place, value) in enumerate(sends):
+
+            def delivered(error: Any, message: Any, index: int = index) -> None:
+                placed[index] = -1 if error else message.offset()
+
+            self._producer.produce(self._target, value, partition=place, on_delivery=delivered)
+        self._producer.poll(0)
+        ends = {(each.topic(), each.partition()): each.offset() + 1 for each in messages}
+        offsets = [library.TopicPartition(*place, offset) for place, offset in ends.items()]
+        self._producer.send_offsets_to_transaction(offsets, self._consumer.consumer_group_metadata(), WAIT_S)
+        self._producer.commit_transaction(WAIT_S)
+        return placed
+
+    def _fall_back(self, error: Any) -> None:
+        """To the last committed offsets, if it is certain that nothing of this attempt will count."""
+        if not error.txn_requires_abort():
+            self._recorder.info(self._name, "txn")
+            raise GaveUp(str(error))
+        try:
+            self._producer.abort_transaction(WAIT_S)
+        except library.KafkaException as trouble:
+            self._recorder.info(self._name, "txn")
+            raise GaveUp(str(trouble)) from trouble
+        self._recorder.fail(self._name, "txn")
+        self._recorder.note(self._name, "crash")
+        for place in self._consumer.committed(self._consumer.assignment(), WAIT_S):
+            place.offset = max(place.offset, 0)
+            self._consumer.seek(place)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    with Recorder(given["history"]) as recorder:
+        try:
+            Transformer(given, recorder).run()
+        except (GaveUp, library.KafkaException) as reason:
+            sys.exit(f"{given['name']} gives up: {reason}")
