@@ -204,8 +204,10 @@ def test_where_too_few_replicas_are_in_sync_nothing_is_decided() -> None:
         cluster.kill(2)
         await asyncio.sleep(0.5)
         talker = await cluster.connect(1)
+        began_s = cluster.simulation.now_s
         answer = await talker.ask(5, producer.end_request(is_commit=False))
         assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert cluster.simulation.now_s - began_s < 1, "without a wait"
 
     play(script)
 
