@@ -54,6 +54,10 @@ test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; n
 soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers and brokers that are killed and paused
 	GROUP_FAULT_RUNS=$(or $(RUNS),100) $(PYTEST) tests/clients/test_groups_under_faults.py
 
+.PHONY: soak-sink
+soak-sink: $(DEV_STAMP) ## the Spark sink's commits, killed and stopped at every place that matters; RUNS=3 times 134 cases
+	SINK_RUNS=$(or $(RUNS),3) $(PYTEST) tests/sink/test_sink_crashes.py
+
 .PHONY: soak-kill
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load

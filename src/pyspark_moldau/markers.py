@@ -131,6 +131,7 @@ class Markers:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": "true",
+                "fetch.wait.max.ms": "20",  # the end is known only by an empty answer
             }
         )
 
@@ -140,10 +141,10 @@ class Markers:
         consumer.assign([TopicPartition(self.topic, number, 0) for number in missing])
         started = warned = time.monotonic()
         while missing:
-            for message in consumer.consume(1000, _POLL_S):
-                found = _found(message, key, missing)
-                if found is not None and (newest is None or found.batch > newest.batch):
-                    newest = found
+            message = consumer.poll(_POLL_S)
+            found = _found(message, key, missing) if message is not None else None
+            if found is not None and (newest is None or found.batch > newest.batch):
+                newest = found
             now = time.monotonic()
             if now - started > _READ_S_MAX:
                 raise MarkersUnreadable(f"Topic {self.topic} could not be read to its end: is a transaction open?")

@@ -14,13 +14,13 @@ _ANY_PARTITION: Final = -1
 _POLL_EVERY_ROWS: Final = 10_000
 _ROOM_S: Final = 0.1
 _FLUSH_S_MAX: Final = 900.0
-_DEFAULTS: Final = {
+_DEFAULTS: Final[dict[str, str | bool]] = {
     "enable.idempotence": "true",
     "linger.ms": "20",
     "message.max.bytes": str(ROW_BYTES_MAX),
     "queue.buffering.max.kbytes": str(128 * 1024),
     "partitioner": "murmur2_random",  # where the Java clients put a key
-    "delivery.report.only.error": "true",
+    "delivery.report.only.error": True,
 }
 
 
@@ -33,7 +33,7 @@ class Outlet:
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
         self.failure: str | None = None
-        settings = {**_DEFAULTS, **options.kafka.librdkafka}
+        settings: dict[str, str | bool] = {**_DEFAULTS, **options.kafka.librdkafka}
         if settings.get("acks") in ("0", "1"):
             settings["enable.idempotence"] = "false"
         self.producer = Producer({**settings, **(extra or {})}, on_delivery=self._on_failure)

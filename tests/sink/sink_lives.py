@@ -1,0 +1,177 @@
+"""Lives of a sink as processes, and what a reader of its output sees afterwards."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from pyspark_moldau.kafka_settings import producer_settings
+from pyspark_moldau.markers import Marker, Markers
+from pyspark_moldau.sink_options import COMMIT_TOPIC
+
+PROGRAM: Final = Path(__file__).with_name("sink_life.py")
+LIFE_S_MAX: Final = 100.0
+READ_S_MAX: Final = 60.0
+PARTITIONS: Final = 2
+
+
+class DidNotFall(AssertionError):
+    """The fail point was not reached: the case says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """Where the lives of one writer write."""
+
+    servers: str
+    topic: str
+    writer: str
+    staging: Path
+    rows: int = 120
+    tasks: int = 2
+    inline_bytes_max: int = 2000
+
+    def life(self, name: str, batches: list[int], trap: Mapping[str, Any] | None = None) -> "Life":
+        plan = {
+            "servers": self.servers,
+            "topic": self.topic,
+            "writer": self.writer,
+            "staging": str(self.staging),
+            "rows": self.rows,
+            "tasks": self.tasks,
+            "inline_bytes_max": self.inline_bytes_max,
+            "life": name,
+            "batches": batches,
+            "trap": trap,
+        }
+        return Life(json.dumps(plan))
+
+    def marker(self) -> Marker | None:
+        return Markers(producer_settings({"kafka.bootstrap.servers": self.servers}), COMMIT_TOPIC).newest(self.writer)
+
+    def staged_files(self) -> list[Path]:
+        return sorted(path for path in self.staging.rglob("*") if path.is_file())
+
+
+@dataclass
+class Life:
+    """A process of `sink_life.py`."""
+
+    plan: str
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), self.plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def ends(self) -> list[str]:
+        """All it says until it ends by itself."""
+        code = self._wait()
+        assert code == 0, f"ended with {code}: {self.lines}\n{self.errors}"
+        return self.lines
+
+    def is_killed_at(self, place: str) -> list[str]:
+        """All it says until its trap kills it."""
+        code = self._wait()
+        if code != -signal.SIGKILL or f"at {place}" not in self.lines:
+            raise DidNotFall(f"{place}: code {code}, said {self.lines}\n{self.errors}")
+        return self.lines
+
+    def stands_still_at(self, place: str) -> None:
+        """Until its trap stops it."""
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            said = self._process.communicate(timeout=LIFE_S_MAX)
+            raise DidNotFall(f"{place}: ended, said {said}")
+
+    def goes_on(self) -> list[str]:
+        self._process.send_signal(signal.SIGCONT)
+        return self.ends()
+
+    def _wait(self) -> int:
+        try:
+            said, self.errors = self._process.communicate(timeout=LIFE_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            said, self.errors = self._process.communicate()
+        self.lines = said.splitlines()
+        return self._process.returncode
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What `read_committed` shows."""
+
+    rows: Counter[tuple[int, int]]  # how often each row of each batch is there
+    lives: dict[int, set[str]]  # which lives the rows of a batch are of
+
+    def assert_exactly_once(self, batches: range, rows: int) -> None:
+        wanted = Counter({(batch, row): 1 for batch in batches for row in range(rows)})
+        missing, extra = wanted - self.rows, self.rows - wanted
+        assert not missing, f"{missing.total()} rows are lost"
+        assert not extra, f"{extra.total()} rows are there twice"
+        torn = {batch: lives for batch, lives in self.lives.items() if len(lives) > 1}
+        assert not torn, f"batches of more than one life: {torn}"
+
+
+def read_output(servers: str, topic: str) -> Output:
+    """Read the topic to its end, in which no transaction may be open."""
+    ends = _ends(servers, topic, IsolationLevel.READ_COMMITTED)
+    assert ends == _ends(servers, topic, IsolationLevel.READ_UNCOMMITTED), "a transaction is open"
+    values = _read(servers, topic, ends)
+    rows: Counter[tuple[int, int]] = Counter()
+    lives: dict[int, set[str]] = {}
+    for value in values:
+        found = re.fullmatch(r"(\d+):(\d+):(\w+):x*", value.decode())
+        assert found is not None, f"a strange row: {value!r}"
+        rows[int(found[1]), int(found[2])] += 1
+        lives.setdefault(int(found[1]), set()).add(found[3])
+    return Output(rows, lives)
+
+
+def _ends(servers: str, topic: str, isolation: IsolationLevel) -> dict[int, int]:
+    admin = AdminClient({"bootstrap.servers": servers})
+    partitions = admin.list_topics(topic, timeout=READ_S_MAX).topics[topic].partitions
+    specs = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+    futures = admin.list_offsets(specs, isolation_level=isolation, request_timeout=READ_S_MAX)
+    return {place.partition: future.result().offset for place, future in futures.items()}
+
+
+def _read(servers: str, topic: str, ends: dict[int, int]) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    values: list[bytes] = []
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in ends])
+        missing = set(ends)
+        while missing:
+            message = consumer.poll(READ_S_MAX)
+            assert message is not None, "nothing comes, and the end is not reached"
+            error = message.error()
+            if error is None:
+                values.append(message.value() or b"")
+            elif error.code() == KafkaError._PARTITION_EOF:
+                missing.discard(message.partition() or 0)
+    finally:
+        consumer.close()
+    return values
