@@ -14,7 +14,7 @@ from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TopicPartition
-from moldau.wire.messages import DeleteTopicsRequest, InitProducerIdRequest
+from moldau.wire.messages import DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest
 
 NONE = ErrorCode.NONE
 
@@ -33,6 +33,19 @@ def test_who_asks_for_a_coordinator_has_the_topic_of_states_created(version: int
         configs = image.topic_configs(STATE_TOPIC)
         assert (configs["cleanup.policy"], configs["min.insync.replicas"]) == ("compact", "1")
         assert configs["unclean.leader.election.enable"] == "false"
+
+    play(script)
+
+
+def test_a_client_that_asks_about_the_topic_of_states_has_it_created_as_it_should_be() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        asked = MetadataRequest.MetadataRequestTopic(name=STATE_TOPIC)
+        await talker.ask(8, MetadataRequest(topics=[asked], allow_auto_topic_creation=True))
+        assert (await find(talker, "t")).error_code == 0
+        image = scene.node.broker.image
+        assert len(image.topics[STATE_TOPIC].partitions) == 3
+        assert image.topic_configs(STATE_TOPIC)["cleanup.policy"] == "compact"
 
     play(script)
 
@@ -139,6 +152,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         }
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert codes == {P0: ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 9): unknown, ("nowhere", 0): unknown}
+        assert await producer.add((STATE_TOPIC, 0)) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert (await producer.described()).transaction_state == "Empty", "none has joined"
 
     play(script)

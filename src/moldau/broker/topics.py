@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.context import OwnContext, RequestContext
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
+from moldau.broker.transactions.state_topic import STATE_TOPIC, new_state_topic
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import (
     ErrorCode,
@@ -23,8 +24,9 @@ from moldau.wire.messages import CreateTopicsRequest
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
-INTERNAL: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+INTERNAL: Final = frozenset({OFFSETS_TOPIC, STATE_TOPIC, "__share_group_state"})
 METADATA_TOPIC: Final = "__cluster_metadata"
+_AS_SETTINGS_SAY: Final = {OFFSETS_TOPIC: new_offsets_topic, STATE_TOPIC: new_state_topic}
 TOPIC_ID_BYTES: Final = 16
 AUTO_CREATED_AT_ONCE_MAX: Final = 1000
 PLACEMENT_STARTS: Final = 1 << 16
@@ -93,7 +95,7 @@ def check_room(broker: "Broker", more_partitions: int) -> None:
 async def auto_create(broker: "Broker", names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
     """Create topics that a client asked about; the errors of those that could not be."""
     wanted = [
-        new_offsets_topic(broker) if name == OFFSETS_TOPIC else NewTopic(name)
+        _AS_SETTINGS_SAY[name](broker) if name in _AS_SETTINGS_SAY else NewTopic(name)
         for name in dict.fromkeys(names[:AUTO_CREATED_AT_ONCE_MAX])
         if name != METADATA_TOPIC
     ]

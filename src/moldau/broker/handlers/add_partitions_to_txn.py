@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
+from moldau.broker.topics import is_internal
 from moldau.broker.transactions.words import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
@@ -79,7 +80,8 @@ def _partitions(topics: Topics) -> list[TopicPartition]:
 
 
 def _unauthorized(partitions: Sequence[TopicPartition], context: RequestContext) -> dict[TopicPartition, int]:
-    refused = {each for each in partitions if not context.may(Operation.WRITE, each.topic)}
+    """Nor may clients write to topics of the broker itself, whoever they are."""
+    refused = {each for each in partitions if is_internal(each.topic) or not context.may(Operation.WRITE, each.topic)}
     return _none_joins(partitions, refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
