@@ -146,11 +146,9 @@ class NewestValues:
                 records[key] = _Pending(offset, header.producer_epoch, value)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        """A marker. What it commits is the newest, unless a later record of the key came in between."""
+        """A marker. What it commits is the newest: where a later record of the key came in between, it was overtaken."""
         kinds = [kind for kind, _ in iterate_control_records(batch)]
         ended = self._pending.pop(header.producer_id, {})
         if ControlType.COMMIT in kinds:
             for key, (offset, _, value) in ended.items():
-                known = self._newest.get(key)
-                if known is None or known[0] < offset:
-                    self._set(key, offset, value)
+                self._set(key, offset, value)
