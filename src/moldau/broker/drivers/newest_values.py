@@ -146,7 +146,7 @@ class NewestValues:
                 records[key] = _Pending(offset, header.producer_epoch, value)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        """A marker. What it commits is the newest: where a later record of the key came in between, it was overtaken."""
+        """A marker. What it commits is the newest: where a later record of the key came in between, it is gone."""
         kinds = [kind for kind, _ in iterate_control_records(batch)]
         ended = self._pending.pop(header.producer_id, {})
         if ControlType.COMMIT in kinds:
