@@ -275,3 +275,13 @@ def test_a_plain_batch_in_a_transactional_request_is_just_appended() -> None:
         assert end_offset(scene) == 1
 
     play(script)
+
+
+@pytest.mark.parametrize(("version", "code"), [(11, NONE), (12, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
+def test_a_transaction_with_an_epoch_of_its_own_begins_with_its_first_batch(version: int, code: ErrorCode) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        Oracle(scene)
+        assert (await writer.send(b"late", version=version, base_sequence=3)).error_code == code
+        assert end_offset(scene) == (0 if code else 1)
+
+    play(script)

@@ -1,7 +1,6 @@
 """WriteTxnMarkers: a coordinator tells the partitions of a transaction that it has ended, and how."""
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
@@ -36,7 +35,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.commits: list[tuple[asyncio.Future[None], Partition, int, Answer]] = []
-        self.groups: list[Awaitable[None]] = []
+        self.groups: list[tuple[int, TransactionEnding, Answer]] = []
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
@@ -45,16 +44,12 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
         context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     turn = Turn(context)
     waiting = _Waiting()
-    markers = []
-    for marker in request.markers:
-        markers.append(_write(marker, context, waiting))
-        if turn.is_over():
-            await turn.next()
-    await _wait(waiting)
+    markers = [await _write(marker, context, waiting, turn) for marker in request.markers]
+    await _wait(waiting, context)
     return WriteTxnMarkersResponse(markers=markers)
 
 
-def _write(marker: Asked, context: RequestContext, waiting: _Waiting) -> MarkerAnswer:
+async def _write(marker: Asked, context: RequestContext, waiting: _Waiting, turn: Turn) -> MarkerAnswer:
     ending = TransactionEnding(
         marker.producer_id,
         marker.producer_epoch,
@@ -68,9 +63,11 @@ def _write(marker: Asked, context: RequestContext, waiting: _Waiting) -> MarkerA
         for index in topic.partition_indexes:
             answer = Answer(partition_index=index, error_code=int(ErrorCode.NONE))
             answers.append(answer)
+            if turn.is_over():
+                await turn.next()
             try:
                 if topic.name == OFFSETS_TOPIC:
-                    waiting.groups.append(_end_in_groups(index, ending, answer, context))
+                    waiting.groups.append((index, ending, answer))
                 elif topic.name not in INTERNAL:  # nothing of a transaction is ever in the others
                     _end(topic.name, index, ending, answer, context, waiting)
             except KafkaError as error:
@@ -105,11 +102,11 @@ def _told(error: KafkaError) -> KafkaError:
     return NotEnoughReplicas(error.message) if isinstance(error, CoordinatorNotAvailable) else error
 
 
-async def _wait(waiting: _Waiting) -> None:
+async def _wait(waiting: _Waiting, context: RequestContext) -> None:
     waits = [wait for wait, *_ in waiting.commits]
     timer = asyncio.get_running_loop().call_later(COMMIT_MS_MAX / 1000, give_up, *waits)
     try:
-        await asyncio.gather(*waiting.groups)
+        await asyncio.gather(*(_end_in_groups(*each, context) for each in waiting.groups))
         if waits:
             await asyncio.wait(waits)
         for wait, partition, end_offset, answer in waiting.commits:

@@ -62,13 +62,18 @@ async def admit(request: ProduceRequest, context: RequestContext) -> Admitted:
     try:
         _keep(request, admitted)
         codes = await begin(
-            context.broker, speaker, [Beginning(each.partition, each.header.base_sequence) for each in firsts]
+            context.broker, speaker, [Beginning(each.partition, _first_sequence(each, speaker)) for each in firsts]
         )
     except BaseException:
         admitted.close()
         raise
     admitted.refused = {name: told_to_producer(code, speaker) for name, code in codes.items()}
     return admitted
+
+
+def _first_sequence(first: _First, speaker: Speaker) -> int:
+    """Where each transaction has an epoch of its own, it begins with 0: what begins otherwise has lost something."""
+    return 0 if speaker.enrols else first.header.base_sequence
 
 
 def _firsts(request: ProduceRequest, context: RequestContext) -> Iterator[_First]:
