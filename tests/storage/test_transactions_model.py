@@ -1,7 +1,7 @@
 """Transactions in a log against a list of what was written: random lives, on a leader and on one that follows it."""
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from storage_bench import FOLDER, Bench
@@ -29,7 +29,7 @@ class Life:
         self.chance = random.Random(seed)
         self.disk = SimulatedDisk(seed=seed)
         self.disk.prepare_folder(FOLDER)
-        sizes = {"segment_bytes": self.chance.choice([1024, 3000]), "index_interval_bytes": 200}
+        sizes: dict[str, Any] = {"segment_bytes": self.chance.choice([1024, 3000]), "index_interval_bytes": 200}
         self.bench = Bench(self.disk, **sizes)
         self.follower = Bench(**sizes)
         self.written: list[Written] = []
