@@ -39,7 +39,7 @@ def read_raw(wanted: Range, options: SourceOptions) -> Iterator[Any]:
         options.kafka.bootstrap_servers,
         settings=_client_settings(options),
     )
-    task = _Reading(wanted, options, client, loop)
+    task = Reading(wanted, options, client, loop)
     try:
         yield from task.rows()
     finally:
@@ -58,7 +58,7 @@ def _client_settings(options: SourceOptions) -> ClientSettings:
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """The loop of one task. Leaders that move and connections that break are the client's business."""
 
     wanted: Range

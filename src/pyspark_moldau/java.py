@@ -1,5 +1,6 @@
 """Java for Spark: the one that is there, or the one that comes as a Python package."""
 
+import atexit
 import importlib.util
 import os
 import re
@@ -59,15 +60,15 @@ def _packaged_home() -> Path:
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     if not _is_new_enough(java):
         raise JavaMissing(_NOT_FOUND)
-    home = Path(tempfile.gettempdir(), f"moldau-java-{os.getuid()}")
-    (home / "bin").mkdir(parents=True, exist_ok=True)
-    _write(home / "bin" / "java", _WRAPPER.format(java=java))
+    return _wrapped(java)
+
+
+def _wrapped(java: Path) -> Path:
+    # In a fresh folder that only we can write to: whoever could put a file there could make us run it.
+    home = Path(tempfile.mkdtemp(prefix="moldau-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    program = home / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(_WRAPPER.format(java=java))
+    program.chmod(0o755)
     return home
-
-
-def _write(path: Path, text: str) -> None:
-    """In one step: another process may be starting its Java through it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.chmod(0o755)
-    draft.replace(path)

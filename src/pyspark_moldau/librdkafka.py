@@ -29,7 +29,7 @@ def read_through_librdkafka(wanted: Range, options: SourceOptions) -> Iterator[A
     """The rows of the range as Arrow batches."""
     settings = {
         **options.kafka.librdkafka,
-        "group.id": "moldau-spark",  # librdkafka wants one; nothing is ever committed to it
+        "group.id": options.reading_group,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "error",

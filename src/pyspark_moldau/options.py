@@ -43,6 +43,7 @@ _DELAY_MS: Final = 15 * 60 * 1000
 _POLL_MS: Final = 120_000
 _RETRIES: Final = 3
 _RETRY_MS: Final = 10
+_READING_GROUP: Final = "moldau-spark"
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -97,6 +98,7 @@ class SourceOptions:
     records_per_partition_max: int | None
     includes_headers: bool
     group: str | None  # whose committed offsets show the progress
+    reading_group: str  # named to brokers by clients that cannot do without one; nothing is committed to it
     fetcher: Fetcher
     poll_timeout_ms: int
     retries: int
@@ -155,6 +157,7 @@ def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
         records_per_partition_max=_positive(given, "maxRecordsPerPartition"),
         includes_headers=_flag(given, "includeHeaders", default=False),
         group=given.get("commitoffsets") or kafka.group_id,
+        reading_group=kafka.group_id or given.get("groupidprefix") or _READING_GROUP,
         fetcher=_fetcher(given, kafka),
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or _POLL_MS,
         retries=_positive(given, "fetchOffset.numRetries") or _RETRIES,

@@ -1,8 +1,10 @@
 """Ranges read from a real broker: raw fetches beside librdkafka, which must give the same rows."""
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +12,16 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.words import Fetched
 from moldau.model.ids import TopicPartition
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
 from moldau.testing.broker import Broker
 from pyspark_moldau import columns
 from pyspark_moldau.cluster import ConfluentCluster
-from pyspark_moldau.fetching import read_raw
+from pyspark_moldau.fetching import Reading, read_raw
 from pyspark_moldau.librdkafka import read_through_librdkafka
 from pyspark_moldau.options import SourceOptions, Topics, batch_options
 from pyspark_moldau.planning import RecordsLost, plan_batch
@@ -141,6 +148,38 @@ def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str)
     for read in READERS:
         with pytest.raises(TimeoutError, match="300 ms"):
             table(read, [Range(topic, 0, 5, 50)], wanted)
+
+
+def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker: Broker, topic: str) -> None:
+    """The broker answers with no bytes at all, though its log goes further than the range."""
+
+    class Compacted(AsyncClient):
+        async def fetch(self, *where: Any, **how: Any) -> Fetched:
+            fetched = await super().fetch(*where, **how)
+            return fetched if where[2] < 10 else replace(fetched, records=memoryview(b""))
+
+    produce(moldau_broker, topic, 10, settings={"linger.ms": 100})
+    produce(moldau_broker, topic, 10)
+    wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=1)
+    loop = asyncio.new_event_loop()
+    client = Compacted(SocketNetwork(), SystemClock(), system_random(), moldau_broker.bootstrap_servers)
+    reading = Reading(Range(topic, 0, 0, 20), wanted, client, loop)
+    rows = pa.Table.from_batches(list(reading.rows()))
+    reading.close()
+    assert rows["offset"].to_pylist() == list(range(10))
+
+
+def test_a_broker_that_goes_away_in_the_middle_is_waited_for() -> None:
+    with Broker() as broker:
+        topic = broker.create_topic("restarted")
+        produce(broker, topic, 1_000, settings={"batch.num.messages": 50})
+        wanted = options(broker, topic, kafka__max__partition__fetch__bytes=100)
+        rows = read_raw(Range(topic, 0, 0, 1_000), wanted)
+        seen = next(rows)["offset"].to_pylist()
+        broker.restart()
+        for each in rows:
+            seen += each["offset"].to_pylist()
+        assert seen == list(range(1_000))
 
 
 def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, topic: str) -> None:

@@ -205,6 +205,12 @@ def test_the_group_of_the_progress_is_named_or_the_clients_own_or_none() -> None
     assert stream(kafka__group__id="a", commitOffsets="b").group == "b"
 
 
+def test_clients_that_need_a_group_get_the_users_or_one_with_the_prefix() -> None:
+    assert stream(kafka__group__id="a", groupIdPrefix="p").reading_group == "a"
+    assert stream(groupIdPrefix="p").reading_group == "p"
+    assert stream().reading_group == "moldau-spark"
+
+
 def test_committed_reads_are_asked_for_and_are_not_the_default() -> None:
     assert not batch().kafka.reads_committed
     assert batch_options(MUST | {"kafka.isolation.level": "read_committed"}).kafka.reads_committed

@@ -18,7 +18,7 @@ def committed(broker: Broker, group: str, topic: str) -> list[int]:
     return [place.offset for place in places]
 
 
-@pytest.mark.proves("D2")
+@pytest.mark.proves("D1", "D4")
 def test_a_stream_goes_on_where_it_was_and_shows_its_progress(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
