@@ -39,6 +39,20 @@ def test_the_java_client_works_in_groups(version: str) -> None:
         _take_tour(broker, version, "moldau.GroupTour", *arguments, steps_min=steps_min)
 
 
+@pytest.mark.proves("A1", "P3", "C6", "C7")
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
+def test_the_java_client_has_transactions(version: str) -> None:
+    """From 4.0 on those of version 2, with an epoch for each transaction."""
+    settings = {
+        "moldau.metrics.listener": "",
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    }
+    with Broker(settings=settings) as broker:
+        _take_tour(broker, version, "moldau.TransactionTour", str(version >= "4").lower(), steps_min=11)
+
+
 def _take_tour(broker: Broker, version: str, tour_class: str, *arguments: str, steps_min: int) -> None:
     jar = HERE / f"target/clients/kafka-clients-{version}.jar"
     command = java(tour_class, broker.bootstrap_servers, *arguments, first=[jar] if jar.exists() else [])
