@@ -26,18 +26,22 @@ WORDS = re.compile(r"^(?:\w+\.)*(\w*(?:Violation|Failed|Deadlock|Error)): (.*)$"
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One bug: in `file`, `search` becomes `replace`, and some seed of this trouble must then fail."""
+    """One bug: in `file`, `search` becomes `replace`, and some seed of this world in this trouble must then fail."""
 
     name: str
     file: str
     search: str
     replace: str
     trouble: str = "process"
+    world: str = "cluster"
     seeds: str = "0-199"
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        fields = asdict(self)
+        if self.world == "cluster":
+            del fields["world"]  # as it was when there was no other
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
     clean = path.read_text()
     try:
         path.write_text(apply(mutant, clean))
-        command = [sys.executable, "-m", "moldau.testing.sweep", "--world", "cluster", "--first"]
+        command = [sys.executable, "-m", "moldau.testing.sweep", "--world", mutant.world, "--first"]
         command += ["--seeds", seeds or mutant.seeds, "--trouble", mutant.trouble, "--jobs", str(jobs)]
         environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
         said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
