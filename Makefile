@@ -55,7 +55,7 @@ soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers an
 	GROUP_FAULT_RUNS=$(or $(RUNS),100) $(PYTEST) tests/clients/test_groups_under_faults.py
 
 .PHONY: soak-sink
-soak-sink: $(DEV_STAMP) ## the Spark sink's commits, killed and stopped at every place that matters; RUNS=3 times 134 cases
+soak-sink: $(DEV_STAMP) ## the Spark sink's commits, killed and stopped at every place that matters; RUNS=3 times 132 cases
 	SINK_RUNS=$(or $(RUNS),3) $(PYTEST) tests/sink/test_sink_crashes.py
 
 .PHONY: soak-kill

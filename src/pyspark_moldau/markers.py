@@ -60,7 +60,7 @@ class Markers:
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self.topic = topic
         self._settings = {name: value for name, value in kafka.librdkafka.items() if name not in _PRODUCER_ONLY}
-        self._admin = AdminClient(dict(self._settings))
+        self._admin = AdminClient(dict(self._settings), logger=log)
 
     def prepare(self) -> None:
         """Make the topic if it is not there, and see that it forgets no writer."""
@@ -132,7 +132,8 @@ class Markers:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": "true",
                 "fetch.wait.max.ms": "20",  # the end is known only by an empty answer
-            }
+            },
+            logger=log,
         )
 
     def _read(self, consumer: Consumer, key: bytes, ends: dict[int, int]) -> Marker | None:

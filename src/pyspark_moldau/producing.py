@@ -1,14 +1,16 @@
 """Records handed to librdkafka in their order, and what became of them."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_moldau.sink_options import ROW_BYTES_MAX, SinkOptions
+
+log = logging.getLogger("pyspark_moldau")
 
 _ANY_PARTITION: Final = -1
 _POLL_EVERY_ROWS: Final = 10_000
@@ -21,6 +23,7 @@ _DEFAULTS: Final[dict[str, str | bool]] = {
     "queue.buffering.max.kbytes": str(128 * 1024),
     "partitioner": "murmur2_random",  # where the Java clients put a key
     "delivery.report.only.error": True,
+    "log.connection.close": "false",  # brokers close idle connections
 }
 
 
@@ -36,7 +39,7 @@ class Outlet:
         settings: dict[str, str | bool] = {**_DEFAULTS, **options.kafka.librdkafka}
         if settings.get("acks") in ("0", "1"):
             settings["enable.idempotence"] = "false"
-        self.producer = Producer({**settings, **(extra or {})}, on_delivery=self._on_failure)
+        self.producer = Producer({**settings, **(extra or {})}, on_delivery=self._on_failure, logger=log)
 
     def produce(self, batches: Iterable[pa.RecordBatch], after_batch: Callable[[], None] = lambda: None) -> int:
         """Hand the records over; how many they were. They are on their way when this returns."""
@@ -65,15 +68,6 @@ class Outlet:
         if self.failure is not None:
             raise NotDelivered(self.failure)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.producer.purge()
-        self.producer.flush(_ROOM_S)
-
     def _produce(self, batch: pa.RecordBatch) -> None:
         topics = batch["topic"].dictionary.to_pylist()
         names = [topics[number] for number in batch["topic"].indices.to_pylist()]
@@ -101,6 +95,17 @@ class Outlet:
     def _on_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.failure is None:
             self.failure = _sentence(error, message.topic() or "?", message.partition())
+
+
+def produce_all(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
+    """At least once, without a transaction: how many records were taken, or an error."""
+    outlet = Outlet(options)
+    try:
+        rows = outlet.produce(batches)
+        outlet.flush()
+        return rows
+    finally:
+        outlet.producer.purge()  # after an error: nobody waits for the rest
 
 
 def _extras(batch: pa.RecordBatch) -> list[dict[str, Any]] | None:

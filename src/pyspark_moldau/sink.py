@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_moldau.limits import OptionError
 from pyspark_moldau.outgoing import check_columns, outgoing
-from pyspark_moldau.producing import Outlet
+from pyspark_moldau.producing import produce_all
 from pyspark_moldau.publishing import Publishers
 from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions
 from pyspark_moldau.staging import StagedPart, stage
@@ -102,10 +102,7 @@ def write_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions, identi
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         context = TaskContext.get()
         return Staged(stage(records, options.staging, identity, context.partitionId(), context.taskAttemptId()))
-    with Outlet(options) as outlet:
-        rows = outlet.produce(records)
-        outlet.flush()
-    return Produced(rows)
+    return Produced(produce_all(records, options))
 
 
 def parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:

@@ -1,0 +1,96 @@
+"""The options of the sink, and the columns of what it is given."""
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_moldau.limits import OptionError
+from pyspark_moldau.outgoing import check_columns
+from pyspark_moldau.publishing import wanted_timeout_ms
+from pyspark_moldau.sink_options import Guarantee, Identity, sink_batch_options, sink_stream_options
+
+SERVERS = {"kafka.bootstrap.servers": "here:9092"}
+TOPIC = {**SERVERS, "topic": "out"}
+
+
+def test_a_stream_is_exactly_once_and_a_batch_at_least_once_unless_told_otherwise() -> None:
+    assert sink_stream_options(TOPIC).guarantee is Guarantee.EXACTLY_ONCE
+    assert sink_batch_options(TOPIC).guarantee is Guarantee.AT_LEAST_ONCE
+    chosen = {**TOPIC, "deliveryguarantee": "at-least-once"}
+    assert sink_stream_options(chosen).guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_an_application_and_its_version_make_a_batch_exactly_once() -> None:
+    options = sink_batch_options({**TOPIC, "txnAppId": "nightly", "txnVersion": "17"})
+    assert options.guarantee is Guarantee.EXACTLY_ONCE
+    assert options.identity == Identity("nightly", 17)
+
+
+def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Path) -> None:
+    beside = sink_stream_options({**TOPIC, "checkpointLocation": f"file://{tmp_path}/a%20b"})
+    assert beside.staging == tmp_path / "a b" / "moldau-staging"
+    assert sink_stream_options({**TOPIC, "stagingLocation": str(tmp_path)}).staging == tmp_path
+    assert sink_stream_options({**TOPIC, "checkpointLocation": "s3://bucket/x"}).staging.name == "moldau-staging"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deliveryGuarantee": "sometimes"}, "'deliveryGuarantee' must be exactly-once or at-least-once"),
+        ({"stagingLocation": "s3://bucket/x"}, "'stagingLocation' must be a folder"),
+        ({"topic": " "}, "'topic' is empty"),
+        ({"kafka.transactional.id": "mine"}, "'kafka.transactional.id' is not supported"),
+        ({"asyncProgressTrackingEnabled": "true"}, "'asyncProgressTrackingEnabled' cannot be used"),
+        ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' is for batch writes"),
+    ],
+)
+def test_a_stream_refuses(options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        sink_stream_options({**TOPIC, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"txnAppId": "a"}, "belong together"),
+        ({"txnVersion": "1"}, "belong together"),
+        ({"txnAppId": "a", "txnVersion": "one"}, "'txnVersion' must be a number"),
+        ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "says otherwise"),
+    ],
+)
+def test_a_batch_refuses(options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        sink_batch_options({**TOPIC, **options})
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ({"key": "string"}, "Column 'value' is needed; there are key"),
+        ({"value": "int"}, "Column 'value' has type int; it must be string or binary"),
+        ({"value": "string", "key": "bigint"}, "Column 'key' has type bigint; it must be string or binary"),
+        ({"value": "binary", "partition": "bigint"}, "Column 'partition' has type bigint; it must be int"),
+        ({"value": "binary", "headers": "string"}, "Column 'headers' has type string; it must be array<struct<"),
+    ],
+)
+def test_a_column_of_a_wrong_type_is_named_with_its_type(types: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        check_columns(types, sink_stream_options(TOPIC))
+
+
+def test_rows_need_a_topic_by_option_or_by_column() -> None:
+    with pytest.raises(OptionError, match="Set the option 'topic', or add a column 'topic'"):
+        check_columns({"value": "string"}, sink_stream_options(SERVERS))
+    check_columns({"value": "string", "topic": "string"}, sink_stream_options(SERVERS))
+
+
+def test_columns_that_are_not_used_may_have_any_type() -> None:
+    columns = {"value": "string", "topic": "int", "timestamp": "string", "offset": "map<int,int>"}
+    check_columns(columns, sink_stream_options(TOPIC))
+
+
+@pytest.mark.parametrize(("rows", "timeout_ms"), [(1, 60_000), (2_000_000, 200_000), (50_000_000, 900_000)])
+def test_a_transaction_may_stand_open_as_long_as_its_rows_need(rows: int, timeout_ms: int) -> None:
+    assert wanted_timeout_ms(sink_stream_options(TOPIC), rows) == timeout_ms
+    asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
+    assert wanted_timeout_ms(asked, rows) == 5000

@@ -1,0 +1,178 @@
+"""Publishing against a real broker: what arrives, what is refused, and what a failure leaves behind."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from sink_lives import PARTITIONS, READ_S_MAX
+
+from moldau.client.partitioning import partition_of
+from moldau.testing import Broker
+from pyspark_moldau.markers import MarkersUnreadable
+from pyspark_moldau.outgoing import outgoing
+from pyspark_moldau.producing import NotDelivered, produce_all
+from pyspark_moldau.publishing import Publishers, TakenOver
+from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.staging import StagedPart, StagingFailed, stage
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def options(broker: Broker, topic: str, tmp_path: Path) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
+    return sink_stream_options(given)
+
+
+def staged(options: SinkOptions, identity: Identity, columns: dict[str, Any], task: int = 0) -> StagedPart:
+    rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
+    return stage(rows, options.staging, identity, task, attempt=task, inline_bytes_max=0)
+
+
+def read(options: SinkOptions, topic: str, partitions: Iterable[int]) -> list[Any]:
+    settings: dict[str, Any] = {**options.kafka.librdkafka, "group.id": "r", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "fetch.wait.max.ms": 20})
+    missing = set(partitions)
+    consumer.assign([TopicPartition(topic, number, 0) for number in missing])
+    found = []
+    while missing:
+        message = consumer.poll(READ_S_MAX)
+        assert message is not None, "nothing comes, and the end is not reached"
+        error = message.error()
+        if error is None:
+            found.append(message)
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF
+            missing.discard(message.partition())
+    consumer.close()
+    return found
+
+
+def values(options: SinkOptions) -> list[bytes]:
+    assert options.topic is not None
+    return sorted(message.value() for message in read(options, options.topic, range(PARTITIONS)))
+
+
+class Heard(list[str]):
+    """The places that were passed."""
+
+    def __call__(self, place: str) -> None:
+        self.append(place)
+
+
+def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None:
+    identity = Identity(f"w-{topic}", 0)
+    columns = {
+        "key": ["a", "b", None, ""],
+        "value": ["1", "", "3", None],
+        "partition": pa.array([None, None, 1, 0], pa.int32()),
+        "headers": pa.array([[("h", b"x"), ("h", None)], None, [], None], HEADERS),
+    }
+    assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+    found = {message.key(): message for message in read(options, topic, range(PARTITIONS))}
+    assert {key: message.value() for key, message in found.items()} == {b"a": b"1", b"b": b"", None: b"3", b"": None}
+    assert found[b"a"].partition() == partition_of(b"a", PARTITIONS)
+    assert found[b"b"].partition() == partition_of(b"b", PARTITIONS)
+    assert (found[None].partition(), found[b""].partition()) == (1, 0)
+    assert found[b"a"].headers() == [("h", b"x"), ("h", None)]
+
+
+def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
+    identity = Identity(f"w-{topic}", 0)
+    zeros = pa.array([0, 0], pa.int32())
+    parts = [
+        staged(options, identity, {"value": [f"{task}a", f"{task}b"], "partition": zeros}, task) for task in (2, 0, 1)
+    ]
+    Publishers().commit(options, identity, parts)
+    assert [each.value() for each in read(options, topic, [0])] == [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b"]
+
+
+def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptions, topic: str) -> None:
+    heard = Heard()
+    publishers = Publishers(heard)
+    outcomes = [
+        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{identity.batch}"]})])
+        for identity in (Identity(f"w-{topic}", batch) for batch in (0, 1, 1, 2))
+    ]
+    assert outcomes == [True, True, False, True]
+    assert heard.count("initialised") == 1
+    assert values(options) == [b"0", b"1", b"2"]
+
+
+def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
+    heard = Heard()
+    identity = Identity(f"w-{topic}", 0)
+    assert not Publishers(heard).commit(options, identity, [staged(options, identity, {"value": pa.array([], "utf8")})])
+    assert heard == []
+
+
+def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
+    first, second = Publishers(), Publishers()
+    for publishers, batch in ((first, 0), (second, 1)):
+        identity = Identity(f"w-{topic}", batch)
+        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    identity = Identity(f"w-{topic}", 2)
+    with pytest.raises(TakenOver, match="has taken over"):
+        first.commit(options, identity, [staged(options, identity, {"value": ["stray"]})])
+    assert values(options) == [b"0", b"1"]
+    assert second.commit(options, identity, [staged(options, identity, {"value": ["2"]})])
+    assert values(options) == [b"0", b"1", b"2"]
+
+
+def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(options: SinkOptions, topic: str) -> None:
+    publishers = Publishers()
+    identity = Identity(f"w-{topic}", 0)
+    columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
+    with pytest.raises(NotDelivered, match=f"{topic}-7 was not delivered: the topic has no such partition"):
+        publishers.commit(options, identity, [staged(options, identity, columns)])
+    assert values(options) == []
+    assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
+    assert values(options) == [b"good"]
+
+
+def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOptions, topic: str) -> None:
+    publishers = Publishers()
+    identity = Identity(f"w-{topic}", 0)
+    parts = [staged(options, identity, {"value": [f"{task}"]}, task) for task in (0, 1)]
+    parts[1].delete()
+    with pytest.raises(StagingFailed, match="'stagingLocation'"):
+        publishers.commit(options, identity, parts)
+    assert values(options) == []
+    parts = [staged(options, identity, {"value": [f"{task}"]}, task) for task in (0, 1)]
+    assert publishers.commit(options, identity, parts)
+    assert values(options) == [b"0", b"1"]
+
+
+def test_a_topic_that_forgets_markers_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+    commits = broker.create_topic(f"{topic}-commits", cleanup_policy="delete")
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    options = sink_stream_options({**servers, "topic": topic, "commitTopic": commits})
+    identity = Identity("w", 0)
+    with pytest.raises(MarkersUnreadable, match=r"cleanup\.policy=delete"):
+        Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+
+
+def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic: str, tmp_path: Path) -> None:
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    options = sink_stream_options({**servers, "topic": topic, "commitTopic": f"{topic}-commits"})
+    identity = Identity("once", 0, is_lasting=False)
+    assert Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+    assert values(options) == [b"1"]
+    with broker.client() as client:
+        assert f"{topic}-commits" not in {each.name for each in client.describe_topics()}
+
+
+def test_tasks_produce_by_themselves_at_least_once(options: SinkOptions) -> None:
+    batch = pa.RecordBatch.from_pydict({"value": [f"{number:05}" for number in range(20_000)]})
+    assert produce_all(outgoing(batch, options), options) == 20_000
+    assert values(options) == [b"%05d" % number for number in range(20_000)]
+
+
+def test_a_task_fails_when_its_rows_are_not_taken(options: SinkOptions, topic: str) -> None:
+    columns = {"value": ["x"], "partition": pa.array([9], pa.int32())}
+    rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
+    with pytest.raises(NotDelivered, match=f"{topic}-9"):
+        produce_all(rows, options)

@@ -1,0 +1,127 @@
+"""Rows on their way out: as records, to the dead letters, through the staging folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_moldau.outgoing import CUT_BYTES, RowRefused, outgoing
+from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.staging import StagedPart, StagingFailed, stage, sweep
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def options(**given: str) -> SinkOptions:
+    return sink_stream_options({"kafka.bootstrap.servers": "here:9092", **given})
+
+
+def records(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]]:
+    batch = pa.RecordBatch.from_pydict(columns)
+    return [row for each in outgoing(batch, chosen) for row in each.to_pylist()]
+
+
+def test_texts_become_bytes_and_null_stays_null() -> None:
+    columns = {"key": [None, "", "k"], "value": pa.array(["é", None, ""], pa.large_string()), "offset": [1, 2, 3]}
+    rows = records(columns, options(topic="out"))
+    assert [(row["topic"], row["key"], row["value"]) for row in rows] == [
+        ("out", None, "é".encode()),
+        ("out", b"", None),
+        ("out", b"k", b""),
+    ]
+    assert {row["partition"] for row in rows} == {row["headers"] for row in rows} == {None}
+
+
+def test_the_option_topic_beats_the_column() -> None:
+    columns = {"topic": ["a", "b"], "value": ["1", "2"]}
+    assert [row["topic"] for row in records(columns, options())] == ["a", "b"]
+    assert [row["topic"] for row in records(columns, options(topic="c"))] == ["c", "c"]
+
+
+def test_times_are_written_only_when_they_are_asked_for() -> None:
+    columns = {"value": ["1"], "timestamp": pa.array([1_234_567_890_999], pa.timestamp("us", "UTC"))}
+    assert records(columns, options(topic="out"))[0]["timestamp_ms"] is None
+    assert records(columns, options(topic="out", includeTimestamp="true"))[0]["timestamp_ms"] == 1_234_567_890
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"topic": [None]}, "the column 'topic' is null"),
+    ({"topic": ["a b"]}, "'a b' cannot be the name of a topic"),
+    ({"topic": [".."]}, "'..' cannot be the name of a topic"),
+    ({"topic": ["t"], "partition": pa.array([-1], pa.int32())}, "column 'partition' is -1"),
+    ({"topic": ["t"], "headers": pa.array([[(None, b"x")]], HEADERS)}, "column 'headers' has a header without a key"),
+    ({"topic": ["t"], "key": ["k" * 1_048_500]}, "it has more than 1048576 bytes"),
+]
+
+
+@pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
+def test_a_row_that_cannot_be_written_fails_with_the_reason(columns: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RowRefused, match="deadLetterTopic") as refused:
+        records({"value": ["x"], **columns}, options())
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
+def test_or_it_goes_to_the_dead_letters_with_the_reason(columns: dict[str, Any], reason: str) -> None:
+    (row,) = records({"value": ["x"], **columns}, options(deadLetterTopic="dead"))
+    assert (row["topic"], row["value"], row["partition"]) == ("dead", b"x", None)
+    headers = {each["key"]: each["value"].decode() for each in row["headers"]}
+    assert reason in headers["moldau.reason"]
+    assert headers.get("moldau.topic") == columns["topic"][0]
+    assert len(row["key"] or b"") <= CUT_BYTES
+
+
+def test_good_rows_keep_their_order_beside_dead_ones() -> None:
+    columns = {"topic": ["a", None, "a", "?", "b"], "value": list("12345")}
+    rows = records(columns, options(deadLetterTopic="dead"))
+    assert [(row["topic"], row["value"]) for row in rows] == [
+        ("a", b"1"),
+        ("a", b"3"),
+        ("b", b"5"),
+        ("dead", b"2"),
+        ("dead", b"4"),
+    ]
+
+
+def staged(folder: Path, values: list[str], inline_bytes_max: int, batch: int = 3) -> StagedPart:
+    rows = outgoing(pa.RecordBatch.from_pydict({"value": values}), options(topic="out"))
+    return stage(rows, folder, Identity("a/b", batch), task=1, attempt=77, inline_bytes_max=inline_bytes_max)
+
+
+def values_of(part: StagedPart) -> list[str]:
+    return [row["value"].decode() for batch in part.batches() for row in batch.to_pylist()]
+
+
+def test_few_rows_travel_in_the_message_and_many_in_a_file(tmp_path: Path) -> None:
+    few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["1", "2", "3"], 100)
+    assert (few.path, few.rows, values_of(few)) == (None, 1, ["1"])
+    assert many.path == str(tmp_path / "a%2Fb" / "3" / "77.arrow")
+    assert (many.content, many.rows, values_of(many)) == (None, 3, ["1", "2", "3"])
+
+
+def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> None:
+    part = staged(tmp_path, ["1"], 0)
+    part.delete()
+    with pytest.raises(StagingFailed, match="'stagingLocation'"):
+        values_of(part)
+
+
+def test_a_file_with_other_rows_than_were_staged_is_refused(tmp_path: Path) -> None:
+    part, other = staged(tmp_path, ["1", "2"], 0), staged(tmp_path / "other", ["1"], 0)
+    Path(str(part.path)).write_bytes(Path(str(other.path)).read_bytes())
+    with pytest.raises(StagingFailed, match="staged 2 rows, 1 are found"):
+        values_of(part)
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        stage([pa.RecordBatch.from_pydict({"x": [1]})], tmp_path, Identity("w", 0), 0, 0, inline_bytes_max=0)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_sweeping_removes_what_is_done_and_leaves_what_is_to_come(tmp_path: Path) -> None:
+    parts = [staged(tmp_path, ["1"], 0, batch) for batch in (1, 2, 3)]
+    sweep(tmp_path, "a/b", 2)
+    sweep(tmp_path, "another", 9)
+    assert [Path(str(part.path)).exists() for part in parts] == [False, False, True]
