@@ -250,6 +250,13 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
     assert refused > 150
 
 
+def test_a_record_of_negative_length_is_refused() -> None:
+    body = bytearray(numbered(3)[HEADER_BYTES:])
+    body[0] |= 1
+    with pytest.raises(CorruptMessage, match="length"):
+        list(decode(wrapped(bytes(body), 3, Compression.NONE), ALL))
+
+
 def wrapped(body: bytes, count: int, codec: Compression) -> bytes:
     content = bytearray(numbered(1)[:HEADER_BYTES]) + compress(codec, body)
     struct.pack_into(">i", content, 8, len(content) - 12)
