@@ -82,6 +82,9 @@ sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses,
 	@for trouble in process elections power synced disk; do \
 	  $(BIN)/python -m moldau.testing.sweep --world cluster --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+	@for trouble in process power synced; do \
+	  $(BIN)/python -m moldau.testing.sweep --world transactions --jobs $(or $(JOBS),2) \
+	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 
 .PHONY: sim-mutants
 sim-mutants: $(DEV_STAMP) ## put bugs into clusters and see which seed of the simulator finds them; ONLY=vote for some
