@@ -49,26 +49,36 @@ def decode_batches(batches: Iterable[Batch], place: Place) -> Iterator[pa.Record
     """The same for batches that were walked already."""
     for group in _groups(batches):
         rows = _rows(group, place)
-        for start in range(0, rows.num_rows, ROWS_MAX):
-            yield rows.slice(start, ROWS_MAX)
+        content_bytes = sum(len(each.content) for each in group)
+        step = max(1, min(ROWS_MAX, rows.num_rows * CONTENT_BYTES_MAX // content_bytes))
+        for start in range(0, rows.num_rows, step):
+            yield rows.slice(start, step)
 
 
-def _groups(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+class _Body(NamedTuple):
+    """The records of one batch, decompressed."""
+
+    header: BatchHeader
+    content: bytes | memoryview
+
+
+def _groups(batches: Iterable[Batch]) -> Iterator[list[_Body]]:
     """Small batches are decoded together: most of the price is paid once for each group."""
-    group: list[Batch] = []
+    group: list[_Body] = []
     rows = content_bytes = 0
     for batch in batches:
-        if group and (rows + batch.header.records_count > ROWS_MAX or content_bytes > CONTENT_BYTES_MAX):
+        body = _Body(batch.header, _content(batch))
+        rows += body.header.records_count
+        content_bytes += len(body.content)
+        if group and (rows > ROWS_MAX or content_bytes > CONTENT_BYTES_MAX):
             yield group
-            group, rows, content_bytes = [], 0, 0
-        group.append(batch)
-        rows += batch.header.records_count
-        content_bytes += len(batch.content)
+            group, rows, content_bytes = [], body.header.records_count, len(body.content)
+        group.append(body)
     if group:
         yield group
 
 
-def _rows(group: list[Batch], place: Place) -> pa.RecordBatch:
+def _rows(group: list[_Body], place: Place) -> pa.RecordBatch:
     content, starts, ends = _records(group)
     octets = np.frombuffer(content, np.uint8)
     fields = read_fields(octets, starts, ends)
@@ -92,11 +102,11 @@ def _rows(group: list[Batch], place: Place) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(made, schema=columns.schema(with_headers=place.with_headers))
 
 
-def _records(group: list[Batch]) -> tuple[bytes, Numbers, Numbers]:
+def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
     """The records of all batches in one piece of memory, where each begins and where it ends."""
-    bodies = [_body(batch) for batch in group]
-    content = b"".join(bodies)
-    spans = map(Span, accumulate(map(len, bodies)), (batch.header.records_count for batch in group))
+    content = b"".join(each.content for each in group)
+    ends = accumulate(len(each.content) for each in group)
+    spans = map(Span, ends, (each.header.records_count for each in group))
     try:
         starts = np.fromiter(follow(content, spans), np.int64)
     except IndexError:
@@ -104,15 +114,15 @@ def _records(group: list[Batch]) -> tuple[bytes, Numbers, Numbers]:
     return content, starts, np.append(starts[1:], len(content))
 
 
-def _body(batch: Batch) -> bytes | memoryview:
+def _content(batch: Batch) -> bytes | memoryview:
     if batch.header.compression == Compression.NONE:
         return batch.content[HEADER_BYTES:]
     return records_body(batch.content, batch.header)
 
 
-def _numbers(group: list[Batch], fields: Fields) -> tuple[Numbers, Numbers, Kinds]:
+def _numbers(group: list[_Body], fields: Fields) -> tuple[Numbers, Numbers, Kinds]:
     """Offset, time in milliseconds and kind of time of each record."""
-    headers = [batch.header for batch in group]
+    headers = [each.header for each in group]
     counts = [each.records_count for each in headers]
     last_deltas = np.repeat([each.last_offset_delta for each in headers], counts)
     if np.any((fields.offset_deltas < 0) | (fields.offset_deltas > last_deltas)):

@@ -213,6 +213,16 @@ def test_an_arrow_batch_has_a_bounded_number_of_rows() -> None:
     assert sum(each.num_rows for each in made) == ROWS_MAX + 8
 
 
+@pytest.mark.parametrize("per_batch", [1, 5, 40])
+def test_an_arrow_batch_has_a_bounded_size_however_small_its_records_came(per_batch: int) -> None:
+    big = [(1, b"", bytes(1 << 20), ())] * per_batch
+    content = b"".join(batch(big, base, Compression.ZSTD) for base in range(0, 40, per_batch))
+    assert len(content) < 1 << 20
+    made = list(decode(content, ALL))
+    assert [offset for each in made for offset in each["offset"].to_pylist()] == list(range(40))
+    assert max(each.num_rows for each in made) <= 16
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_flipped_bits_are_found_by_the_checksum(codec: Compression) -> None:
     content = numbered(20, codec=codec)
