@@ -68,10 +68,10 @@ async def begin(client: AsyncClient, topic: str, name: str) -> TransactionalProd
     return producer
 
 
-async def leave_hanging(client: AsyncClient, topic: str) -> int:
+async def leave_hanging(client: AsyncClient, topic: str, name: str | None = None) -> int:
     """A transactional batch of which no coordinator knows, as a delayed request once could leave it; its producer."""
-    producer = TransactionalProducer(client, "nobody's", is_v1=True)
-    producer.identity = await client.init_producer_id()
+    producer = TransactionalProducer(client, name or "nobody's", is_v1=True)
+    producer.identity = await (client.init_producer_id() if name is None else producer.initialise())
     producer._enrolled[TopicPartition(topic, 0)] = None
     await producer.send(topic, 0, [RECORD])
     return producer.identity.producer_id
@@ -127,6 +127,17 @@ def test_a_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any,
     assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 2
     assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json")) == []
     client.run(open_one.end(is_commit=True))  # it was old, but its coordinator knows of it
+
+
+def test_a_transaction_of_an_id_that_has_moved_on_hangs(moldau: Moldau, client: Any, topic: str) -> None:
+    client.run(leave_hanging(client.asynchronous, topic, f"doer of {topic}"))
+    (found,) = json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json"))
+    assert found["transactional_id"] == f"doer of {topic}"
+    assert "--start-offset 0" in CliRunner().invoke(app, ["txn", "find-hanging", "-b", servers(client)]).stderr
+
+
+def servers(client: Any) -> str:
+    return ",".join(f"{each.host}:{each.port}" for each in client.describe_cluster().brokers)
 
 
 def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
