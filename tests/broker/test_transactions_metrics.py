@@ -6,6 +6,7 @@ import pytest
 from broker_scene import Scene, on_broker
 from test_metrics import page_of, samples
 from transaction_scene import FEW_PARTITIONS, P0, P1, producer_of, ready
+from writer_scene import Writer, play
 
 from moldau.model.errors import ErrorCode
 
@@ -39,3 +40,15 @@ def test_open_and_ended_transactions_are_counted_and_markers_that_wait() -> None
         assert found["moldau_transaction_markers_waiting"] == 0
 
     on_broker(script, settings=FEW_PARTITIONS)
+
+
+def test_what_an_open_transaction_hides_from_readers_is_told() -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        name = 'kafka_cluster_partition_laststableoffsetlag{topic="t",partition="%d"}'
+        await writer.write(b"a", b"b", b"c")
+        found = samples(await page_of(scene))
+        assert (found[name % 0], found[name % 1]) == (3, 0)
+        await writer.finish()
+        assert samples(await page_of(scene))[name % 0] == 0
+
+    play(script)
