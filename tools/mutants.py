@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from bugs import ROOT, apply
+
 LIST = ROOT / "tools/mutants.toml"
 RECORD = ROOT / "docs/mutants.json"
 TEST_SECONDS_MAX = 180
@@ -45,27 +46,6 @@ class Mutant:
 
 def load(text: str) -> list[Mutant]:
     return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
-
-
-def apply(mutant: Mutant, text: str) -> str:
-    """The file with the bug in it; ValueError if the list is out of date."""
-    found = text.count(mutant.search)
-    if found != 1:
-        raise ValueError(f"'{mutant.name}': its text occurs {found} times in {mutant.file}, not once")
-    broken = text.replace(mutant.search, mutant.replace)
-    compile(broken, mutant.file, "exec")
-    return broken
-
-
-def complaints(mutants: Iterable[Mutant]) -> list[str]:
-    """What is wrong with the list as it stands beside the source."""
-    wrong = []
-    for mutant in mutants:
-        try:
-            apply(mutant, (ROOT / mutant.file).read_text())
-        except (ValueError, SyntaxError, FileNotFoundError) as problem:
-            wrong.append(str(problem))
-    return wrong
 
 
 def recorded() -> set[str]:

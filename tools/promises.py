@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import mutants
-from mutants import ROOT, Mutant
+from bugs import ROOT
+from mutants import Mutant
 
 TABLE = ROOT / "tools/promises.toml"
 PAGE = ROOT / "docs/promises.md"

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from bugs import ROOT, apply
+
 LIST = ROOT / "tools/simulated_mutants.toml"
 RECORD = ROOT / "docs/simulated-mutants.json"
 FAILED = re.compile(r"^seed (\d+) FAILED", re.MULTILINE)
@@ -57,27 +58,6 @@ class Catch:
 
 def load(text: str) -> list[Mutant]:
     return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
-
-
-def apply(mutant: Mutant, text: str) -> str:
-    """The file with the bug in it; ValueError if the list is out of date."""
-    found = text.count(mutant.search)
-    if found != 1:
-        raise ValueError(f"'{mutant.name}': its text occurs {found} times in {mutant.file}, not once")
-    broken = text.replace(mutant.search, mutant.replace)
-    compile(broken, mutant.file, "exec")
-    return broken
-
-
-def complaints(mutants: Sequence[Mutant]) -> list[str]:
-    """What is wrong with the list as it stands beside the source."""
-    wrong = []
-    for mutant in mutants:
-        try:
-            apply(mutant, (ROOT / mutant.file).read_text())
-        except (ValueError, SyntaxError, FileNotFoundError) as problem:
-            wrong.append(str(problem))
-    return wrong
 
 
 def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:

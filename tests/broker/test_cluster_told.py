@@ -36,6 +36,7 @@ def test_every_broker_tells_the_same() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H3")
 def test_a_dead_broker_is_told_of_no_longer_and_its_replicas_are_offline() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)

@@ -122,6 +122,7 @@ def test_a_member_hears_of_a_rebalance_in_the_middle_of_its_signs_of_life(short:
     on_broker(script)
 
 
+@pytest.mark.proves("C5")
 def test_an_old_sign_of_life_in_a_new_generation_is_refused() -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
@@ -152,6 +153,13 @@ def test_signs_of_life_between_other_requests_are_answered_in_order(short: Short
         assert short.taken == 19
 
     on_broker(script)
+
+
+@pytest.mark.proves("C5")
+def test_an_answer_that_waits_to_be_sent_is_not_changed_by_the_next_one() -> None:
+    known = Recurring(lambda _: True, bytearray(12), None)  # type: ignore[arg-type]
+    first, second = (answer_to(memoryview(b"\0\x0c\0\4\0\0\0%c" % number), known) for number in (1, 2))
+    assert (bytes(first[4:8]), bytes(second[4:8])) == (b"\0\0\0\1", b"\0\0\0\2")
 
 
 def test_a_connection_remembers_a_bounded_number_of_bounded_requests() -> None:

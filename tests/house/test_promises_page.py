@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import bugs
 import mutants
 import promises
 import pytest
@@ -28,7 +29,7 @@ def test_the_page_is_fresh() -> None:
 
 
 def test_every_mutant_still_applies() -> None:
-    wrong = mutants.complaints(mutants.load(mutants.LIST.read_text()))
+    wrong = bugs.complaints(mutants.load(mutants.LIST.read_text()))
     assert not wrong, "\n".join(wrong)
 
 
@@ -83,11 +84,11 @@ def test_a_mutant_whose_test_proves_something_else_is_found() -> None:
 
 
 def test_a_mutant_applies_only_to_a_text_that_occurs_once() -> None:
-    assert mutants.apply(MUTANT, "offset += 1\n") == "offset += 0\n"
+    assert bugs.apply(MUTANT, "offset += 1\n") == "offset += 0\n"
     with pytest.raises(ValueError, match="2 times"):
-        mutants.apply(MUTANT, "offset += 1\noffset += 1\n")
+        bugs.apply(MUTANT, "offset += 1\noffset += 1\n")
     with pytest.raises(SyntaxError):
-        mutants.apply(replace(MUTANT, replace="offset +="), "offset += 1\n")
+        bugs.apply(replace(MUTANT, replace="offset +="), "offset += 1\n")
 
 
 def test_a_changed_mutant_is_no_longer_the_one_that_was_caught() -> None:
