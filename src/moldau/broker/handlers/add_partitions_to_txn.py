@@ -26,7 +26,7 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
     """All partitions of a transaction join it, or none does; each is told why."""
     if context.api_version >= BATCHED_FROM:
         context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
-        codes = await asyncio.gather(*(_for_broker(asked, context) for asked in request.transactions))
+        codes = await _for_brokers(request.transactions, context)
         results = [
             Result(transactional_id=asked.transactional_id, topic_results=_results(asked.topics, each))
             for asked, each in zip(request.transactions, codes, strict=True)
@@ -54,6 +54,13 @@ async def _for_client(request: AddPartitionsToTxnRequest, context: RequestContex
         code = told(refusal, knows_fencing=context.api_version >= FENCING_FROM).code
         return dict.fromkeys(partitions, int(code))
     return {}
+
+
+async def _for_brokers(asked: Sequence[Asked], context: RequestContext) -> list[Mapping[TopicPartition, int]]:
+    """Transactions do not wait for each other. Mostly there is one, which takes no task of its own."""
+    if len(asked) == 1:
+        return [await _for_broker(asked[0], context)]
+    return await asyncio.gather(*(_for_broker(each, context) for each in asked))
 
 
 async def _for_broker(asked: Asked, context: RequestContext) -> Mapping[TopicPartition, int]:
