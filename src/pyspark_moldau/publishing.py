@@ -92,7 +92,8 @@ class Publisher:
         try:
             _persist(self._outlet.producer.init_transactions, _INIT_S_MAX)
         except KafkaException as error:
-            raise RuntimeError(f"The sink cannot begin its transactions: {error.args[0].str()}") from error
+            said = f"{error.args[0].str()} (kafka.transaction.timeout.ms is {self.timeout_ms})"
+            raise RuntimeError(f"The sink cannot begin its transactions: {said}") from error
         self._reached("initialised")
         if self._markers is not None:
             self._marker = self._markers.newest(self._writer)
@@ -106,7 +107,8 @@ class Publisher:
         if self._marker is not None and self._marker.batch > marker.batch:
             raise CheckpointTooOld(
                 f"Batch {marker.batch} of {self._writer} is to be written, and the sink has committed batch "
-                f"{self._marker.batch} already: this checkpoint is older than what the sink has committed."
+                f"{self._marker.batch} already: this checkpoint is older than what the sink has committed. "
+                "Go on with the newer checkpoint; a fresh one begins a new query, which writes all its rows again."
             )
         self._send(marker, parts)
         self._commit()

@@ -71,7 +71,8 @@ def sink_batch_options(raw: Mapping[str, str]) -> SinkOptions:
     """The options of `df.write`: at least once as in the official sink, exactly once with `txnAppId`."""
     given = _lowered(raw)
     identity = _identity(given)
-    options = _parse(given, Guarantee.EXACTLY_ONCE if identity else Guarantee.AT_LEAST_ONCE, identity)
+    default = Guarantee.AT_LEAST_ONCE if identity is None else Guarantee.EXACTLY_ONCE
+    options = _parse(given, default, identity)
     if identity is not None and options.guarantee is not Guarantee.EXACTLY_ONCE:
         raise OptionError("Option 'txnAppId' makes a write exactly-once; 'deliveryGuarantee' says otherwise.")
     return options
@@ -81,10 +82,14 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | No
     for name, sentence in _REFUSED.items():
         if given.get(name, "false").lower() != "false":
             raise OptionError(sentence)
+    guarantee = _guarantee(given, default)
+    kafka = producer_settings(given)
+    if guarantee is Guarantee.EXACTLY_ONCE:
+        _check_transactional(kafka)
     return SinkOptions(
-        kafka=producer_settings(given),
+        kafka=kafka,
         topic=_text(given, "topic"),
-        guarantee=_guarantee(given, default),
+        guarantee=guarantee,
         staging=_staging(given),
         commit_topic=_text(given, "commitTopic") or COMMIT_TOPIC,
         dead_letter_topic=_text(given, "deadLetterTopic"),
@@ -92,6 +97,16 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | No
         has_timestamps=_flag(given, "includeTimestamp", default=False),
         identity=identity,
     )
+
+
+def _check_transactional(kafka: KafkaSettings) -> None:
+    for name, allowed in (("acks", ("all", "-1")), ("enable.idempotence", ("true",))):
+        value = kafka.java.get(name, allowed[0])
+        if value.lower() not in allowed:
+            raise OptionError(
+                f"Option 'kafka.{name}' cannot be {value!r} when rows are written exactly once; leave it out, or set "
+                "'deliveryGuarantee' to at-least-once."
+            )
 
 
 def _identity(given: Mapping[str, str]) -> Identity | None:

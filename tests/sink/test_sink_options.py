@@ -40,6 +40,8 @@ def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Pat
         ({"stagingLocation": "s3://bucket/x"}, "'stagingLocation' must be a folder"),
         ({"topic": " "}, "'topic' is empty"),
         ({"kafka.transactional.id": "mine"}, "'kafka.transactional.id' is not supported"),
+        ({"kafka.acks": "1"}, "'kafka.acks' cannot be '1' when rows are written exactly once"),
+        ({"kafka.enable.idempotence": "false"}, "'kafka.enable.idempotence' cannot be 'false'"),
         ({"asyncProgressTrackingEnabled": "true"}, "'asyncProgressTrackingEnabled' cannot be used"),
         ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' is for batch writes"),
     ],

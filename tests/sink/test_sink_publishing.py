@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from sink_lives import PARTITIONS, READ_S_MAX
+from sink_lives import PARTITIONS, READ_S_MAX, is_open
 
 from moldau.client.partitioning import partition_of
 from moldau.testing import Broker
@@ -128,6 +128,7 @@ def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(opti
     columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
     with pytest.raises(NotDelivered, match=f"{topic}-7 was not delivered: the topic has no such partition"):
         publishers.commit(options, identity, [staged(options, identity, columns)])
+    assert not is_open(options.kafka.bootstrap_servers, topic)
     assert values(options) == []
     assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
     assert values(options) == [b"good"]
