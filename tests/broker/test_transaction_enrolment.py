@@ -285,3 +285,15 @@ def test_a_transaction_with_an_epoch_of_its_own_begins_with_its_first_batch(vers
         assert end_offset(scene) == (0 if code else 1)
 
     play(script)
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_a_batch_that_comes_back_comes_first_and_one_that_was_refused_is_forgotten(is_passing: bool) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        oracle = Oracle(scene, ErrorCode.NOT_COORDINATOR if is_passing else ErrorCode.TRANSACTION_ABORTABLE)
+        assert (await writer.send(b"a", version=11, base_sequence=3)).error_code != 0
+        oracle.code = NONE
+        told = await writer.send(b"b", version=11, base_sequence=4)
+        assert told.error_code == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_passing else NONE)
+
+    play(script, 1)

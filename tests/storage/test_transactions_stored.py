@@ -107,6 +107,22 @@ class TestWhoMayBegin:
             producers.check_admitted(header(4))
         producers.check_admitted(header(3))
 
+    def test_what_was_refused_is_forgotten_but_not_what_waits_in_another_question(self) -> None:
+        producers = Producers()
+        refused = producers.admissions.seek(P, 0, 3, now_ms=0)
+        producers.admissions.refuse(P, refused)
+        admit(producers, 4)
+        producers.admissions.refuse(P, refused)
+        producers.check_admitted(header(4))
+
+    def test_a_zombie_does_not_take_the_place_of_its_successor(self) -> None:
+        producers = Producers()
+        successor = producers.admissions.seek(P, 1, 0, now_ms=0)
+        zombie = producers.admissions.seek(P, 0, 0, now_ms=0)
+        assert not producers.admissions.grant(P, zombie)
+        assert producers.admissions.grant(P, successor)
+        assert producers.admissions.seek(P, 2, 0, now_ms=0) is not successor
+
     def test_an_old_epoch_is_told_so(self) -> None:
         bench = Bench()
         send(bench, 0, epoch=2)

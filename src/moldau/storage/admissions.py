@@ -37,6 +37,8 @@ class Admissions:
     def seek(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> Admission:
         """The wish that this batch waits for; batches of one transaction share it."""
         admission = self._by_id.get(producer_id)
+        if admission is not None and epoch < admission.epoch:
+            return Admission(epoch, sequence, now_ms)  # of a zombie: it is asked about, and never granted
         if admission is None or admission.epoch != epoch:
             self.withdraw(producer_id)
             if len(self._by_id) >= ADMISSIONS_MAX:
@@ -52,6 +54,11 @@ class Admissions:
             return False
         admission.is_granted = True
         return True
+
+    def refuse(self, producer_id: int, admission: Admission) -> None:
+        """The coordinator does not agree: whatever the producer does next has nothing to do with it."""
+        if self._by_id.get(producer_id) is admission:
+            del self._by_id[producer_id]
 
     def granted(self, producer_id: int, epoch: int) -> Admission | None:
         admission = self._by_id.get(producer_id)

@@ -64,9 +64,12 @@ async def _ask_once(
     again: list[Beginning] = []
     for each, admission in sought:
         code = codes[each.partition.name]
+        admissions = each.partition.log.producers.admissions
         if code is not ErrorCode.NONE:
             refused[each.partition.name] = code
-        elif not each.partition.log.producers.admissions.grant(producer_id, admission):
+            if code not in _PASSING:
+                admissions.refuse(producer_id, admission)
+        elif not admissions.grant(producer_id, admission):
             again.append(each)
     return refused, again
 
@@ -90,6 +93,8 @@ _UNREACHED: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
+
+_PASSING: Final = (*_UNREACHED, ErrorCode.CONCURRENT_TRANSACTIONS)  # the producer will come back with the same batch
 
 
 def told_to_producer(code: ErrorCode, speaker: Speaker) -> KafkaError:
