@@ -1,0 +1,23 @@
+"""What is sent to executors works there."""
+
+import subprocess
+import sys
+
+from pyspark_moldau.packing import packed
+
+PROGRAM = """
+import pyspark_moldau.decoding, pyspark_moldau.fetching, pyspark_moldau.librdkafka
+from moldau.wire.messages import FetchRequest
+print(pyspark_moldau.__file__)
+"""
+
+
+def test_an_executor_reads_with_the_archive_alone() -> None:
+    archive = packed()
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}){PROGRAM}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.startswith(str(archive))
