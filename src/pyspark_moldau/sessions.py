@@ -30,6 +30,8 @@ def session(
     """A session on this machine, or on a cluster if `master` says so. `settings` are Spark's own and win."""
     ensure_java()
     chosen = master or _LOCAL
+    if chosen.startswith("local"):  # the workers run here too: with the same Python
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_DEFAULTS, **_for_one_machine(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)
@@ -44,6 +46,5 @@ def _for_one_machine(master: str) -> dict[str, str]:
     found = _LOCAL_MASTER.fullmatch(master)
     if found is None:
         return {}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     cores = found[1] or "1"
     return {"spark.sql.shuffle.partitions": cores if cores.isdecimal() else str(os.cpu_count() or 1)}
