@@ -72,7 +72,7 @@ class Markers:
         self._routes: dict[int, _Route] = {}
         self._again: list[_Share] = []
         self._retry: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._image = MetadataImage()
         self._knows_all = False
         self._is_closed = False
@@ -163,8 +163,8 @@ class Markers:
         route.lanes.add(lane)
         route.is_about_to_send = True
         task = asyncio.get_running_loop().create_task(self._drain(node_id, route, lane))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _drain(self, node_id: int, route: _Route, lane: int) -> None:
         try:
