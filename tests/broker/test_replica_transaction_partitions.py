@@ -12,8 +12,11 @@ from writer_scene import NONE, READ_COMMITTED, Writer, committed, values
 
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.transactions.enrolment import Wish
+from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.model.errors import ErrorCode
-from moldau.wire.messages import FindCoordinatorRequest, WriteTxnMarkersRequest
+from moldau.model.ids import TopicPartition
+from moldau.wire.messages import AddPartitionsToTxnRequest, FindCoordinatorRequest, WriteTxnMarkersRequest
 
 SETTINGS = (
     "transaction.state.log.num.partitions=3",
@@ -207,5 +210,32 @@ def test_a_marker_waits_for_enough_replicas() -> None:
         answer = await talker.ask(1, request)
         assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert partition.log.end_offset == 1
+
+    play(script)
+
+
+def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transaction() -> None:
+    async def script(cluster: Cluster) -> None:
+        await begin(cluster)
+        leaders = cluster.leaders(STATE_TOPIC)
+        names = [name for name in map(str, range(100)) if leaders[partition_for(name, len(leaders))] == 3][:5]
+        served = cluster.nodes[3].broker.router.api(AddPartitionsToTxnRequest.API_KEY)
+        assert served is not None
+        counts: list[int] = []
+        handle = served.handle
+
+        async def counting(request: Any, context: Any) -> Any:
+            counts.append(len(request.transactions))
+            return await handle(request, context)
+
+        served.handle = counting
+        enrolment = cluster.nodes[2].broker.transactions.enrolment
+        where = [TopicPartition("t", 0)]
+        wishes = [Wish(name, 99, 0, True, where) for name in names]
+        codes = await asyncio.gather(*(enrolment.ask(each) for each in [*wishes, wishes[0]]))
+        assert codes == 6 * [{where[0]: ErrorCode.INVALID_PRODUCER_ID_MAPPING}], "nobody has these ids"
+        assert counts == [5, 1]
+        cluster.kill(3)
+        assert await enrolment.ask(wishes[0]) == {where[0]: ErrorCode.NETWORK_EXCEPTION}
 
     play(script)

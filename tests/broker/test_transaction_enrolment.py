@@ -11,9 +11,7 @@ from writer_scene import NONE, NOW_MS, Writer, play, values
 from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import TransactionEnding
 from moldau.broker.router import Api
-from moldau.broker.transactions.enrolment import Wish
-from moldau.model.errors import ErrorCode, KafkaError, NotCoordinator
-from moldau.model.ids import TopicPartition
+from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 Answer = AddPartitionsToTxnResponse
@@ -250,21 +248,6 @@ def test_without_verification_only_implicit_joins_are_asked_for() -> None:
         assert [each.verify_only for each in oracle.asked[0].transactions] == [False]
 
     play(script, 1, "transaction.partition.verification.enable=false")
-
-
-def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transaction() -> None:
-    async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
-        oracle = Oracle(scene)
-        enrolment = scene.node.broker.transactions.enrolment
-        where = [TopicPartition("t", 0)]
-        wishes = [Wish(f"id-{number}", number, 0, True, where) for number in range(5)]
-        codes = await asyncio.gather(*(enrolment.ask(each) for each in [*wishes, wishes[0]]))
-        assert codes == 6 * [{where[0]: NONE}]
-        assert [len(each.transactions) for each in oracle.asked] == [5, 1]
-        oracle.refusal = NotCoordinator()
-        assert await enrolment.ask(wishes[0]) == {where[0]: ErrorCode.NOT_COORDINATOR}
-
-    play(script)
 
 
 def test_a_plain_batch_in_a_transactional_request_is_just_appended() -> None:

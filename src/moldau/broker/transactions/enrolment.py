@@ -49,7 +49,7 @@ class _Round:
 
 
 class Enrolment:
-    """Asks coordinators; what is asked of one in the same turn of the loop goes in one request."""
+    """Asks coordinators; what is asked of one on another broker in the same turn of the loop goes in one request."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
@@ -62,7 +62,10 @@ class Enrolment:
             node_id = self._coordinator_of(wish.transactional_id)
         except KafkaError as refusal:
             return dict.fromkeys(wish.partitions, refusal.code)
-        found = await asyncio.shield(self._join(node_id, wish).answered)
+        if node_id == self._broker.node_id:
+            found = await self._answers(node_id, {wish.transactional_id: wish})
+        else:
+            found = await asyncio.shield(self._join(node_id, wish).answered)
         codes = found.get(wish.transactional_id, {})
         return {each: codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in wish.partitions}
 
@@ -94,17 +97,19 @@ class Enrolment:
         if self._next.get(node_id) is current:
             del self._next[node_id]
         try:
-            answer = await self._ask(node_id, _request(current.wishes.values()))
-            codes = _codes(answer, current.wishes)
-        except KafkaError as refusal:
-            codes = _same(current.wishes, refusal.code)
-        except OSError:
-            codes = _same(current.wishes, ErrorCode.NETWORK_EXCEPTION)
+            current.answered.set_result(await self._answers(node_id, current.wishes))
         except BaseException as error:
             current.answered.set_exception(error if isinstance(error, Exception) else CoordinatorNotAvailable())
             current.answered.exception()  # nobody may be left to hear it
             raise
-        current.answered.set_result(codes)
+
+    async def _answers(self, node_id: int, wishes: Mapping[str, Wish]) -> dict[str, Codes]:
+        try:
+            return _codes(await self._ask(node_id, _request(wishes.values())), wishes)
+        except KafkaError as refusal:
+            return _same(wishes, refusal.code)
+        except OSError:
+            return _same(wishes, ErrorCode.NETWORK_EXCEPTION)
 
     async def _ask(self, node_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         broker = self._broker
