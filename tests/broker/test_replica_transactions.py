@@ -58,7 +58,9 @@ class Sinks:
 
     async def start(self, node_id: int) -> None:
         self.ended.append(self.of[node_id])
-        self.of[node_id] = Sink(await self.cluster.start(node_id))
+        sink = self.of[node_id] = Sink()
+        with sink.of_nodes_to_come():
+            await self.cluster.start(node_id)
 
     def refuse(self, partition: TopicPartition, code: ErrorCode) -> None:
         for sink in self.of.values():
@@ -190,6 +192,27 @@ def test_a_coordinator_that_was_deposed_decides_nothing() -> None:
         await producer.until("CompleteCommit")
         epochs = {each.coordinator_epoch for sink in sinks.of.values() for each in sink.came}
         assert epochs == {copy_of(cluster, first, STATE_TOPIC, index).leader_epoch}, "that of who leads now"
+
+    play(script)
+
+
+@pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort"])
+def test_a_transaction_outlives_the_whole_cluster(state: str) -> None:
+    async def script(cluster: Cluster) -> None:
+        sinks = await ready(cluster)
+        producer = producer_of(cluster, "t")
+        await bring_to(producer, sinks, state)
+        for node_id in (1, 2, 3):
+            cluster.kill(node_id)
+        sink = Sink()
+        with sink.of_nodes_to_come():
+            await cluster.start_all()
+        if state == "Ongoing":
+            assert await producer.end() is NONE
+        is_commit = state != "PrepareAbort"
+        await producer.until("CompleteCommit" if is_commit else "CompleteAbort")
+        ends = {(each.partition, each.producer_id, each.epoch, each.is_commit) for each in sink.came}
+        assert ends == {(each, producer.producer_id, producer.epoch, is_commit) for each in (P0, P1, P2)}
 
     play(script)
 

@@ -22,12 +22,14 @@ NONE = ErrorCode.NONE
 
 
 async def restart(scene: Scene, *, is_crash: bool) -> Sink:
-    if is_crash:
-        await scene.restart_after_crash()
-    else:
-        await scene.host.stop()
-        await scene.restart()
-    return Sink(scene.node)
+    sink = Sink()
+    with sink.of_nodes_to_come():
+        if is_crash:
+            await scene.restart_after_crash()
+        else:
+            await scene.host.stop()
+            await scene.restart()
+    return sink
 
 
 def play(script: Any, *settings: str) -> None:

@@ -1,12 +1,15 @@
 """Transactional producers that speak to their coordinator, and partitions that keep a list of the markers they get."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+import pytest
 from broker_scene import Scene, Talker
 
 from moldau.broker.context import RequestContext
+from moldau.broker.handlers import write_txn_markers
 from moldau.broker.router import Api
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
@@ -171,15 +174,23 @@ class Marked(NamedTuple):
 class Sink:
     """In place of the partitions of a node: what markers come, and what they are answered."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node | None = None) -> None:
         self.came: list[Marked] = []
         self.codes: dict[TopicPartition, ErrorCode] = {}  # other than NONE
         self.requests = 0
         self.is_open = asyncio.Event()  # nobody is answered before
         self.is_open.set()
-        apis: Any = node.broker.router.apis
-        key = WriteTxnMarkersRequest.API_KEY
-        apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.refuse)
+        if node is not None:
+            apis: Any = node.broker.router.apis
+            key = WriteTxnMarkersRequest.API_KEY
+            apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.refuse)
+
+    @contextmanager
+    def of_nodes_to_come(self) -> Iterator[None]:
+        """Stand in from the first moment of every node that is started meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(write_txn_markers, "handle", self.handle)
+            yield
 
     async def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:  # noqa: ARG002
         self.requests += 1
