@@ -240,7 +240,7 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
     headers = (("h", b"1"), ("i", None))
     body = batch([(1_000 + index, b"key", b"value" * (index % 40), headers) for index in range(60)])[HEADER_BYTES:]
     refused = 0
-    for _ in range(1_500):
+    for _ in range(800):
         damaged = bytearray(body)
         for _ in range(chance.choice((1, 1, 3))):
             damaged[chance.randrange(len(damaged))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
@@ -257,7 +257,7 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
         if found is not None and expected is not None:
             assert [row[:4] for row in found] == [row[:4] for row in expected]
         assert expected is not None or found is None
-    assert refused > 150
+    assert refused > 80
 
 
 def test_a_record_of_negative_length_is_refused() -> None:
@@ -290,6 +290,7 @@ def test_a_header_that_lies_is_refused(position: int, layout: str, value: int) -
 
 
 @given(st.binary(max_size=300))
+@settings(deadline=None)
 def test_noise_is_an_error_or_nothing(noise: bytes) -> None:
     with contextlib.suppress(KafkaError):
         assert list(decode(noise, ALL)) == []

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.model.ids import TopicPartition
@@ -45,6 +45,7 @@ def test_more_pieces_than_wished_for_stay() -> None:
     st.none() | st.integers(1, 50),
     st.none() | st.integers(100_000, 10**7),
 )
+@settings(deadline=None)
 def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
     extents: list[tuple[int, int]], partitions_min: int | None, records_max: int | None
 ) -> None:
