@@ -57,8 +57,8 @@ class Marker:
 class Markers:
     """The topic of markers, as one writer uses it."""
 
-    def __init__(self, kafka: KafkaSettings, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, kafka: KafkaSettings, topic: str, read_s_max: float = _READ_S_MAX) -> None:
+        self.topic, self._read_s_max = topic, read_s_max
         self._settings = {name: value for name, value in kafka.librdkafka.items() if name not in _PRODUCER_ONLY}
         self._admin = AdminClient(dict(self._settings), logger=log)
 
@@ -76,7 +76,7 @@ class Markers:
     def newest(self, writer: str) -> Marker | None:
         """The marker of this writer's last committed batch. Its own transactions must have ended before."""
         ends = self._ends()
-        consumer = self._consumer()
+        consumer = self._consumer("read_committed")
         try:
             return self._read(consumer, writer.encode(), ends)
         finally:
@@ -122,14 +122,14 @@ class Markers:
         )
         return {place.partition: future.result().offset for place, future in futures.items()}
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, isolation: str) -> Consumer:
         return Consumer(
             {
                 **self._settings,
                 "group.id": "moldau-spark-commits",  # it never joins nor commits
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "enable.partition.eof": "true",
                 "fetch.wait.max.ms": "20",  # the end is known only by an empty answer
             },
@@ -143,26 +143,52 @@ class Markers:
         started = warned = time.monotonic()
         while missing:
             message = consumer.poll(_POLL_S)
-            found = _found(message, key, missing) if message is not None else None
-            if found is not None and (newest is None or found.batch > newest.batch):
-                newest = found
+            if message is not None and message.error() is None:
+                newest = _newer(newest, message, key)
+            elif message is not None and self._is_at_end(message, key, missing):
+                missing.pop(message.partition() or 0)
             now = time.monotonic()
-            if now - started > _READ_S_MAX:
+            if missing and now - started > self._read_s_max:
                 raise MarkersUnreadable(f"Topic {self.topic} could not be read to its end: is a transaction open?")
             if missing and now - warned > _WARN_EVERY_S:
                 warned = now
                 log.warning("Waiting for topic %s: an open transaction hides its end.", self.topic)
         return newest
 
+    def _is_at_end(self, message: Any, key: bytes, missing: dict[int, int]) -> bool:
+        """Whether all markers of ours have been seen, when a read stops: at the end, or at an open transaction."""
+        error = message.error()
+        if error.code() != KafkaError._PARTITION_EOF:
+            if not error.retriable():
+                raise KafkaException(error)
+            return False
+        partition, stopped_at = message.partition(), message.offset()
+        if partition not in missing:
+            return False
+        end = missing[partition]
+        return stopped_at >= end or not self._has_hidden(partition, stopped_at, end, key)
 
-def _found(message: Any, key: bytes, missing: dict[int, int]) -> Marker | None:
-    """A marker of ours, if it is one; the end of a partition is struck off."""
-    error = message.error()
-    if error is None:
-        return Marker.from_bytes(message.value()) if message.key() == key and message.value() else None
-    if error.code() != KafkaError._PARTITION_EOF:
-        if not error.retriable():
-            raise KafkaException(error)
-    elif message.offset() >= missing.get(message.partition(), 0):
-        missing.pop(message.partition(), None)
-    return None
+    def _has_hidden(self, partition: int, start: int, end: int, key: bytes) -> bool:
+        """Whether there is a marker of ours behind an open transaction of another writer: then its end must come."""
+        consumer = self._consumer("read_uncommitted")
+        deadline = time.monotonic() + _REQUEST_S_MAX
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, start)])
+            while time.monotonic() < deadline:
+                message = consumer.poll(_POLL_S)
+                if message is None:
+                    continue
+                if message.error() is None and message.key() == key:
+                    return True
+                if (message.offset() or 0) >= end:
+                    return False
+            return True  # not seen to its end: wait rather than guess
+        finally:
+            consumer.close()
+
+
+def _newer(newest: Marker | None, message: Any, key: bytes) -> Marker | None:
+    if message.key() != key or not message.value():
+        return newest
+    found = Marker.from_bytes(message.value())
+    return found if newest is None or found.batch > newest.batch else newest

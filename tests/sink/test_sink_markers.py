@@ -1,0 +1,80 @@
+"""Markers: how far each writer has come, while others stand in the way."""
+
+import pytest
+from confluent_kafka import Producer
+
+from moldau.testing import Broker
+from pyspark_moldau.kafka_settings import producer_settings
+from pyspark_moldau.markers import Marker, Markers, MarkersUnreadable
+
+WAIT_S = 30.0
+
+
+class Writer:
+    """A transactional producer that marks its batches."""
+
+    def __init__(self, servers: str, topic: str, name: str) -> None:
+        self._topic, self._name = topic, name
+        self.producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{name}"})
+        self.producer.init_transactions(WAIT_S)
+
+    def send(self, batch: int) -> None:
+        """Begin a transaction and bring its marker to the broker, and no further."""
+        self.producer.begin_transaction()
+        self.producer.produce(self._topic, Marker(batch, 1, None).to_bytes(), self._name)
+        assert self.producer.flush(WAIT_S) == 0
+
+    def mark(self, batch: int) -> None:
+        self.send(batch)
+        self.producer.commit_transaction(WAIT_S)
+
+
+@pytest.fixture
+def markers(broker: Broker, topic: str) -> Markers:
+    made = Markers(producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers}), f"{topic}-commits")
+    made.prepare()
+    made.prepare()  # it may be there already
+    return made
+
+
+def test_each_writer_finds_its_own_newest_marker(broker: Broker, markers: Markers) -> None:
+    one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
+    assert markers.newest("one") is None
+    for batch in range(3):
+        one.mark(batch)
+    other.mark(9)
+    assert markers.newest("one") == Marker(2, 1, None)
+    assert markers.newest("other") == Marker(9, 1, None)
+    assert markers.newest("on") is None
+
+
+def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: Markers) -> None:
+    writer = Writer(broker.bootstrap_servers, markers.topic, "one")
+    writer.mark(0)
+    writer.send(1)
+    writer.producer.abort_transaction(WAIT_S)
+    assert markers.newest("one") == Marker(0, 1, None)
+
+
+def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker, markers: Markers) -> None:
+    one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
+    one.mark(0)
+    other.send(7)
+    assert markers.newest("one") == Marker(0, 1, None)
+    assert markers.newest("third") is None
+    other.producer.abort_transaction(WAIT_S)
+
+
+def test_a_marker_behind_an_open_transaction_of_another_writer_is_never_overlooked(
+    broker: Broker, markers: Markers
+) -> None:
+    one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
+    one.mark(0)
+    other.send(7)
+    one.mark(1)
+    settings = producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers})
+    impatient = Markers(settings, markers.topic, read_s_max=1.0)
+    with pytest.raises(MarkersUnreadable, match="is a transaction open"):
+        impatient.newest("one")
+    other.producer.commit_transaction(WAIT_S)
+    assert markers.newest("one") == Marker(1, 1, None)
