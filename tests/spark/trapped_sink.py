@@ -1,0 +1,58 @@
+"""The sink, as it is, with a trap: at a place of the commit protocol the whole driver is killed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from pyspark_moldau.publishing import Publishers
+from pyspark_moldau.sink import StreamWriter
+from pyspark_moldau.sink_options import sink_stream_options
+from pyspark_moldau.source import MoldauSource
+
+
+class Trap:
+    """Falls at the first passing of its place in a batch that is late enough, and leaves a note that it did."""
+
+    def __init__(self) -> None:
+        self.plan: dict[str, Any] = {}
+        self.batch = -1
+
+    def __call__(self, place: str) -> None:
+        if place != self.plan.get("place") or self.batch < self.plan["first_batch"]:
+            return
+        Path(self.plan["note"]).write_text(f"{place} {self.batch}")
+        os.killpg(self.plan["group"], signal.SIGKILL)  # the program and its JVM
+        if self.plan["with_committer"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.plan = {}
+
+
+TRAP = Trap()
+PUBLISHERS = Publishers(TRAP)
+
+
+class TrappedWriter(StreamWriter):
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        super().__init__(sink_stream_options(options), schema)
+        self._plan = json.loads(options["trap"])
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        TRAP.plan, TRAP.batch = self._plan, batchId
+        super().commit(messages, batchId)
+        TRAP("returned")
+
+    def publishers(self) -> Publishers:
+        return PUBLISHERS
+
+
+class TrappedSource(MoldauSource):
+    @classmethod
+    def name(cls) -> str:
+        return "trapped"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002, N802
+        return TrappedWriter(self.options, schema)
