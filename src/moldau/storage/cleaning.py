@@ -74,6 +74,8 @@ class BatchFilter:
     def keep(self, header: BatchHeader, batch: memoryview) -> bytes | bytearray | memoryview | None:
         """The batch as it goes on living: as it is, with fewer records, empty, or not at all."""
         is_discarded, is_spent_marker = self._judge(header, batch)
+        if header.base_offset >= self.newest.end_offset:
+            return batch  # not looked at in this round, though it shares a segment with what was
         must_stay = self._is_last_of_producer(header) or header.next_offset == self.end_offset
         if is_discarded:
             return self._emptied(header) if must_stay else None
@@ -100,8 +102,6 @@ class BatchFilter:
         return horizon_ms is not None and horizon_ms <= self.now_ms
 
     def _keeps(self, header: BatchHeader, record: Record) -> bool:
-        if record.offset >= self.newest.end_offset:
-            return True  # not looked at in this round
         if record.key is None or not self.newest.is_newest(record.key, record.offset):
             return False
         return record.value is not None or not self._is_past(header.delete_horizon_ms)

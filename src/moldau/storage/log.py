@@ -405,7 +405,9 @@ class Log(ReadableLog):
         )
         if job is None:
             return None
-        aborted = self.aborted_transactions(self._segments.bases[0], job.end_offset)
+        # Of the last segment only a part may be cleaned, but its index is written anew as a whole.
+        bound = self._segments.bound_of(len(job.segments) - 1, self.end_offset)
+        aborted = self.aborted_transactions(self._segments.bases[0], bound)
         return replace(job, last_of_producers=self.producers.last_offsets(), aborted=tuple(aborted))
 
     def replace_segments(self, result: CompactionResult) -> list[str]:
