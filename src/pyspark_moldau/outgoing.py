@@ -1,7 +1,7 @@
 """Rows on their way out: the columns of a DataFrame as records to produce, and those that cannot be, put aside."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -88,9 +88,29 @@ def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordB
             f"A row cannot be written: {reason} (row {row} of a batch of {batch.num_rows}, {len(refused)} like it). "
             "With the option 'deadLetterTopic' such rows are put aside with the reason."
         )
-    is_good = [row not in refused for row in range(records.num_rows)]
-    yield records.filter(pa.array(is_good))
-    yield _dead_letters(records, refused, options.dead_letter_topic)
+    yield from set_apart(records, refused, options.dead_letter_topic)
+
+
+def beyond_their_topics(records: pa.RecordBatch, partitions_of: Callable[[str], int | None]) -> dict[int, str]:
+    """Row number → reason, for rows of partitions that their topic does not have. It may not exist yet: None."""
+    if records["partition"].null_count == records.num_rows:
+        return {}
+    topics = records["topic"].dictionary.to_pylist()
+    counts = [partitions_of(topic) for topic in topics]
+    places = records["topic"].indices.to_pylist()
+    found = {}
+    for row, number in enumerate(records["partition"].to_pylist()):
+        place = places[row]
+        count = counts[place]
+        if number is not None and count is not None and number >= count:
+            found[row] = f"column 'partition' is {number}, and {topics[place]} has {count} partitions"
+    return found
+
+
+def set_apart(records: pa.RecordBatch, refused: Mapping[int, str], dead_letter_topic: str) -> Iterator[pa.RecordBatch]:
+    """The good rows, then the refused ones on their way to the dead letters."""
+    yield records.filter(pa.array([row not in refused for row in range(records.num_rows)]))
+    yield _dead_letters(records, refused, dead_letter_topic)
 
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from pyspark_moldau.outgoing import beyond_their_topics, set_apart
 from pyspark_moldau.sink_options import ROW_BYTES_MAX, SinkOptions
 
 log = logging.getLogger("pyspark_moldau")
@@ -16,6 +17,7 @@ _ANY_PARTITION: Final = -1
 _POLL_EVERY_ROWS: Final = 10_000
 _ROOM_S: Final = 0.1
 _FLUSH_S_MAX: Final = 900.0
+_METADATA_S_MAX: Final = 60.0
 _DEFAULTS: Final[dict[str, str | bool]] = {
     "enable.idempotence": "true",
     "linger.ms": "20",
@@ -36,6 +38,7 @@ class Outlet:
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
         self.failure: str | None = None
+        self._dead_letter_topic = options.dead_letter_topic
         settings: dict[str, str | bool] = {**_DEFAULTS, **options.kafka.librdkafka}
         if settings.get("acks") in ("0", "1"):
             settings["enable.idempotence"] = "false"
@@ -45,7 +48,8 @@ class Outlet:
         """Hand the records over; how many they were. They are on their way when this returns."""
         rows = 0
         for batch in batches:
-            self._produce(batch)
+            for each in self._possible(batch):
+                self._produce(each)
             rows += batch.num_rows
             after_batch()
         return rows
@@ -67,6 +71,17 @@ class Outlet:
         self.producer.poll(0)
         if self.failure is not None:
             raise NotDelivered(self.failure)
+
+    def _possible(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Rows of partitions that do not exist go to the dead letters, if there are any; else they fail later."""
+        if self._dead_letter_topic is None:
+            return [batch]
+        refused = beyond_their_topics(batch, self._partitions_of)
+        return set_apart(batch, refused, self._dead_letter_topic) if refused else [batch]
+
+    def _partitions_of(self, topic: str) -> int | None:
+        described = self.producer.list_topics(topic, timeout=_METADATA_S_MAX).topics[topic]
+        return None if described.error is not None else len(described.partitions)
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         topics = batch["topic"].dictionary.to_pylist()

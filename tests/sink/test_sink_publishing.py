@@ -134,6 +134,29 @@ def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(opti
     assert values(options) == [b"good"]
 
 
+@pytest.mark.parametrize("is_exactly_once", [True, False])
+def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
+    broker: Broker, topic: str, tmp_path: Path, is_exactly_once: bool
+) -> None:
+    dead = broker.create_topic(f"{topic}-dead")
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    options = sink_stream_options({**given, "topic": topic, "deadLetterTopic": dead})
+    columns = {"value": ["1", "2", "3"], "partition": pa.array([0, 7, None], pa.int32())}
+    identity = Identity(f"w-{topic}", 0)
+    if is_exactly_once:
+        assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+    else:
+        produce_all(outgoing(pa.RecordBatch.from_pydict(columns), options), options)
+    assert values(options) == [b"1", b"3"]
+    (letter,) = read(options, dead, [0])
+    assert letter.value() == b"2"
+    assert dict(letter.headers()) == {
+        "moldau.reason": f"column 'partition' is 7, and {topic} has {PARTITIONS} partitions".encode(),
+        "moldau.topic": topic.encode(),
+        "moldau.partition": b"7",
+    }
+
+
 def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOptions, topic: str) -> None:
     publishers = Publishers()
     identity = Identity(f"w-{topic}", 0)
