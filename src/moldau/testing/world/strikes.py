@@ -122,6 +122,7 @@ class ClusterChaos:
         self._simulation, self._nodes, self._sight = simulation, list(nodes), sight
         self._chance = simulation.chance("strikes")
         self._may_lose_power = may_lose_power
+        self.held_apis: tuple[int, ...] = HELD_APIS
         self._first = list(always)
         self._revivals: dict[str, asyncio.Task[None]] = {}
         self._slowness = {node.name: self._chance.choice((1.0, 1.0, 1.0, 20.0)) for node in nodes}  # in calm times
@@ -251,7 +252,7 @@ class ClusterChaos:
             case Strike.LOSSY_NETWORK:
                 network.faults.reset = 0.05
             case _:
-                network.slow_requests(self._chance.choice(HELD_APIS), self._chance.uniform(0.1, 5.0))
+                network.slow_requests(self._chance.choice(self.held_apis), self._chance.uniform(0.1, 5.0))
 
     def _cut_all_one_way(self, node: Host, others: Sequence[str]) -> None:
         """It hears nobody, or nobody hears it."""

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC
+from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.model.ports import Ports
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Program, Script, Simulation
@@ -11,6 +13,7 @@ from moldau.testing.workload import client
 from moldau.testing.world.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
 from moldau.testing.world.roster import REPLICAS, Roster
 from moldau.testing.world.stable_probe import StableProbe
+from moldau.testing.world.strikes import HELD_APIS
 from moldau.testing.world.transformers import (
     RESULT_PARTITIONS,
     RESULTS,
@@ -20,6 +23,7 @@ from moldau.testing.world.transformers import (
 )
 
 TRANSACTIONS_MIN: Final = 30
+TRANSACTION_APIS: Final = (24, 26, 27, 28)  # AddPartitionsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit
 TWINS: Final = ("a", "b")
 
 
@@ -44,6 +48,8 @@ class TransactionWorld(ClusterWorld):
         super().__init__(simulation, trouble)
         self.results = TransformLedger()
         self.watch.stable = StableProbe(RESULTS, self.nodes)
+        self.watch.aims = (self.ledger.topic, RESULTS, STATE_TOPIC, OFFSETS_TOPIC)
+        self.chaos.held_apis = (*HELD_APIS, *TRANSACTION_APIS)
         self._transformers: list[Transformer] = []
 
     def furnish(self, roster: Roster) -> Roster:

@@ -31,6 +31,7 @@ class Watch:
         self.quorum = QuorumProbe(simulation.tally, hosts)
         self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
         self.stable: StableProbe | None = None  # where there are transactions
+        self.aims: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are struck
         simulation.loop.after_event = self._look
 
     def begin(self, host: str, node: Node) -> None:
@@ -69,7 +70,8 @@ class Watch:
         """Who is what now; None if nobody is."""
         if aim is Aim.CONTROLLER:
             return self.quorum.leader
-        if aim is Aim.ANYBODY or not (partitions := self._partitions(TOPIC)):
+        partitions = [each for topic in self.aims for each in self._partitions(topic)]
+        if aim is Aim.ANYBODY or not partitions:
             return None
         partition = chance.choice(partitions)
         if aim is Aim.LEADER:
