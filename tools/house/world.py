@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from house.source import Finding, Source
 
-# Where the world may be touched: the real ports, the simulated ones, and the program that a person runs.
-WORLDLY_PLACES = ("node/ports/", "testing/", "cli/", "__main__.py")
+# Where the world may be touched: the real ports, the simulated ones, and the programs that a person runs.
+WORLDLY_PLACES = ("node/ports/", "testing/", "cli/", "pipelines/", "__main__.py")
 
 WORLDLY_MODULES = frozenset(
     "concurrent fcntl glob mmap multiprocessing os pathlib queue random sched secrets select selectors shutil socket "

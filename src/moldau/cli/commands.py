@@ -14,6 +14,7 @@ COMMANDS: Final[dict[str, str]] = {
     "txn": "moldau.cli.transactions:app",
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",
+    "pipeline": "moldau.cli.pipelines:app",
     "cluster": "moldau.cli.clusters:app",
     "broker": "moldau.cli.brokers:app",
     "quorum": "moldau.cli.quorums:app",

@@ -1,0 +1,324 @@
+"""`moldau pipeline run`: one command for each job, and a Python file of the user's own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from moldau.cli import pipeline_options as given
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.output import note
+from moldau.cli.pipeline_options import RunOptions, complaining, places
+
+if TYPE_CHECKING:
+    from moldau.pipelines.flow import Flow, Step
+
+FUNCTION_DEFAULT: Final = "transform"
+BATCH_ROWS: Final = 500_000
+
+
+class Jobs(TyperGroup):
+    """A name that ends in .py is a file of the user's, with a function to transform with."""
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        if arguments and arguments[0].partition(":")[0].endswith(".py"):
+            arguments = ["transform", "--python", *arguments]
+        return super().resolve_command(context, arguments)
+
+
+app = typer.Typer(cls=Jobs, no_args_is_help=True, help="Run a job, or FILE.py with a function transform(frame).")
+
+Topics = Annotated[
+    list[str], typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it; may be repeated.")
+]
+
+
+@app.callback()
+def run() -> None:
+    """Run a job: see `moldau pipeline run JOB --help`. FILE.py runs its function transform(frame)."""
+
+
+@app.command()
+def transform(
+    topic: Topics,
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="Write there.")],
+    sql: Annotated[
+        Path | None, typer.Option("--sql", metavar="FILE", help="A query over the view `input` that gives a `value`.")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="FILE.py[:FUNCTION]", help="A function, DataFrame to DataFrame.")
+    ] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="For rows that cannot be written.")
+    ] = None,
+    start: given.From = "start",
+    until: given.Until = None,
+    once: given.Once = False,
+    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
+    name: given.Name = None,
+    folder: given.Root = None,
+    master: given.Master = None,
+    checkpoint: given.Checkpoint = None,
+    conf: given.Conf = None,
+    eject: given.Eject = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: given.JsonLines = False,
+) -> None:
+    """From topics to a topic, exactly once, through a query or a function; with neither, records are replayed."""
+    from moldau.pipelines.flow import Flow, TopicSink, TopicSource
+
+    if to in topic:
+        raise wrong_usage(f"--to {to} is read as well: the job would never end")
+    options = RunOptions(
+        root=folder,
+        name=name or f"transform-{topic[0]}",
+        once=once,
+        master=master,
+        checkpoint=checkpoint,
+        conf=conf,
+        json=json,
+        eject=eject,
+    )
+    starting, ending = places(bootstrap_servers, topic, start, until)
+    flow = Flow(
+        job="transform",
+        name=options.name,
+        source=TopicSource(
+            bootstrap_servers=bootstrap_servers,
+            topics=tuple(topic),
+            starting=starting,
+            ending=ending,
+            group=options.name,
+            rows_per_batch_max=rows_per_batch,
+        ),
+        steps=tuple(_steps(sql, python)),
+        sink=TopicSink(
+            bootstrap_servers=bootstrap_servers,
+            topic=to,
+            options={"includeTimestamp": "true"} | ({"deadLetterTopic": dead_letters} if dead_letters else {}),
+        ),
+    )
+    run_or_eject(flow, {"topics": topic, "to": to}, options)
+
+
+@app.command()
+def archive(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="PATH", show_default=False, help="Parquet files go to PATH/TOPIC.")
+    ],
+    start: given.From = "start",
+    until: given.Until = None,
+    once: given.Once = False,
+    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
+    name: given.Name = None,
+    folder: given.Root = None,
+    master: given.Master = None,
+    checkpoint: given.Checkpoint = None,
+    conf: given.Conf = None,
+    eject: given.Eject = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: given.JsonLines = False,
+) -> None:
+    """A topic as Parquet files that any reader sees each record in once, with all that `restore` needs."""
+    from moldau.cli.connecting import connect
+    from moldau.pipelines.archive import Archive
+    from moldau.pipelines.flow import TopicSource
+    from moldau.pipelines.folders import new_run
+
+    options = RunOptions(
+        root=folder,
+        name=name or f"archive-{topic}",
+        once=once,
+        master=master,
+        checkpoint=checkpoint,
+        conf=conf,
+        json=json,
+        eject=eject,
+    )
+    starting, ending = places(bootstrap_servers, [topic], start, until)
+    source = TopicSource(
+        bootstrap_servers=bootstrap_servers,
+        topics=(topic,),
+        starting=starting,
+        ending=ending,
+        group=options.name,
+        rows_per_batch_max=rows_per_batch,
+    )
+    job = Archive(
+        name=options.name, root=lake_place(to, topic), source=source, connect=lambda: connect(bootstrap_servers)
+    )
+    if eject is not None:
+        given.eject(job.flow(source), options)
+        return
+    with complaining():
+        job.run(options.conditions(), new_run("archive", {"topic": topic, "to": job.root}, master or "local[*]"))
+    note(f"{options.name} is done: {job.root}")
+
+
+@app.command(hidden=True)
+def activity(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Raw events.")],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="NAME", help="Results go to NAME.events, NAME.counts …")
+    ] = None,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="PATH", help="Parquet files go there, not into the run's folder.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="The report, written when the run ends.")
+    ] = None,
+    lateness: Annotated[str, typer.Option("--lateness", help="How late an event may come.")] = "10 minutes",
+    window: Annotated[str, typer.Option("--window", help="What is counted together.")] = "1 minute",
+    pause: Annotated[str, typer.Option("--pause", help="After so long, a new session begins.")] = "30 minutes",
+    partitions: Annotated[int, typer.Option("--partitions", help="Of result topics that are not there yet.")] = -1,
+    start: given.From = "start",
+    once: given.Once = False,
+    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
+    name: given.Name = None,
+    folder: given.Root = None,
+    master: given.Master = None,
+    checkpoint: given.Checkpoint = None,
+    conf: given.Conf = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: given.JsonLines = False,
+) -> None:
+    """Raw events → checked, each once, counted, in sessions, by load → topics exactly once, Parquet, a report."""
+    from moldau.cli.connecting import connect
+    from moldau.pipelines.activity import Activity
+    from moldau.pipelines.folders import new_run
+
+    options = RunOptions(
+        root=folder,
+        name=name or f"activity-{topic}",
+        once=once,
+        master=master,
+        checkpoint=checkpoint,
+        conf=conf,
+        json=json,
+    )
+    job = Activity(
+        name=options.name,
+        bootstrap_servers=bootstrap_servers,
+        topic=topic,
+        out=out or f"{topic}.activity",
+        lake=local_or_url(lake or str(options.folder.path / "lake")),
+        starting=places(bootstrap_servers, [topic], start, None)[0],
+        lateness=lateness,
+        window=window,
+        pause=pause,
+        rows_per_batch_max=rows_per_batch,
+    )
+    with connect(bootstrap_servers) as client:
+        job.create_topics(client, partitions)
+    page = (report or options.folder.path / "report.html").absolute()
+    with complaining():
+        identity = {"topic": topic, "out": job.out, "lake": job.lake}
+        job.run(options.conditions(), new_run("activity", identity, master or "local[*]"), page)
+    note(f"{options.name} is done; the report is {page}")
+
+
+@app.command()
+def restore(
+    root: Annotated[
+        str, typer.Option("--archive", metavar="PATH", show_default=False, help="What `archive` wrote: PATH/TOPIC.")
+    ],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TOPIC", help="A topic that is not there yet; else its old name.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", "-u", metavar="WHERE", help="Up to there: @TIME, an offset, or 0:120,1:98."),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option("--groups", metavar="NAMES", help="Move committed offsets of these groups, or of all."),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read it back and compare counts and checksums.")] = False,
+    rows_per_transaction: Annotated[int, typer.Option("--rows-per-transaction", min=1, metavar="N")] = BATCH_ROWS,
+    replication_factor: Annotated[int, typer.Option("--replication-factor", show_default=False)] = -1,
+    name: given.Name = None,
+    folder: given.Root = None,
+    master: given.Master = None,
+    conf: given.Conf = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Bring an archived topic back, to a moment: same partitions, order, times, keys, values and headers."""
+    from moldau.cli.connecting import connect
+    from moldau.cli.pipeline_restores import parse_until, show_restored
+    from moldau.pipelines.folders import new_run
+    from moldau.pipelines.restore import Restore
+    from moldau.pipelines.running import run_work
+
+    place = local_or_url(root)
+    topic = to or place.rstrip("/").rpartition("/")[2]
+    options = RunOptions(root=folder, name=name or f"restore-{topic}", master=master, conf=conf)
+    job = Restore(
+        root=place,
+        topic=topic,
+        bootstrap_servers=bootstrap_servers,
+        folder=options.folder.path,
+        connect=lambda: connect(bootstrap_servers),
+        until=parse_until(until),
+        groups=tuple(each.strip() for each in groups.split(",")) if groups else (),
+        is_verified=verify,
+        rows_per_chunk=rows_per_transaction,
+        replication_factor=replication_factor,
+        tell=note,
+    )
+    results: list[Any] = []
+    with complaining():
+        identity = {"archive": job.root, "topic": topic}
+        run_work(
+            lambda spark: results.append(job.run(spark)),
+            options.conditions(),
+            new_run("restore", identity, master or "local[*]"),
+        )
+    show_restored(results[0], is_json=json, folder=options.folder.path)
+
+
+def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions) -> None:
+    from moldau.pipelines.folders import new_run
+    from moldau.pipelines.running import run_flow
+
+    if options.eject is not None:
+        given.eject(flow, options)
+        return
+    if options.folder.has_checkpoint and not flow.is_bounded:
+        note(f"{options.name} goes on where it was: {options.folder.checkpoint}")
+    with complaining():
+        run_flow(flow, options.conditions(), new_run(flow.job, identity, options.master or "local[*]"))
+    note(f"{options.name} is done")
+
+
+def _steps(sql: Path | None, python: str | None) -> list["Step"]:
+    from moldau.pipelines.flow import FunctionStep, SqlStep
+
+    if sql is not None and python is not None:
+        raise wrong_usage("--sql and --python do not go together: one function can do both")
+    if sql is not None:
+        return [SqlStep(_text(sql))]
+    if python is not None:
+        file, _, function = python.partition(":")
+        return [FunctionStep(_text(Path(file)), file, function or FUNCTION_DEFAULT)]
+    # A replay: as it was, but for the number of the partition, which the other topic may not have.
+    return [SqlStep("select key, value, headers, timestamp from input")]
+
+
+def lake_place(to: str, topic: str) -> str:
+    return f"{local_or_url(to).rstrip('/')}/{topic}"
+
+
+def local_or_url(place: str) -> str:
+    """A folder by its whole path: Spark's idea of where it stands may be another."""
+    return place if "://" in place else str(Path(place).absolute())
+
+
+def _text(path: Path) -> str:
+    text = path.read_text()
+    if not text.strip():
+        raise Complaint(f"{path} is empty")
+    return text

@@ -1,0 +1,127 @@
+"""`moldau pipeline`: list, run, status, stop."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from moldau.cli import pipeline_runs
+from moldau.cli.errors import Complaint
+from moldau.cli.options import Json
+from moldau.cli.output import note, show_json, show_table
+from moldau.cli.pipeline_options import Root, complaining, folder_of
+
+if TYPE_CHECKING:
+    from moldau.pipelines.folders import RunFolder
+
+JOBS: Final = {
+    "archive": "topic → Parquet files, each record once, with all that restore needs",
+    "restore": "an archive → topic, to a moment; moves the offsets of groups, verifies by checksums",
+    "transform": "topics → topic, exactly once, through SQL or a Python function; with neither it replays",
+    "FILE.py": "a Python file of your own with a function transform(frame)",
+}
+
+app = typer.Typer(help="Jobs on Spark between topics and files.", no_args_is_help=True)
+app.add_typer(pipeline_runs.app, name="run")
+
+OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+@app.command("list")
+def list_jobs(json: Json = False) -> None:
+    """The jobs there are."""
+    if json:
+        show_json([{"job": job, "does": does} for job, does in JOBS.items()])
+    else:
+        show_table(("job", "does"), list(JOBS.items()))
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    folder: Root = None,
+    json: Json = False,
+) -> None:
+    """How pipelines are doing: all that have run here, or one."""
+    from moldau.pipelines.folders import all_folders, default_root
+
+    with complaining():
+        if name is not None:
+            _show_one(_known(folder_of(folder, name)), json)
+            return
+        told = [_told(each) for each in all_folders(folder or default_root())]
+    if json:
+        show_json(told)
+        return
+    columns = ("name", "job", "state", "batch", "rows", "rows/s", "lag", "pid")
+    rows = [
+        (each["name"], each["job"], each["state"], *_figures(each["progress"]), each["pid"] if each["live"] else None)
+        for each in told
+    ]
+    show_table(columns, rows, numbers=columns[3:])
+
+
+@app.command()
+def stop(
+    name: OneName,
+    folder: Root = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for its end.")] = 120,
+) -> None:
+    """Ask a pipeline to end in order, and wait until it has; the next run goes on where it was."""
+    with complaining():
+        found = _known(folder_of(folder, name))
+        if not found.stop(timeout):
+            raise Complaint(f"pipeline {name} does not run ({found.state.value})")
+    note(f"{name} has stopped")
+
+
+def _known(folder: "RunFolder") -> "RunFolder":
+    if folder.run is None:
+        raise Complaint(f"there is no pipeline {folder.name} in {folder.path.parent}; see: moldau pipeline status")
+    return folder
+
+
+def _told(folder: "RunFolder") -> dict[str, Any]:
+    from moldau.pipelines.folders import State
+
+    run, progress, state = folder.run, folder.progress, folder.state
+    assert run is not None
+    return {
+        "name": folder.name,
+        "job": run.job,
+        "state": state.value,
+        "live": state is State.RUNNING,
+        "pid": run.pid,
+        "master": run.master,
+        "started": _moment(run.started_ms),
+        "ended": None if run.ended_ms is None else _moment(run.ended_ms),
+        "folder": str(folder.path),
+        **run.identity,
+        "progress": None if progress is None else progress.shape(),
+        "error": folder.error,
+    }
+
+
+def _show_one(folder: "RunFolder", is_json: bool) -> None:
+    told = _told(folder)
+    if is_json:
+        show_json(told)
+        return
+    progress, error = folder.progress, told.pop("error")
+    told.pop("progress"), told.pop("live")
+    rows: list[tuple[str, object]] = list(told.items())
+    if progress is not None:
+        rows += [("progress", progress.line), ("at", _moment(progress.at_ms))]
+    if error:
+        rows.append(("error", error.splitlines()[0]))
+    show_table(("", ""), rows)
+
+
+def _figures(progress: dict[str, Any] | None) -> tuple[object, ...]:
+    if progress is None:
+        return (None, None, None, None)
+    return progress["batch"], progress["rows_total"], round(progress["rows_per_s"]), progress["lag_total"]
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")

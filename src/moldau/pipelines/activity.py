@@ -1,0 +1,245 @@
+"""`activity`: raw events → checked → each once → counted, in sessions, by load → topics, Parquet lake, a report.
+
+raw topic ── clean ──┬─ <out>.events         checked events, each event id once within the watermark
+                     └─ <out>.dead-letters   the others as they came, with the reason; in the same transaction
+<out>.events ────────┬─ counts   → <out>.counts     events by window, kind and page
+                     ├─ sessions → <out>.sessions   visits of a user without a long pause
+                     ├─ load     → <out>.load       records by window and key, and by window and partition
+                     └─ lake     → Parquet files
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from moldau.client.blocking import BlockingClient
+from moldau.client.words import NewTopic
+from moldau.model.errors import TopicAlreadyExists
+from moldau.pipelines.archive import ArchiveSink
+from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
+from moldau.pipelines.folders import Run
+from moldau.pipelines.report import report_html
+from moldau.pipelines.running import Conditions, run_queries
+
+KINDS: Final = ("view", "click", "search", "cart", "purchase")
+EVENT: Final = "event_id string, user string, kind string, page string, at string"
+_TOO_LONG: Final = 200
+OUTPUTS: Final = ("events", "dead-letters", "counts", "sessions", "load")
+
+_PARSED: Final = f"""
+select *, from_json(cast(value as string), '{EVENT}') as event from input
+"""
+# The first thing that is wrong. A time is ISO 8601 or milliseconds; one far ahead would make all others late.
+_CHECKED: Final = f"""
+select *, case
+    when value is null then 'no value'
+    when event is null or (event.event_id is null and event.user is null and event.at is null) then 'not a JSON event'
+    when event.event_id is null or event.event_id = '' then 'event_id is missing'
+    when length(event.event_id) > {_TOO_LONG} then 'event_id is too long'
+    when event.user is null or event.user = '' then 'user is missing'
+    when event.kind is null then 'kind is missing'
+    when event.kind not in ({", ".join(f"'{each}'" for each in KINDS)})
+        then concat('kind is unknown: ', left(event.kind, 50))
+    when happened is null then concat('at is no time: ', coalesce(left(event.at, 50), 'null'))
+    when happened > timestamp + interval 1 day then concat('at is in the future: ', left(event.at, 50))
+    end as reason
+from (select *, case when event.at rlike '^[0-9]{{9,14}}$' then timestamp_millis(cast(event.at as bigint))
+    else try_to_timestamp(event.at) end as happened from input)
+"""
+# What is wrong has no time and a key of its own: it is never late and never a repetition.
+_KEYED: Final = """
+select *, case when reason is null then happened end as event_time,
+    case when reason is null then event.event_id else concat_ws('/', topic, partition, offset) end as identity
+from input
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OnceStep:
+    """Each identity once, as far as the watermark reaches; what is later than that is left out."""
+
+    lateness: str
+
+    def apply(self, frame: Any) -> Any:
+        return frame.withWatermark("event_time", self.lateness).dropDuplicatesWithinWatermark(["identity"])
+
+    def code(self) -> str:
+        return (
+            f'frame = frame.withWatermark("event_time", {self.lateness!r})'
+            '.dropDuplicatesWithinWatermark(["identity"])\n'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStep:
+    """How late an event may come."""
+
+    column: str
+    lateness: str
+
+    def apply(self, frame: Any) -> Any:
+        return frame.withWatermark(self.column, self.lateness) if frame.isStreaming else frame
+
+    def code(self) -> str:
+        return f"frame = frame.withWatermark({self.column!r}, {self.lateness!r})\n"
+
+
+def sorted_out(out: str) -> str:
+    """The checked rows as records for their topics."""
+    return f"""
+select
+    if(reason is null, '{out}.events', '{out}.dead-letters') as topic,
+    if(reason is null, cast(event.user as binary), key) as key,
+    if(reason is null, cast(to_json(named_struct(
+        'event_id', event.event_id, 'user', event.user, 'kind', event.kind, 'page', event.page,
+        'at', event_time, 'partition', partition, 'offset', offset)) as binary), value) as value,
+    if(reason is null, headers, concat(coalesce(headers, array()), array(
+        named_struct('key', 'moldau.reason', 'value', cast(reason as binary)),
+        named_struct('key', 'moldau.topic', 'value', cast(topic as binary)),
+        named_struct('key', 'moldau.partition', 'value', cast(cast(partition as string) as binary)),
+        named_struct('key', 'moldau.offset', 'value', cast(cast(offset as string) as binary))))) as headers
+from input
+"""
+
+
+EVENTS: Final = """
+select event.* from (select from_json(cast(value as string),
+    'event_id string, user string, kind string, page string, at timestamp, partition int, offset bigint') as event
+    from input)
+"""
+
+
+def counts(window: str) -> str:
+    return f"""
+select date_format(window.start, "yyyy-MM-dd'T'HH:mm:ss'Z'") as start, kind, page, events from (
+    select window(at, '{window}') as window, kind, page, count(*) as events from input
+    group by window(at, '{window}'), kind, page)
+"""
+
+
+def sessions(pause: str) -> str:
+    return f"""
+select user, date_format(session.start, "yyyy-MM-dd'T'HH:mm:ss'Z'") as start,
+    unix_seconds(last) - unix_seconds(session.start) as seconds, events, purchases from (
+    select session_window(at, '{pause}') as session, user, max(at) as last, count(*) as events,
+        count_if(kind = 'purchase') as purchases
+    from input group by session_window(at, '{pause}'), user)
+"""
+
+
+def load(window: str) -> str:
+    """Records by partition of the raw topic and by key, so that hot ones stand out."""
+    return f"""
+select date_format(window.start, "yyyy-MM-dd'T'HH:mm:ss'Z'") as start, what, name, records from (
+    select window(at, '{window}') as window, place.what as what, place.name as name, count(*) as records
+    from (select at, explode(array(named_struct('what', 'partition', 'name', cast(partition as string)),
+        named_struct('what', 'key', 'name', user))) as place from input)
+    group by window(at, '{window}'), place.what, place.name)
+"""
+
+
+def as_record(key: str, *names: str) -> str:
+    columns = ", ".join(names)
+    return f"select cast({key} as binary) as key, cast(to_json(struct({columns})) as binary) as value from input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The pipeline's parts as flows, each with a name of its own."""
+
+    name: str
+    bootstrap_servers: str
+    topic: str
+    out: str
+    lake: str
+    starting: str = "earliest"
+    lateness: str = "10 minutes"
+    window: str = "1 minute"
+    pause: str = "30 minutes"
+    rows_per_batch_max: int = 500_000
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def clean(self) -> Flow:
+        source = TopicSource(
+            bootstrap_servers=self.bootstrap_servers,
+            topics=(self.topic,),
+            starting=self.starting,
+            group=self.name,
+            rows_per_batch_max=self.rows_per_batch_max,
+            options=self.options,
+        )
+        steps = (*self.checking(), OnceStep(self.lateness), SqlStep(sorted_out(self.out)))
+        sink = TopicSink(bootstrap_servers=self.bootstrap_servers)
+        return Flow(job="activity", name=f"{self.name}-clean", source=source, steps=steps, sink=sink)
+
+    @staticmethod
+    def checking() -> tuple[Step, ...]:
+        return SqlStep(_PARSED), SqlStep(_CHECKED), SqlStep(_KEYED)
+
+    def results(self) -> list[Flow]:
+        """What is made of the checked events."""
+        return [
+            self._result("counts", counts(self.window), as_record("page", "start", "kind", "page", "events")),
+            self._result(
+                "sessions", sessions(self.pause), as_record("user", "user", "start", "seconds", "events", "purchases")
+            ),
+            self._result("load", load(self.window), as_record("name", "start", "what", "name", "records")),
+            Flow(
+                job="activity",
+                name=f"{self.name}-lake",
+                source=self._events("lake"),
+                steps=(SqlStep(EVENTS), SqlStep("select *, to_date(at) as date from input")),
+                sink=ArchiveSink(self.lake, "date"),
+            ),
+        ]
+
+    def _result(self, what: str, query: str, record: str) -> Flow:
+        steps = (SqlStep(EVENTS), WatermarkStep("at", self.lateness), SqlStep(query), SqlStep(record))
+        sink = TopicSink(bootstrap_servers=self.bootstrap_servers, topic=f"{self.out}.{what}")
+        return Flow(job="activity", name=f"{self.name}-{what}", source=self._events(what), steps=steps, sink=sink)
+
+    def _events(self, reader: str) -> TopicSource:
+        return TopicSource(
+            bootstrap_servers=self.bootstrap_servers,
+            topics=(f"{self.out}.events",),
+            group=f"{self.name}-{reader}",
+            rows_per_batch_max=self.rows_per_batch_max,
+            options=self.options,
+        )
+
+    def run(self, conditions: Conditions, run: Run, report: Path) -> None:
+        """All parts side by side; once, one after the other, for each reads what the one before it wrote."""
+        parts = self.parts()
+        stages = [parts[:1], parts[1:]] if conditions.once else [parts]
+        run_queries(
+            [partial(self._start, flows, conditions) for flows in stages],
+            conditions,
+            run,
+            finish=lambda spark: self._write_report(spark, report),
+        )
+
+    def parts(self) -> list[Flow]:
+        return [self.clean(), *self.results()]
+
+    def checkpoint_of(self, flow: Flow, place: str) -> str:
+        return f"{place}/{flow.name.removeprefix(f'{self.name}-')}"
+
+    def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> list[Any]:
+        place = conditions.checkpoint_place
+        return [flow.start(spark, self.checkpoint_of(flow, place), once=conditions.once) for flow in flows]
+
+    def _write_report(self, spark: Any, place: Path) -> None:
+        from moldau.pipelines.reporting import make_report
+
+        made_at = datetime.now(UTC).isoformat(timespec="seconds")
+        place.write_text(report_html(make_report(spark, self, made_at)))
+
+    def create_topics(self, client: BlockingClient, partitions: int) -> None:
+        """Those that are not there yet."""
+        wanted = [NewTopic(f"{self.out}.{each}", partitions) for each in OUTPUTS]
+        for outcome in client.create_topics(wanted):
+            if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
+                raise outcome.error

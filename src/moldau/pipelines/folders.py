@@ -1,0 +1,223 @@
+"""A folder for each pipeline: how it is doing can be read there, and there it is told to stop. No daemon is needed.
+
+<root>/<name>/lock           held by the process that runs the pipeline, and so let go of however that ends
+<root>/<name>/run.json       what runs or ran, its process, how it ended
+<root>/<name>/progress.json  after the last batch
+<root>/<name>/metrics.prom   the same for Prometheus
+<root>/<name>/error.txt      why the last run failed, if it did
+<root>/<name>/checkpoint/    Spark's own: where the next run goes on
+"""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, Self
+
+from moldau.pipelines.progress import Progress, prometheus_text
+from moldau.pipelines.requirements import PipelineError
+
+ROOT_VARIABLE: Final = "MOLDAU_PIPELINES"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LOOK_S: Final = 0.1
+
+
+class State(Enum):
+    """How a pipeline is doing. `DIED`: its process ended without a word."""
+
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DIED = "died"
+    NEW = "new"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run. `identity` says what the checkpoint belongs to: another job may not go on with it."""
+
+    job: str
+    identity: Mapping[str, Any]
+    master: str
+    pid: int
+    started_ms: int
+    state: State = State.RUNNING
+    ended_ms: int | None = None
+
+    def shape(self) -> dict[str, Any]:
+        return {**asdict(self), "state": self.state.value}
+
+    @classmethod
+    def of_shape(cls, shape: Mapping[str, Any]) -> Self:
+        return cls(**{**shape, "state": State(shape["state"])})
+
+
+def default_root() -> Path:
+    chosen = os.environ.get(ROOT_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "moldau" / "pipelines"
+
+
+class RunFolder:
+    """The folder of one pipeline, as the process that runs it and everybody else sees it."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise PipelineError(f"{name!r} is no name for a pipeline: letters, digits, dot, dash and underscore")
+        self.name, self.path = name, root.absolute() / name
+        self.checkpoint = self.path / "checkpoint"
+
+    @property
+    def run(self) -> Run | None:
+        shape = self._read("run.json")
+        return None if shape is None else Run.of_shape(shape)
+
+    @property
+    def progress(self) -> Progress | None:
+        shape = self._read("progress.json")
+        return None if shape is None else Progress.of_shape(shape)
+
+    @property
+    def error(self) -> str | None:
+        path = self.path / "error.txt"
+        return path.read_text() if path.exists() else None
+
+    @property
+    def state(self) -> State:
+        run = self.run
+        if run is None:
+            return State.NEW
+        if run.state is State.RUNNING and not self.is_held:
+            return State.DIED
+        return State.RUNNING if self.is_held else run.state
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process runs the pipeline now."""
+        try:
+            with (self.path / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    @contextmanager
+    def held(self, run: Run) -> Iterator[None]:
+        """While the pipeline runs here; how it ended is written down, whatever happens."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("wb") as lock:
+            self._take(lock)
+            self._check_identity(run)
+            (self.path / "error.txt").unlink(missing_ok=True)
+            self._write("run.json", run.shape())
+            try:
+                yield
+            except BaseException as error:
+                self._end(State.STOPPED if isinstance(error, KeyboardInterrupt) else State.FAILED)
+                raise
+            self._end(State.DONE)
+
+    def note_progress(self, progress: Progress) -> None:
+        self._write("progress.json", progress.shape())
+        self._write_text("metrics.prom", prometheus_text(self.name, progress, is_running=True))
+
+    def note_error(self, reason: str) -> None:
+        self._write_text("error.txt", reason.rstrip() + "\n")
+
+    def stop(self, seconds_max: float) -> bool:
+        """Ask the process to end and wait until it has. False if it does not run."""
+        run = self.run
+        if run is None or not self.is_held:
+            return False
+        os.kill(run.pid, signal.SIGTERM)
+        deadline = time.monotonic() + seconds_max
+        while self.is_held:
+            if time.monotonic() > deadline:
+                raise PipelineError(f"{self.name} (process {run.pid}) has not stopped within {seconds_max:g} s")
+            time.sleep(_LOOK_S)
+        return True
+
+    def _take(self, lock: Any) -> None:
+        deadline = time.monotonic() + 1  # somebody may just be looking whether it is held
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    run = self.run
+                    said = f" as process {run.pid}" if run else ""
+                    raise PipelineError(
+                        f"pipeline {self.name} runs already{said}; see: moldau pipeline status {self.name}"
+                    ) from None
+                time.sleep(_LOOK_S / 10)
+
+    def _check_identity(self, run: Run) -> None:
+        before = self.run
+        if before is None or not self.has_checkpoint:
+            return
+        if before.job != run.job or dict(before.identity) != dict(run.identity):
+            raise PipelineError(
+                f"the checkpoint of pipeline {self.name} belongs to {_described(before)}, not to {_described(run)}; "
+                f"choose another --name, or remove {self.path}"
+            )
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """One of the pipeline, or those of its parts."""
+        return (self.checkpoint / "metadata").exists() or any(self.checkpoint.glob("*/metadata"))
+
+    def _end(self, state: State) -> None:
+        run, progress = self.run, self.progress
+        if run is not None and run.state is State.RUNNING:
+            self._write("run.json", replace(run, state=state, ended_ms=int(time.time() * 1000)).shape())
+        if progress is not None:
+            self._write_text("metrics.prom", prometheus_text(self.name, progress, is_running=False))
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            shape = json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise PipelineError(f"{self.path / name} cannot be read: {error}") from error
+        return dict(shape)
+
+    def _write(self, name: str, shape: Mapping[str, Any]) -> None:
+        self._write_text(name, json.dumps(shape, indent=2) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        """In one step: others read at any moment."""
+        fresh = self.path / f"{name}.{os.getpid()}.new"
+        fresh.write_text(text)
+        os.replace(fresh, self.path / name)
+
+
+def _described(run: Run) -> str:
+    told = ", ".join(f"{name} {value}" for name, value in run.identity.items())
+    return f"{run.job} ({told})" if told else run.job
+
+
+def all_folders(root: Path) -> list[RunFolder]:
+    """Those that have run, by name."""
+    if not root.is_dir():
+        return []
+    names = sorted(each.name for each in root.iterdir() if (each / "run.json").exists())
+    return [RunFolder(root, name) for name in names]
+
+
+def new_run(job: str, identity: Mapping[str, Any], master: str) -> Run:
+    """A run of this process, beginning now."""
+    return Run(job=job, identity=identity, master=master, pid=os.getpid(), started_ms=int(time.time() * 1000))

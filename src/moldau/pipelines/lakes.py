@@ -1,0 +1,38 @@
+"""Small things on the file system of a lake, whichever Spark knows: texts, and folders that change places."""
+
+from typing import Any
+
+
+def replace_folder(spark: Any, source: str, target: str) -> None:
+    """Put a finished folder in the place of what may be there: where renaming is one step, nobody sees half of it."""
+    path = spark._jvm.org.apache.hadoop.fs.Path
+    files = path(target).getFileSystem(spark._jsc.hadoopConfiguration())
+    files.delete(path(target), True)
+    files.mkdirs(path(target).getParent())
+    if not files.rename(path(source), path(target)):
+        raise RuntimeError(f"{source} cannot be renamed to {target}")
+
+
+def read_text(spark: Any, place: str) -> str | None:
+    """A small file, or None if there is none."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    if not files.exists(path):
+        return None
+    stream = files.open(path)
+    try:
+        return str(spark._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: Any, place: str, text: str) -> None:
+    """Under another name first: whoever reads it meanwhile finds the old one."""
+    draft = spark._jvm.org.apache.hadoop.fs.Path(f"{place}.new")
+    files = draft.getFileSystem(spark._jsc.hadoopConfiguration())
+    stream = files.create(draft, True)
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+    replace_folder(spark, f"{place}.new", place)

@@ -1,0 +1,99 @@
+"""Where records of an old log are in a new one: pieces that moved as a whole, and what that means for a reader."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Piece(NamedTuple):
+    """Records from `old` to `old_last` of a partition are at the same distances from `new` on."""
+
+    partition: int
+    old: int
+    old_last: int
+    new: int
+
+    @property
+    def new_last(self) -> int:
+        return self.new + self.old_last - self.old
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMap:
+    """All pieces of a restored topic, by partition and offset, and the end of each new partition."""
+
+    pieces: Mapping[int, Sequence[Piece]]
+    new_ends: Mapping[int, int]
+
+    def moved(self, partition: int, old: int) -> int:
+        """What a reader whose next record was `old` has to read next: that record, or the first that came after."""
+        pieces = self.pieces.get(partition, ())
+        if not pieces:
+            return self.new_ends.get(partition, 0)
+        number = max(bisect_right([each.old for each in pieces], old) - 1, 0)
+        piece = pieces[number]
+        if old <= piece.old:
+            return piece.new
+        if old <= piece.old_last:
+            return piece.new + old - piece.old
+        return pieces[number + 1].new if number + 1 < len(pieces) else piece.new_last + 1
+
+    def shape(self) -> dict[str, Any]:
+        return {
+            str(partition): [{"old": [each.old, each.old_last], "new": [each.new, each.new_last]} for each in pieces]
+            for partition, pieces in self.pieces.items()
+        }
+
+
+def map_of(pieces: Iterable[Piece], new_ends: Mapping[int, int]) -> OffsetMap:
+    found: dict[int, list[Piece]] = {}
+    for piece in sorted(pieces):
+        found.setdefault(piece.partition, []).append(piece)
+    return OffsetMap(found, new_ends)
+
+
+class Chunk(NamedTuple):
+    """What is written in one transaction: partition → first offset, and the one after the last."""
+
+    ranges: Mapping[int, tuple[int, int]]
+
+
+def chunks_of(extents: Mapping[int, tuple[int, int]], rows_max: int) -> list[Chunk]:
+    """Cut the extents of partitions, first and after-last offset, into chunks of about so many records, in order."""
+    spans = {partition: extent for partition, extent in sorted(extents.items()) if extent[1] > extent[0]}
+    if not spans:
+        return []
+    step = max(rows_max // len(spans), 1)
+    count = max(-(-(end - start) // step) for start, end in spans.values())
+    return [
+        Chunk(
+            {
+                partition: (start + number * step, min(start + (number + 1) * step, end))
+                for partition, (start, end) in spans.items()
+                if start + number * step < end
+            }
+        )
+        for number in range(count)
+    ]
+
+
+class Sum(NamedTuple):
+    """What must be equal before and after: how many records, and checksums over them in their order."""
+
+    rows: int
+    total: int
+    mixed: int
+
+
+def differences(before: Mapping[int, Sum], after: Mapping[int, Sum]) -> list[str]:
+    """A sentence for each partition that is not what it was."""
+    nothing = Sum(0, 0, 0)
+    said = []
+    for partition in sorted({*before, *after}):
+        old, new = before.get(partition, nothing), after.get(partition, nothing)
+        if old.rows != new.rows:
+            said.append(f"partition {partition} has {new.rows} records, the archive {old.rows}")
+        elif old != new:
+            said.append(f"partition {partition} has {new.rows} records as the archive, but not the same ones")
+    return said

@@ -1,0 +1,108 @@
+"""How far a pipeline is: what Spark tells after each batch, in few numbers, and as text for Prometheus."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """After a batch. `lag` is what was in the topics and not yet read, for each `topic-partition`."""
+
+    batch: int
+    at_ms: int
+    rows: int
+    rows_total: int
+    rows_per_s: float
+    batch_ms: int
+    lag: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lag_total(self) -> int:
+        return sum(self.lag.values())
+
+    @property
+    def line(self) -> str:
+        """For a terminal."""
+        return (
+            f"batch {self.batch} · {self.rows:,} rows · {self.rows_per_s:,.0f} rows/s · "
+            f"lag {self.lag_total:,} · {self.batch_ms / 1000:.1f} s · {self.rows_total:,} in all"
+        )
+
+    def shape(self) -> dict[str, Any]:
+        return {**asdict(self), "lag_total": self.lag_total}
+
+    @classmethod
+    def of_shape(cls, shape: Mapping[str, Any]) -> Self:
+        return cls(**{name: shape[name] for name in cls.__dataclass_fields__})
+
+
+def progress_of(told: Mapping[str, Any], rows_before: int) -> Progress:
+    """From the JSON of Spark's StreamingQueryProgress. `rows_before` were read by earlier batches."""
+    rows = int(told.get("numInputRows") or 0)
+    rate = told.get("processedRowsPerSecond")
+    return Progress(
+        batch=int(told["batchId"]),
+        at_ms=int(datetime.fromisoformat(told["timestamp"]).timestamp() * 1000),
+        rows=rows,
+        rows_total=rows_before + rows,
+        rows_per_s=float(rate) if isinstance(rate, int | float) else 0.0,
+        batch_ms=int(told.get("batchDuration") or (told.get("durationMs") or {}).get("triggerExecution") or 0),
+        lag=_lag(told.get("sources") or ()),
+    )
+
+
+def _lag(sources: Any) -> dict[str, int]:
+    lag: dict[str, int] = {}
+    for source in sources:
+        read, there = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for topic, partitions in there.items():
+            for partition, latest in partitions.items():
+                behind = int(latest) - int(read.get(topic, {}).get(partition, 0))
+                lag[f"{topic}-{partition}"] = max(behind, 0)
+    return lag
+
+
+def _offsets(told: Any) -> dict[str, dict[str, int]]:
+    """Spark hands offsets over as JSON in JSON, sometimes still as text."""
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return {}
+    return told if isinstance(told, dict) and all(isinstance(each, dict) for each in told.values()) else {}
+
+
+def prometheus_text(name: str, progress: Progress, *, is_running: bool) -> str:
+    """For the textfile collector of a node exporter."""
+    pipeline = f'pipeline="{_escaped(name)}"'
+    lines = [
+        *_metric("up", "gauge", "Whether the pipeline runs", {pipeline: int(is_running)}),
+        *_metric("batch_id", "gauge", "The last batch that was finished", {pipeline: progress.batch}),
+        *_metric("input_rows_total", "counter", "Rows read by all batches", {pipeline: progress.rows_total}),
+        *_metric("rows_per_second", "gauge", "Rows a second in the last batch", {pipeline: progress.rows_per_s}),
+        *_metric("batch_seconds", "gauge", "How long the last batch took", {pipeline: progress.batch_ms / 1000}),
+        *_metric("progress_timestamp_seconds", "gauge", "When that was", {pipeline: progress.at_ms / 1000}),
+        *_metric("lag_records", "gauge", "Records not read yet", _lag_samples(pipeline, progress.lag)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _lag_samples(pipeline: str, lag: Mapping[str, int]) -> dict[str, float]:
+    samples: dict[str, float] = {}
+    for place, behind in lag.items():
+        topic, _, partition = place.rpartition("-")
+        samples[f'{pipeline},topic="{_escaped(topic)}",partition="{partition}"'] = behind
+    return samples
+
+
+def _metric(name: str, kind: str, says: str, samples: Mapping[str, float]) -> list[str]:
+    full = f"moldau_pipeline_{name}"
+    shown = [f"{full}{{{labels}}} {value:.15g}" for labels, value in samples.items()]
+    return [f"# HELP {full} {says}.", f"# TYPE {full} {kind}", *shown]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,120 @@
+"""Progress, reasons, options and scripts of pipelines: all that can be said without Spark."""
+
+import json
+
+import pytest
+
+from moldau.model.ids import TopicPartition
+from moldau.pipelines.flow import Flow, FunctionStep, SqlStep, TopicSink, TopicSource, offsets_text
+from moldau.pipelines.progress import Progress, progress_of, prometheus_text
+from moldau.pipelines.reasons import LENGTH_MAX, short_reason
+from moldau.pipelines.requirements import PipelineError
+
+TOLD = {
+    "name": "clicks",
+    "batchId": 7,
+    "timestamp": "2026-01-01T00:00:00.000Z",
+    "batchDuration": 1500,
+    "numInputRows": 300,
+    "processedRowsPerSecond": 200.0,
+    "sources": [
+        {
+            "endOffset": {"clicks": {"0": 90, "1": 100}},
+            "latestOffset": json.dumps({"clicks": {"0": 95, "1": 100, "2": 4}}),
+        }
+    ],
+}
+SOURCE = TopicSource(bootstrap_servers="here:9092", topics=("a", "b"), group="g")
+SINK = TopicSink(bootstrap_servers="here:9092", topic="out")
+
+
+@pytest.mark.proves("D4")
+def test_progress_counts_rows_and_what_is_left() -> None:
+    progress = progress_of(TOLD, rows_before=1000)
+    assert progress.rows_total == 1300
+    assert progress.lag == {"clicks-0": 5, "clicks-1": 0, "clicks-2": 4}
+    assert progress.line == "batch 7 · 300 rows · 200 rows/s · lag 9 · 1.5 s · 1,300 in all"
+    assert Progress.of_shape(json.loads(json.dumps(progress.shape()))) == progress
+
+
+@pytest.mark.parametrize("rate", [None, "NaN"])
+def test_progress_of_an_idle_batch_has_no_rate(rate: object) -> None:
+    told = {"batchId": 0, "timestamp": TOLD["timestamp"], "processedRowsPerSecond": rate, "sources": [{}]}
+    assert progress_of(told, 0).rows_per_s == 0
+
+
+def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
+    text = prometheus_text('a"b', progress_of(TOLD, 0), is_running=True)
+    assert 'moldau_pipeline_lag_records{pipeline="a\\"b",topic="clicks",partition="0"} 5\n' in text
+    assert 'moldau_pipeline_input_rows_total{pipeline="a\\"b"} 300\n' in text
+    assert text.count("# HELP") == text.count("# TYPE") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "[STREAM_FAILED] Query failed\nTraceback (most recent call last):\n  File x\nValueError: too late\n\n"
+            "\tat org.apache.spark.Foo(Foo.scala:1)",
+            "too late",
+        ),
+        ("Traceback (most recent call last):\n  f()\npkg.OptionError: Where? There.\nmore", "Where? There."),
+        ("[TABLE_NOT_FOUND] The table is gone. SQLSTATE: 42\nJVM stacktrace:", "The table is gone. SQLSTATE: 42"),
+        (
+            "An error occurred while calling o273.save.\n: org.apache.spark.SparkClassNotFoundException: "
+            "[DATA_SOURCE_NOT_FOUND] Failed to find it.\n\tat org.apache.spark.A(A.scala:7)",
+            "Failed to find it.",
+        ),
+        ("", "it failed without a word"),
+    ],
+)
+def test_a_reason_is_one_line(text: str, reason: str) -> None:
+    assert short_reason(text) == reason
+
+
+def test_a_reason_is_not_endless() -> None:
+    assert len(short_reason("x" * 5000)) <= LENGTH_MAX + 2
+
+
+def test_a_stream_is_limited_and_shows_its_progress() -> None:
+    options = SOURCE.read_options()
+    assert options["subscribe"] == "a,b"
+    assert options["maxOffsetsPerTrigger"] == "500000"
+    assert options["commitOffsets"] == "g"
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert "endingOffsets" not in options
+
+
+def test_a_bounded_job_has_an_end_and_no_rates() -> None:
+    source = TopicSource(bootstrap_servers="here:9092", topics=("a",), ending='{"a": {"0": 5}}', group="g")
+    options = source.read_options()
+    assert source.is_bounded
+    assert options["endingOffsets"] == '{"a": {"0": 5}}'
+    assert not {"maxOffsetsPerTrigger", "commitOffsets"} & set(options)
+
+
+def test_offsets_are_written_as_options_take_them() -> None:
+    offsets = {TopicPartition("b", 1): 7, TopicPartition("a", 10): 2, TopicPartition("a", 2): 1}
+    assert offsets_text(offsets) == '{"a": {"2": 1, "10": 2}, "b": {"1": 7}}'
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_an_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> None:
+    source = TopicSource(bootstrap_servers="here:9092", topics=("it's",), ending='{"x": {}}' if is_bounded else None)
+    steps = (
+        SqlStep("select 'é\"' as value\nfrom input"),
+        FunctionStep("def f(frame):\n    return frame\n", "f.py", "f"),
+    )
+    flow = Flow(job="transform", name="my", source=source, steps=steps, sink=SINK)
+    script = flow.script(master="local[2]", checkpoint="/tmp/c", once=True)
+    compile(script, "script", "exec")
+    for name, value in {**source.read_options(), **SINK.write_options()}.items():
+        assert f"    .option({name!r}, {value!r})\n" in script
+    assert ("trigger(availableNow=True)" in script) is not is_bounded
+    assert "moldau.pipelines" not in script
+
+
+def test_a_file_without_the_function_is_refused_by_name() -> None:
+    with pytest.raises(PipelineError, match=r"my.py has no function transform\(frame\)"):
+        FunctionStep("x = 1", "my.py", "transform").apply(None)
+    assert FunctionStep("def double(frame): return frame * 2", "my.py", "double").apply(4) == 8

@@ -1,0 +1,159 @@
+"""A pipeline's folder: who runs it, how it ended, and stopping it from another process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from moldau.pipelines.folders import RunFolder, State, all_folders, default_root, new_run
+from moldau.pipelines.progress import Progress
+from moldau.pipelines.requirements import PipelineError, require_spark
+
+PROGRESS = Progress(batch=3, at_ms=1_700_000_000_000, rows=5, rows_total=50, rows_per_s=2.5, batch_ms=2000)
+WAIT_S = 60
+
+HOLDS = """
+import signal, sys, time
+from pathlib import Path
+from moldau.pipelines.folders import RunFolder, new_run
+folder = RunFolder(Path(sys.argv[1]), "clicks")
+def end(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, end)
+with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path, "clicks")
+
+
+def state_of(folder: RunFolder) -> State:
+    return folder.state  # it changes under our eyes
+
+
+def hold(root: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLDS, str(root)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_run_that_ends_is_done(folder: RunFolder) -> None:
+    assert state_of(folder) is State.NEW
+    with folder.held(new_run("archive", {}, "local[*]")):
+        assert state_of(folder) is State.RUNNING
+    assert state_of(folder) is State.DONE
+    assert folder.run is not None
+    assert folder.run.ended_ms is not None
+
+
+@pytest.mark.parametrize(("error", "state"), [(ValueError("no"), State.FAILED), (KeyboardInterrupt(), State.STOPPED)])
+def test_a_run_that_is_broken_off_says_how(folder: RunFolder, error: BaseException, state: State) -> None:
+    def run() -> None:
+        with folder.held(new_run("archive", {}, "local[*]")):
+            folder.note_error("it was too much")
+            raise error
+
+    with pytest.raises(type(error)):
+        run()
+    assert state_of(folder) is state
+    assert folder.error == "it was too much\n"
+    with folder.held(new_run("archive", {}, "local[*]")):
+        assert folder.error is None
+
+
+def test_a_pipeline_runs_only_once_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
+    with folder.held(new_run("archive", {}, "local[*]")):
+        with pytest.raises(PipelineError, match=f"runs already as process {os.getpid()}"):
+            RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[*]")).__enter__()
+        assert state_of(folder) is State.RUNNING
+
+
+@pytest.mark.proves("D4")
+def test_another_process_is_seen_and_stopped(folder: RunFolder, tmp_path: Path) -> None:
+    process = hold(tmp_path)
+    try:
+        assert state_of(folder) is State.RUNNING
+        assert folder.stop(WAIT_S)
+        assert process.wait(WAIT_S) != 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert state_of(folder) is State.STOPPED
+    assert not folder.stop(WAIT_S)
+
+
+@pytest.mark.proves("D4")
+def test_a_process_that_was_killed_is_seen_to_have_died(folder: RunFolder, tmp_path: Path) -> None:
+    process = hold(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert state_of(folder) is State.DIED
+    with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+        assert state_of(folder) is State.RUNNING
+
+
+def test_a_process_that_does_not_stop_is_told_of(folder: RunFolder) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with folder.held(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match="has not stopped"):
+            folder.stop(0.2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_checkpoint_is_not_gone_on_with_by_another_job(folder: RunFolder) -> None:
+    with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+        folder.checkpoint.mkdir()
+        (folder.checkpoint / "metadata").write_text("{}")
+    with pytest.raises(PipelineError, match=r"belongs to archive \(topic clicks\), not to archive \(topic views\)"):
+        folder.held(new_run("archive", {"topic": "views"}, "local[*]")).__enter__()
+    with folder.held(new_run("archive", {"topic": "clicks"}, "local[4]")):
+        assert state_of(folder) is State.RUNNING
+
+
+@pytest.mark.proves("D4")
+def test_progress_is_kept_as_json_and_for_prometheus(folder: RunFolder) -> None:
+    with folder.held(new_run("archive", {}, "local[*]")):
+        folder.note_progress(PROGRESS)
+        assert 'moldau_pipeline_up{pipeline="clicks"} 1' in (folder.path / "metrics.prom").read_text()
+    assert folder.progress == PROGRESS
+    assert 'moldau_pipeline_up{pipeline="clicks"} 0' in (folder.path / "metrics.prom").read_text()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a b", "x" * 101])
+def test_a_name_that_is_no_name_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PipelineError, match="no name for a pipeline"):
+        RunFolder(tmp_path, name)
+
+
+def test_folders_are_found_by_what_has_run_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLDAU_PIPELINES", str(tmp_path / "pipelines"))
+    root = default_root()
+    assert all_folders(root) == []
+    for name in ("b", "a"):
+        with RunFolder(root, name).held(new_run("archive", {}, "local[*]")):
+            pass
+    (root / "stray").mkdir()
+    assert [each.name for each in all_folders(root)] == ["a", "b"]
+
+
+def test_what_is_missing_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
+    with pytest.raises(PipelineError, match=r"pipelines need pyspark; install with: pip install 'moldau\[spark\]'"):
+        require_spark()
+
+
+def test_looking_does_not_get_in_the_way_of_a_start(folder: RunFolder) -> None:
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        assert not folder.is_held
+        with folder.held(new_run("archive", {}, "local[*]")):
+            assert folder.is_held

@@ -1,0 +1,131 @@
+"""Pipelines on Spark: from topics to topics, on with it after an end, stopped and told of."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_scene import numbers, produce, reading
+
+from moldau.pipelines.flow import Flow, FunctionStep, SqlStep, TopicSink, TopicSource
+from moldau.pipelines.folders import RunFolder, State, new_run
+from moldau.pipelines.running import Conditions, JobFailed, run_flow
+from moldau.testing.broker import Broker
+
+DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as value from input"
+MINE = (
+    "def transform(frame):\n    return frame.where('cast(cast(value as string) as int) < 3').select('key', 'value')\n"
+)
+STARTED_S_MAX = 300
+
+
+def flow_of(broker: Broker, topic: str, out: str, **source: Any) -> Flow:
+    servers = broker.bootstrap_servers
+    return Flow(
+        job="transform",
+        name=f"p-{topic}",
+        source=TopicSource(bootstrap_servers=servers, topics=(topic,), group=f"p-{topic}", **source),
+        steps=(SqlStep(DOUBLE),),
+        sink=TopicSink(bootstrap_servers=servers, topic=out),
+    )
+
+
+def written(spark: Any, broker: Broker, topic: str) -> list[int]:
+    return numbers(reading(spark.read, broker, topic, kafka__isolation__level="read_committed").collect())
+
+
+@pytest.mark.proves("D3")
+def test_a_job_goes_on_where_it_was_and_its_folder_tells(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    out = moldau_broker.create_topic(f"{topic}-out", partitions=2)
+    flow = flow_of(moldau_broker, topic, out, rows_per_batch_max=40)
+    told: list[int] = []
+    conditions = Conditions(
+        folder=RunFolder(tmp_path, flow.name), master="local[2]", once=True, tell=lambda each: told.append(each.rows)
+    )
+    produce(moldau_broker, topic, 100)
+    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    assert [rows for rows in told if rows] == [40, 40, 20]
+    produce(moldau_broker, topic, 11, first=100)
+    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    assert written(spark, moldau_broker, out) == [2 * each for each in range(111)]
+    folder = RunFolder(tmp_path, flow.name)
+    assert folder.state is State.DONE
+    assert folder.progress is not None
+    assert (folder.progress.rows_total, folder.progress.lag_total) == (111, 0)
+    assert "input_rows_total" in (folder.path / "metrics.prom").read_text()
+
+
+def test_a_bounded_job_writes_what_lies_between(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
+    produce(moldau_broker, topic, 20)
+    begin, end = (json.dumps({topic: {"0": at, "1": at}}) for at in (2, 5))
+    flow = flow_of(moldau_broker, topic, out, starting=begin, ending=end)
+    conditions = Conditions(folder=RunFolder(tmp_path, flow.name), master="local[2]")
+    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    assert written(spark, moldau_broker, out) == [2 * each for each in range(4, 10)]
+
+
+def test_an_ejected_job_does_the_same(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
+    produce(moldau_broker, topic, 10)
+    servers = moldau_broker.bootstrap_servers
+    flow = Flow(
+        job="transform",
+        name=f"p-{topic}",
+        source=TopicSource(bootstrap_servers=servers, topics=(topic,)),
+        steps=(FunctionStep(MINE, "mine.py", "transform"), SqlStep(DOUBLE)),
+        sink=TopicSink(bootstrap_servers=servers, topic=out),
+    )
+    script = flow.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
+    exec(compile(script, "ejected.py", "exec"), {"__name__": "ejected"})
+    assert written(spark, moldau_broker, out) == [0, 2, 4]
+
+
+def test_a_failure_is_one_line_and_the_whole_is_kept(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    del spark
+    produce(moldau_broker, topic, 3)
+    flow = flow_of(moldau_broker, topic, "no such name!")
+    conditions = Conditions(folder=RunFolder(tmp_path, flow.name), master="local[2]", once=True)
+    with pytest.raises(JobFailed) as failure:
+        run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    assert "no such name!" in str(failure.value)
+    assert len(str(failure.value).splitlines()) == 1
+    folder = RunFolder(tmp_path, flow.name)
+    assert folder.state is State.FAILED
+    assert "no such name!" in (folder.error or "")
+
+
+@pytest.mark.proves("D4")
+def test_ctrl_c_ends_a_job_in_order(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
+    produce(moldau_broker, topic, 10)
+    words = (
+        f"pipeline run transform --topic {topic} --to {out} --master local[1] --conf spark.driver.memory=512m --json"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moldau.cli.main", *words.split(), "-b", moldau_broker.bootstrap_servers],
+        env={**os.environ, "MOLDAU_PIPELINES": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["rows"] == 10
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all, the JVM too
+        _, said = process.communicate(timeout=STARTED_S_MAX)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "stopped; run it again to go on from here" in said
+    assert "Traceback" not in said
+    assert RunFolder(tmp_path, f"transform-{topic}").state is State.STOPPED
