@@ -7,6 +7,7 @@ import pytest
 from storage_bench import FOLDER, Bench
 
 from moldau.records.control import build_transaction_marker
+from moldau.storage.files import sync_folder
 from moldau.testing.disk import SimulatedDisk
 
 STEPS = 120
@@ -43,6 +44,8 @@ class Life:
             self.restart,
             self.kill,
             self.lose_indexes,
+            self.flush,
+            self.lose_power,
             self.follow,
         ]
 
@@ -96,6 +99,7 @@ class Life:
     def truncate(self) -> None:
         offset = self.chance.randrange(max(self.bench.log.start_offset, self.end_offset - 5), self.end_offset + 1)
         self.bench.log.truncate_to(offset)
+        self.flush()  # else a power loss could bring back what was cut
         self.written = [each for each in self.written if each.offset < offset]
         if self.follower.log.end_offset > offset:
             self.follower.log.truncate_to(offset)
@@ -112,12 +116,27 @@ class Life:
         recovery_point, start_offset = self.bench.log.recovery_point, self.bench.log.start_offset
         self.bench.kill(recovery_point=recovery_point, log_start_offset=start_offset)
 
+    def flush(self) -> None:
+        self.bench.log.flush(self.bench.now_ms)
+
+    def lose_power(self) -> None:
+        """What was not synced may be gone, from some offset on."""
+        recovery_point = self.bench.log.recovery_point
+        start_offset = min(self.bench.log.start_offset, recovery_point)
+        self.disk.power_loss()
+        self.bench.open(recovery_point=recovery_point, log_start_offset=start_offset, has_lost_power=True)
+        assert self.end_offset >= recovery_point
+        self.written = [each for each in self.written if each.offset < self.end_offset]
+        if self.follower.log.end_offset > self.end_offset:
+            self.follower.log.truncate_to(self.end_offset)
+
     def lose_indexes(self) -> None:
         start_offset = self.bench.log.start_offset
         self.bench.log.close(self.bench.now_ms)
         for name in self.bench.names():
             if name.endswith(LOST):
                 self.bench.mounted.unlink(f"{FOLDER}/{name}")
+        sync_folder(self.bench.mounted, FOLDER)
         self.bench.open(is_clean=True, log_start_offset=start_offset)
 
     def follow(self) -> None:

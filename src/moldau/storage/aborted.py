@@ -33,6 +33,7 @@ class AbortedHistory:
         for number, segment in enumerate(self.segments.all):
             if segment.base_offset in base_offsets:
                 segment.replace_transactions(self._entries_from_log(number))
+                segment.sync_transactions()  # before the other indexes are: their loss is what tells of this one's
 
     def _entries_of(self, number: int) -> list[AbortedTransaction]:
         segment = self.segments.all[number]

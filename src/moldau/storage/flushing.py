@@ -32,6 +32,13 @@ class Flush:
     folders: list[str]
     truncations: int
 
+    def along_with(self, path: str, folder: str) -> "Flush":
+        """The same, and this file with its name, if there is one: after a clean stop nobody checks it again."""
+        if self.disk.exists(path):
+            self.paths.append(path)
+            self.folders.append(folder)
+        return self
+
     def run(self) -> None:
         if self.epochs is not None:
             replace_file(self.disk, *self.epochs)

@@ -21,6 +21,7 @@ from moldau.storage.files import SyncFailed, write_or_take_back
 from moldau.storage.flushing import Flush, Flushing
 from moldau.storage.gathered import Gathered
 from moldau.storage.loading import Loading
+from moldau.storage.names import TRANSACTION_INDEX
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
@@ -321,7 +322,7 @@ class Log(ReadableLog):
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Close the active segment and begin another. If the disk refuses, nothing has changed."""
         self.write_gathered()
-        self._segments.active.rest()
+        self._segments.active.rest(is_synced=self.recovery_point >= base_offset)
         self._take_snapshot()
         self._segments.begin(base_offset, self.settings, now_ms)
         self._flushing.renamed_in(self.folder)
@@ -489,7 +490,7 @@ class Log(ReadableLog):
         self.write_gathered()
         self._segments.active.rest()
         self._take_snapshot()
-        return self.begin_flush(now_ms)
+        return self.begin_flush(now_ms).along_with(self._segments.active.path(TRANSACTION_INDEX), self.folder)
 
     def abandon(self) -> None:
         """Let go of the files as they are. Slices that wait to be sent keep theirs open for themselves."""

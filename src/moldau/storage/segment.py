@@ -18,7 +18,7 @@ from moldau.model.ports import Disk, File
 from moldau.model.units import MiB
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
 from moldau.storage import offset_index, time_index, transaction_index
-from moldau.storage.files import replace_cache, sync, write_all
+from moldau.storage.files import replace_cache, sync, sync_folder, sync_path, write_all
 from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
@@ -211,12 +211,18 @@ class Segment:
         finally:
             file.close()
 
-    def rest(self) -> None:
-        """Bring the indexes of the active segment to a state that a closed one may have."""
+    def rest(self, *, is_synced: bool = False) -> None:
+        """Bring the indexes of the active segment to a state that a closed one may have.
+
+        Where the log is synced already, no flush will come for the one of transactions, and no scan after a power loss
+        would find it wanting: the others are looked at before they are trusted.
+        """
         assert self.times is not None
         if self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset):
             self._is_index_written = False
         self.write_behind()
+        if is_synced:
+            self.sync_transactions()
         if self.reserved_bytes > RESERVED_FROM_BYTES and self.file is not None:
             self.reserved_bytes = RESERVED_FROM_BYTES
             with suppress(OSError):
@@ -397,6 +403,12 @@ class Segment:
             return
         self._write_end(TRANSACTION_INDEX, 0, transaction_index.encode(entries))
         self._transactions_written = len(entries)
+
+    def sync_transactions(self) -> None:
+        """It is small, and only there where transactions were aborted."""
+        if self._disk.exists(self.path(TRANSACTION_INDEX)):
+            sync_path(self._disk, self.path(TRANSACTION_INDEX))
+            sync_folder(self._disk, self._folder)
 
     @property
     def first_timestamp(self) -> int | None:
