@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sink_lives import PARTITIONS, Sink
+from sink_lives import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
 
@@ -16,6 +16,12 @@ _numbers = itertools.count(1)
 def broker() -> Iterator[Broker]:
     with Broker(settings={"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}) as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def _no_life_outlives_its_test() -> Iterator[None]:
+    yield
+    end_all()
 
 
 @pytest.fixture

@@ -25,6 +25,15 @@ READ_S_MAX: Final = 60.0
 PARTITIONS: Final = 2
 
 
+_begun: "list[Life]" = []
+
+
+def end_all() -> None:
+    """After a test, however it ended: nobody is left standing still."""
+    while _begun:
+        _begun.pop().kill()
+
+
 class DidNotFall(AssertionError):
     """The fail point was not reached: the case says nothing."""
 
@@ -74,6 +83,12 @@ class Life:
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM), self.plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        _begun.append(self)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
 
     def ends(self) -> list[str]:
         """All it says until it ends by itself."""
