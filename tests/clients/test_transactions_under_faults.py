@@ -19,6 +19,7 @@ from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.testing import Cluster
+from moldau.testing.history.anomalies import Name
 from moldau.testing.history.checker import check
 from moldau.testing.history.recorder import Recorder
 from moldau.testing.processes.clients import RecordedProducer
@@ -118,10 +119,31 @@ class Run:
         )
         seen = read_committed(self._cluster.bootstrap_servers, target, PARTITIONS, self._recorder)
         self._recorder.close()
-        results = Counter(int(each.partition("/")[0]) for each in seen)
-        assert results == Counter(range(self._producer.acknowledged)), f"after {self.fired}"
+        results = Counter(each.partition("/")[0] for each in seen)
+        inputs = [f"{place.partition}-{offset}" for place, end in ends.items() for offset in range(end)]
+        assert results == Counter(inputs), f"after {self.fired}"
+        self._judge(source)
+
+    def _judge(self, source: str) -> None:
+        """The whole history is right.
+
+        But for one thing that is not of transactions: told by a leader that steps down that it leads no longer, and
+        then by the next that a sequence is missing, librdkafka's idempotent producer takes a new epoch and sends again
+        what had been written. So an input may be there twice; each of the two has its one result.
+        """
         report = check(histories(self._folder), is_complete=True)
-        assert report.is_valid, f"after {self.fired}: {report.text()}"
+        twice = {
+            (each.key, each.seen.split()[0])
+            for each in report.anomalies
+            if each.name is Name.DUPLICATE and each.key.startswith(f"{source}-")
+        }
+        of_inputs = (Name.DUPLICATE, Name.NOT_EXACTLY_ONCE)
+        found = [
+            each
+            for each in report.anomalies
+            if each.name not in of_inputs or (each.key, each.seen.split()[0]) not in twice
+        ]
+        assert not found, f"after {self.fired}: {report.text()}"
         assert report.proves_something, report.text()
 
     # Looking

@@ -1,7 +1,7 @@
 """Consume, transform, produce, in one transaction after the other, as a process: to be killed, paused, started again.
 
-Every step is written down as a history. What it reads as `7 ...` it writes as `7/<this attempt>`, so that each attempt
-at a record can be told from every other.
+Every step is written down as a history. What it reads at offset 7 of partition 1 it writes as `1-7/<this attempt>`, so
+that each attempt at a record can be told from every other.
 """
 
 import json
@@ -56,7 +56,7 @@ class Transformer:
         polled: dict[str, list[list[int]]] = {}
         for each in messages:
             polled.setdefault(f"{each.topic()}-{each.partition()}", []).append([each.offset(), number_in(each)])
-        sends = [self._result(number_in(each)) for each in messages]
+        sends = [self._result(each) for each in messages]
         steps = [["poll", polled], *(["send", f"{self._target}-{place}", value] for place, value in sends)]
         self._recorder.invoke(self._name, "txn", steps)
         try:
@@ -70,9 +70,10 @@ class Transformer:
             ]
             self._recorder.ok(self._name, "txn", [["poll", polled], *told])
 
-    def _result(self, number: int) -> tuple[int, str]:
+    def _result(self, message: Any) -> tuple[int, str]:
         """A place that differs from where it came from, so that transactions span brokers."""
-        return number // 3 % self._partitions, f"{number}/{self._name}.{self._attempts}"
+        source = f"{message.partition()}-{message.offset()}"
+        return message.offset() % self._partitions, f"{source}/{self._name}.{self._attempts}"
 
     def _commit(self, messages: Sequence[Any], sends: Sequence[tuple[int, str]]) -> list[int]:
         placed = [-1] * len(sends)
