@@ -20,6 +20,7 @@ from moldau.storage import admissions as admissions_module
 from moldau.storage.admissions import Admissions
 from moldau.storage.log import Appended
 from moldau.storage.producers import Producers
+from moldau.testing.disk import SimulatedDisk
 
 P = 5
 
@@ -236,9 +237,12 @@ def test_a_reader_is_told_of_those_that_were_aborted_in_what_it_reads_and_of_few
     assert told_most < 20
 
 
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("is_closed", [True, False], ids=["stopped cleanly", "rolled"])
-def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_before(is_closed: bool) -> None:
-    bench = Bench()
+def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_before(is_closed: bool, seed: int) -> None:
+    disk = SimulatedDisk(seed=seed)
+    disk.prepare_folder(FOLDER)
+    bench = Bench(disk)
     send(bench, 0)
     mark(bench, is_commit=False)
     bench.log.flush(bench.now_ms)
@@ -248,6 +252,6 @@ def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_befo
         bench.log.roll(bench.now_ms)
         bench.append(b"more")
         bench.log.flush(bench.now_ms)
-    bench.disk.power_loss()
+    disk.power_loss()
     bench.open(recovery_point=2 if is_closed else 3, is_clean=is_closed, has_lost_power=not is_closed)
     assert [each.last_offset for each in bench.log.aborted_transactions(0, 2)] == [1]
