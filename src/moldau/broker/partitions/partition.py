@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.waiting import CommitWaits, Watcher
-from moldau.model.errors import FencedLeaderEpoch, NotLeaderOrFollower, StorageFailed, UnknownLeaderEpoch
+from moldau.model.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    NotLeaderOrFollower,
+    OutOfOrderSequence,
+    StorageFailed,
+    UnknownLeaderEpoch,
+)
 from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
 from moldau.records.control import build_transaction_marker
@@ -119,6 +126,8 @@ class Partition:
         gathers = gathering.is_open and not self._is_careful
         try:
             appended = log.append(batch, header, self.leader_epoch, now_ms, gathers=gathers)
+        except OutOfOrderSequence as gap:
+            raise self._answer_to(gap) from None
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
@@ -164,6 +173,14 @@ class Partition:
     def forget_ends(self) -> None:
         """Ends of transactions are remembered until they are committed; that must not be many."""
         self.log.last_stable_offset(self.high_watermark)
+
+    def _answer_to(self, gap: OutOfOrderSequence) -> KafkaError:
+        """A producer sends several batches at a time. Where the first of them came before we led, and was sent away, so
+        must be those behind it: librdkafka takes a gap for a reason to begin anew, and doubles what it has sent.
+        """
+        if self.leading is not None and self.leading.is_new:
+            return NotLeaderOrFollower(f"This broker leads {self.name} only now, and has not taken what came before.")
+        return gap
 
     def append_followed(self, batches: memoryview, now_ms: int) -> None:
         """Append what the leader has, as it is there."""

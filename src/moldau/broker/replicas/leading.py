@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.waiting import CommitWaits
@@ -18,13 +19,24 @@ from moldau.model.errors import (
 )
 from moldau.model.ports import Clock
 
+NEW_MS: Final = 10_000.0
+
 Propose = Callable[["Leading", ProposeIsr], None]
 
 
 class Leading:
     """One leader epoch of one partition. The high watermark is the machine's, never that of the log's end."""
 
-    __slots__ = ("_clock", "_gathered_bytes", "_propose", "_start_waits", "_uncommitted", "machine", "partition")
+    __slots__ = (
+        "_clock",
+        "_gathered_bytes",
+        "_propose",
+        "_since_ms",
+        "_start_waits",
+        "_uncommitted",
+        "machine",
+        "partition",
+    )
 
     def __init__(self, partition: Partition, machine: LeaderMachine, clock: Clock, propose: Propose) -> None:
         self.partition = partition
@@ -34,6 +46,12 @@ class Leading:
         self._uncommitted = Uncommitted()
         self._gathered_bytes = 0
         self._start_waits = CommitWaits()
+        self._since_ms = clock.monotonic_ms()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there may still be requests under way that were sent before we led."""
+        return self._clock.monotonic_ms() - self._since_ms < NEW_MS
 
     def begin(self) -> None:
         """The machine may know more to be committed, where nobody has to be waited for."""
