@@ -1,6 +1,8 @@
 """Progress, reasons, options and scripts of pipelines: all that can be said without Spark."""
 
 import json
+import signal
+import threading
 
 import pytest
 
@@ -9,6 +11,7 @@ from moldau.pipelines.flow import Flow, FunctionStep, SqlStep, TopicSink, TopicS
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text
 from moldau.pipelines.reasons import LENGTH_MAX, short_reason
 from moldau.pipelines.requirements import PipelineError
+from moldau.pipelines.running import Signals, Stopped, _aside
 
 TOLD = {
     "name": "clicks",
@@ -112,6 +115,21 @@ def test_an_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> Non
         assert f"    .option({name!r}, {value!r})\n" in script
     assert ("trigger(availableNow=True)" in script) is not is_bounded
     assert "moldau.pipelines" not in script
+
+
+def test_work_that_is_cancelled_ends_as_stopped_and_other_failures_as_themselves() -> None:
+    signals, cancelled = Signals(), threading.Event()
+
+    def work() -> None:
+        signals.number = signal.SIGTERM
+        assert cancelled.wait(60)
+        raise RuntimeError("cancelled")
+
+    with pytest.raises(Stopped):
+        _aside(work, signals, cancelled.set)
+    with pytest.raises(ZeroDivisionError):
+        _aside(lambda: 1 // 0, Signals())
+    assert _aside(lambda: 17, Signals()) == 17
 
 
 def test_a_file_without_the_function_is_refused_by_name() -> None:

@@ -184,6 +184,8 @@ class Archive:
             raise PipelineError(
                 f"{self.root} is the archive of another topic {known.topic} (id {known.topic_id}); choose another --to"
             )
+        if is_resumed:
+            return self.source  # the checkpoint knows
         ends = archived_ends(spark, self.root)
         return continued(self.source, ends, [each.index for each in there.partitions])
 

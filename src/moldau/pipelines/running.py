@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,21 +101,15 @@ def run_work(work: Callable[[Any], None], conditions: Conditions, run: Run) -> N
 
 
 def _aside(work: Callable[[], Result], signals: Signals, cancel: Callable[[], None] | None = None) -> Result:
-    """Done by another thread: the main one, which hears signals, only waits. On a signal, `cancel` is called once."""
+    """Done by another thread: the main one, which hears signals, only waits. After a signal, it is cancelled."""
     with ThreadPoolExecutor(1, thread_name_prefix="pipeline") as threads:
         future = threads.submit(work)
-        while True:
-            try:
-                return future.result(_LOOK_S)
-            except TimeoutError:
-                if future.done():
-                    raise
-            except Exception:
-                signals.check()  # what was cancelled fails, and that is not why it ends
-                raise
+        while not wait([future], _LOOK_S).done:
             if signals.number is not None and cancel is not None:
-                cancel()
-                cancel = None
+                cancel()  # again and again: between two jobs there is nothing to cancel
+        if future.exception() is not None:
+            signals.check()  # what was cancelled fails, and that is not why it ends
+        return future.result()
 
 
 def run_queries(
