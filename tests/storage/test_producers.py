@@ -64,6 +64,29 @@ def test_the_last_five_batches_are_known_after_a_clean_stop_and_after_a_crash(st
     assert not send(bench, 9).is_duplicate
 
 
+@pytest.mark.proves("P2")
+@pytest.mark.parametrize("how", ["clean stop", "crash", "cut"])
+def test_the_last_five_batches_are_known_though_a_segment_began_after_them(how: str) -> None:
+    bench = Bench()
+    for sequence in range(7):
+        send(bench, sequence)
+    bench.log.roll(bench.now_ms)
+    send(bench, 7)
+    bench.log.flush(bench.now_ms)
+    send(bench, 8)
+    if how == "clean stop":
+        bench.restart()
+    elif how == "crash":
+        bench.kill(recovery_point=8)
+    else:
+        bench.append(b"of nobody", b"and cut off")
+        bench.log.truncate_to(9)
+    assert all(send(bench, sequence).is_duplicate for sequence in range(4, 9))
+    with pytest.raises(OutOfOrderSequence):
+        send(bench, 3)
+    assert not send(bench, 9).is_duplicate
+
+
 def test_a_gap_in_the_sequence_is_refused() -> None:
     bench = Bench()
     send(bench, 0)

@@ -17,7 +17,7 @@ from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANS
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
-from moldau.storage.recovery import CorruptLog, Scan, recall_batches, replay_segments, scan_segment, whole_batch_after
+from moldau.storage.recovery import CorruptLog, Scan, restore_producers, scan_segment, whole_batch_after
 from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import NEVER, RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
@@ -144,7 +144,6 @@ class Loading:
         active.unindexed_bytes = unindexed
         self.recovery_point = self.end_offset
         self._load_producers(self.end_offset)
-        recall_batches(active, self.producers)
         return True
 
     def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex, bool]:
@@ -279,9 +278,7 @@ class Loading:
 
     def _load_producers(self, end_offset: int, before: int | None = None) -> None:
         """Producer state at an offset: the latest snapshot, then the batches that follow it."""
-        self.snapshots.load_latest(self.producers, self.segments[0].base_offset, end_offset, self.now_ms)
-        if self.producers.end_offset < end_offset:
-            replay_segments(self.segments[:before], self.producers, end_offset)
+        restore_producers(self.snapshots, self.segments[:before], self.producers, end_offset, self.now_ms)
 
     def _begin_where_told(self) -> None:
         """Make the first segment of an empty log, or begin anew where the log ends before it is said to start."""

@@ -25,7 +25,7 @@ from moldau.storage.names import TRANSACTION_INDEX
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
-from moldau.storage.recovery import replay_segments
+from moldau.storage.recovery import restore_producers
 from moldau.storage.retention import expired_segments
 from moldau.storage.scan import check_followed
 from moldau.storage.segment import Segment
@@ -198,8 +198,7 @@ class Log(ReadableLog):
             self.end_offset = base_offset
             self._tail.clear(base_offset)
             self.epochs.truncate_from_end(base_offset)
-            self._snapshots.load_latest(self.producers, self._segments.bases[0], base_offset, now_ms=0)
-            replay_segments(self._segments.all, self.producers, base_offset)
+            restore_producers(self._snapshots, self._segments.all, self.producers, base_offset, now_ms=0)
         except OSError as error:
             self.fail(f"what could not be written could not be taken back either: {error}")
 
@@ -355,8 +354,7 @@ class Log(ReadableLog):
         self._tail.clear(self.end_offset)
         self.epochs.truncate_from_end(offset)
         self._snapshots.remove_above(offset)
-        self._snapshots.load_latest(self.producers, self._segments.bases[0], offset, now_ms=0)
-        replay_segments(self._segments.all, self.producers, offset)
+        restore_producers(self._snapshots, self._segments.all, self.producers, offset, now_ms=0)
 
     def truncate_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`."""

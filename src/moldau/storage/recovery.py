@@ -31,6 +31,7 @@ from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.producers import AppendedBatch, Producers, read_marker
 from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from moldau.storage.snapshots import Snapshots
 from moldau.storage.time_index import TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
@@ -195,28 +196,47 @@ def replay_segments(segments: Sequence[Segment], producers: Producers, end_offse
     producers.end_offset = end_offset
 
 
-def recall_batches(segment: Segment, producers: Producers) -> None:
+def restore_producers(
+    snapshots: Snapshots, segments: Sequence[Segment], producers: Producers, end_offset: int, now_ms: int
+) -> None:
+    """Producer state at an offset: the latest snapshot, what it leaves out, then the batches that follow it."""
+    first_offset = segments[0].base_offset if segments else end_offset
+    snapshots.load_latest(producers, first_offset, end_offset, now_ms)
+    _recall_batches(segments, producers)
+    if producers.end_offset < end_offset:
+        replay_segments(segments, producers, end_offset)
+
+
+def _recall_batches(segments: Sequence[Segment], producers: Producers) -> None:
     """A snapshot has the last batch of each producer. The few before it, which it may repeat too, are in the log."""
     if not producers.by_id:
         return
     found: dict[int, list[AppendedBatch]] = {}
-    begin = segment.offset_lookup().boundary_before(max(segment.size_bytes - RECALLED_BYTES, 0))
+    before = [each for each in segments if each.base_offset < producers.end_offset]
     with suppress(BrokenLog):  # whoever reads there will hear of it
-        for _, header in walk(segment.open_file(), begin, segment.size_bytes):
-            if header.producer_id in producers.by_id and not header.is_control:
-                found.setdefault(header.producer_id, []).append(
-                    AppendedBatch(
-                        header.base_sequence,
-                        header.last_sequence,
-                        header.base_offset,
-                        header.last_offset,
-                        header.max_timestamp,
-                    )
-                )
-                if header.producer_epoch != producers.by_id[header.producer_id].epoch:
-                    del found[header.producer_id]  # of an epoch that has passed
+        for segment in before[-2:]:
+            _recall_from(segment, producers, found)
     for producer_id, batches in found.items():
         producers.recall(producer_id, batches)
+
+
+def _recall_from(segment: Segment, producers: Producers, found: dict[int, list[AppendedBatch]]) -> None:
+    """The batches at the end of a segment, or before the state's end if that lies in it."""
+    place = segment.find(producers.end_offset)
+    end = segment.size_bytes if place is None else place[0]
+    begin = segment.offset_lookup().boundary_before(max(end - RECALLED_BYTES, 0))
+    for _, header in walk(segment.open_file(), begin, end):
+        producer = producers.by_id.get(header.producer_id)
+        if producer is None or header.is_control:
+            continue
+        if header.producer_epoch != producer.epoch:
+            found.pop(header.producer_id, None)  # of an epoch that has passed
+            continue
+        found.setdefault(header.producer_id, []).append(
+            AppendedBatch(
+                header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.max_timestamp
+            )
+        )
 
 
 def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
