@@ -68,6 +68,10 @@ def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
             "[DATA_SOURCE_NOT_FOUND] Failed to find it.\n\tat org.apache.spark.A(A.scala:7)",
             "Failed to find it.",
         ),
+        (
+            "[STREAM_FAILED] Query [id = 5, runId = c7] terminated with exception: The disk is full.",
+            "The disk is full.",
+        ),
         ("", "it failed without a word"),
     ],
 )

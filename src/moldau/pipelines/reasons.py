@@ -7,7 +7,7 @@ _PYTHON_END: Final = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|[A-Z]\w*))
 _STACK: Final = re.compile(r"^\s+at [\w.$<>/]+\(|^\s*\.\.\. \d+ more")
 _CALL: Final = re.compile(r"^An error occurred while calling \S+$")
 _CLASS: Final = re.compile(r"^:? *(?:[a-z]\w*\.)+[\w$]+: ")
-_CONDITION: Final = re.compile(r"^\[[A-Z_.]+\]\s*")
+_CONDITION: Final = re.compile(r"^\[[A-Z_.]+\]\s*(?:Query \[id = [^\]]+\] terminated with exception: )?")
 LENGTH_MAX: Final = 500
 
 
