@@ -20,7 +20,7 @@ from pyspark_moldau.markers import Marker, Markers
 from pyspark_moldau.sink_options import COMMIT_TOPIC
 
 PROGRAM: Final = Path(__file__).with_name("sink_life.py")
-LIFE_S_MAX: Final = 100.0
+LIFE_S_MAX: Final = 80.0
 READ_S_MAX: Final = 60.0
 PARTITIONS: Final = 2
 
@@ -81,7 +81,10 @@ class Life:
 
     def __post_init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), self.plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-X", "faulthandler", str(PROGRAM), self.plan],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         _begun.append(self)
 
@@ -118,7 +121,7 @@ class Life:
         try:
             said, self.errors = self._process.communicate(timeout=LIFE_S_MAX)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.send_signal(signal.SIGABRT)  # its last words say where it stands
             said, self.errors = self._process.communicate()
         self.lines = said.splitlines()
         return self._process.returncode
