@@ -189,7 +189,8 @@ class Publishers:
         rows = sum(part.rows for part in parts)
         if not rows:
             return False
-        key = (repr(sorted(options.kafka.librdkafka.items())), options.commit_topic, identity.writer)
+        settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic))
+        key = (settings, options.commit_topic, identity.writer)
         publisher = self._kept.pop(key, None)
         if publisher is None or publisher.timeout_ms < wanted_timeout_ms(options, rows):
             publisher = Publisher(options, identity, rows, self._reached)
