@@ -158,7 +158,7 @@ def archive(
     note(f"{options.name} is done: {job.root}")
 
 
-@app.command(hidden=True)
+@app.command()
 def activity(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Raw events.")],
     out: Annotated[

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from moldau.pipelines.folders import RunFolder
 
 JOBS: Final = {
+    "activity": "raw events → checked, each once, counted, in sessions, by load → topics, Parquet, a report",
     "archive": "topic → Parquet files, each record once, with all that restore needs",
     "restore": "an archive → topic, to a moment; moves the offsets of groups, verifies by checksums",
     "transform": "topics → topic, exactly once, through SQL or a Python function; with neither it replays",

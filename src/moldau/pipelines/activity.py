@@ -213,7 +213,7 @@ class Activity:
     def run(self, conditions: Conditions, run: Run, report: Path) -> None:
         """All parts side by side; once, one after the other, for each reads what the one before it wrote."""
         parts = self.parts()
-        stages = [parts[:1], parts[1:]] if conditions.once else [parts]
+        stages = [[part] for part in parts] if conditions.once else [parts]
         run_queries(
             [partial(self._start, flows, conditions) for flows in stages],
             conditions,
