@@ -29,6 +29,7 @@ RESULT_PARTITIONS: Final = 2
 GROUP: Final = "transformers"
 TRANSACTION_MS: Final = 6_000
 FETCH_BYTES_MAX: Final = 2_000
+LAST_FETCH_BYTES_MAX: Final = 100_000  # when no more numbers come: on slow disks many are left over
 REST_S_MAX: Final = 4.0
 
 # Somebody else has the id, or the coordinator has ended the transaction: begin a new life.
@@ -157,7 +158,7 @@ class Transformer:
             self._source.topic,
             self._source.partition,
             position,
-            max_bytes=FETCH_BYTES_MAX,
+            max_bytes=LAST_FETCH_BYTES_MAX if self.producer_is_done else FETCH_BYTES_MAX,
             max_wait_ms=200,
             isolation=Isolation.READ_COMMITTED,
         )
