@@ -15,6 +15,7 @@ COMMANDS: Final[dict[str, str]] = {
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",
     "pipeline": "moldau.cli.pipelines:app",
+    "sql": "moldau.cli.sql:app",
     "cluster": "moldau.cli.clusters:app",
     "broker": "moldau.cli.brokers:app",
     "quorum": "moldau.cli.quorums:app",

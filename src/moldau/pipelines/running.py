@@ -1,5 +1,6 @@
 """A job from its start to its end: session, signals, progress, and how it ended noted in its folder."""
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,11 +174,19 @@ def make_active(spark: Any) -> None:
     SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
+def hush() -> None:
+    """PySpark prints the errors of queries as well as raising them; once is enough."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+
+
 def _session(conditions: Conditions) -> Any:
     from pyspark_moldau import session
     from pyspark_moldau.java import JavaMissing
 
     settings = {"spark.log.level": "ERROR", **conditions.settings}
+    hush()
     try:
         return session(conditions.folder.name, master=conditions.master, settings=settings)
     except JavaMissing as error:

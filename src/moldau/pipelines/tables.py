@@ -1,0 +1,79 @@
+"""Topics as tables of SQL: JSON fields become columns, as a sample of the newest records has them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from moldau.model.ids import TopicPartition
+from moldau.pipelines.flow import FORMAT, offsets_text
+
+SAMPLE_ROWS: Final = 2000
+# What a record has beside its value; fields of the value have the plain names.
+_RECORD: Final = (
+    "cast(key as string) as _key",
+    "topic as _topic",
+    "partition as _partition",
+    "offset as _offset",
+    "timestamp as _timestamp",
+)
+_WORD: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|`((?:[^`]|``)+)`|([A-Za-z_][\w]*)|--[^\n]*", re.DOTALL)
+
+
+def named_topics(query: str, topics: Iterable[str]) -> list[str]:
+    """The topics that occur in a query, as words or in backquotes; not those in strings or comments."""
+    words = {match[1].replace("``", "`") if match[1] else match[2] for match in _WORD.finditer(query)} - {None}
+    lowered = {word.lower() for word in words if word}
+    return [topic for topic in sorted(topics) if topic.lower() in lowered]
+
+
+def sample_starts(ends: Mapping[TopicPartition, tuple[int, int]], rows: int = SAMPLE_ROWS) -> str:
+    """The newest records of each partition, about so many in all, as the option startingOffsets."""
+    share = max(rows // max(len(ends), 1), 1)
+    return offsets_text({place: max(start, end - share) for place, (start, end) in ends.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Views of a session, one for each topic."""
+
+    bootstrap_servers: str
+    starting: Mapping[str, str] = field(default_factory=dict)
+    ending: Mapping[str, str] = field(default_factory=dict)
+
+    def make(self, spark: Any, topic: str, sample: str) -> None:
+        """The view of a topic. Values that are not JSON objects are in the column `value` as they are."""
+        schema = self._schema(spark, topic, sample)
+        records = self._read(spark, topic, self.starting.get(topic, "earliest"), self.ending.get(topic, "latest"))
+        if schema is None:
+            table = records.selectExpr("cast(value as string) as value", *_RECORD)
+        else:
+            from pyspark.sql.functions import col, from_json
+
+            parsed = records.withColumn("_json", from_json(col("value").cast("string"), schema))
+            table = parsed.selectExpr("_json.*", *_RECORD)
+        table.createOrReplaceTempView(f"`{topic}`")
+
+    def _schema(self, spark: Any, topic: str, sample: str) -> Any:
+        """What the values have in common, or None if they are no JSON objects."""
+        newest = self._read(spark, topic, sample, "latest").where("value is not null").limit(SAMPLE_ROWS)
+        texts = newest.selectExpr("cast(value as string) as value").rdd.map(lambda row: row["value"])
+        schema = spark.read.json(texts).schema
+        names = set(schema.names)
+        return None if not names or names == {"_corrupt_record"} else _without_corrupt(schema)
+
+    def _read(self, spark: Any, topic: str, starting: str, ending: str) -> Any:
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": starting,
+            "endingOffsets": ending,
+            "kafka.isolation.level": "read_committed",
+        }
+        return spark.read.format(FORMAT).options(**options).load()
+
+
+def _without_corrupt(schema: Any) -> Any:
+    from pyspark.sql.types import StructType
+
+    return StructType([each for each in schema.fields if each.name != "_corrupt_record"])
