@@ -91,8 +91,8 @@ sim-mutants: $(DEV_STAMP) ## put bugs into clusters and see which seed of the si
 	$(BIN)/python tools/simulated_mutants.py --jobs $(or $(JOBS),2) --only '$(ONLY)'
 
 .PHONY: chaos
-chaos: $(DEV_STAMP) ## a cluster of processes under faults, with recorded clients; MINUTES=5, cables pulled where allowed
-	$(BIN)/python -m moldau.testing.processes.run --namespaces --minutes $(or $(MINUTES),5)
+chaos: $(DEV_STAMP) ## a cluster of processes under faults, with recorded clients; MINUTES=5, cables pulled where allowed; ONLY=kill
+	$(BIN)/python -m moldau.testing.processes.run --namespaces --minutes $(or $(MINUTES),5) --only '$(ONLY)'
 
 .PHONY: check
 check: $(DEV_STAMP) ## format, lint, types, layers, house rules
