@@ -9,6 +9,7 @@ The same seed gives the same events, so that what comes out can be compared with
 import argparse
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,10 +67,13 @@ def main() -> None:
     parser.add_argument("--topic", default="clicks")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start-ms", type=int, default=1_767_225_600_000, help="the time of the first event")
+    parser.add_argument("--start-ms", type=int, help="the time of the first event; else the last is from now")
     asked = parser.parse_args()
+    mix = Mix()
+    # Not long ago: what is older than a topic's retention may be deleted before anybody reads it.
+    start_ms = asked.start_ms or int((time.time() - asked.events / mix.events_per_s) * 1000)
     producer = Producer({"bootstrap.servers": asked.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
-    for key, value, time_ms in events(asked.events, asked.seed, asked.start_ms, Mix()):
+    for key, value, time_ms in events(asked.events, asked.seed, start_ms, mix):
         while True:
             try:
                 producer.produce(asked.topic, value, key, timestamp=time_ms)

@@ -1,6 +1,7 @@
 """The activity pipeline: what is wrong is put aside with its reason, what came twice counts once, figures add up."""
 
 import json
+import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +35,12 @@ def event(number: int, user: str, at_ms: int) -> bytes:
     return json.dumps(
         {"event_id": f"e{number}", "user": user, "kind": kind, "page": f"/{number % 3}", "at": str(at_ms)}
     ).encode()
+
+
+@pytest.fixture
+def topic(moldau_broker: Broker) -> str:
+    """A fresh topic for records of long ago, which by default might be deleted at any moment."""
+    return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
 
 
 def fill(broker: Broker, topic: str) -> None:

@@ -1,6 +1,7 @@
 """Archive a topic, lose it, restore it: what comes back is what was there."""
 
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from moldau.testing.broker import Broker
 START_MS = 1_700_000_000_000
 READ_S_MAX = 60
 PARTITIONS = (0, 1)
+
+
+@pytest.fixture
+def topic(moldau_broker: Broker) -> str:
+    """A fresh topic for records of long ago, which by default might be deleted at any moment."""
+    return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
 
 
 def fill(broker: Broker, topic: str) -> None:
