@@ -34,10 +34,9 @@ class FolderListener(StreamingQueryListener):
         """Whoever waits for the query hears of it."""
 
     def note_last(self, query: Any) -> None:
-        """Events may come after the end of the job, or not at all."""
-        last = query.lastProgress
-        if last is not None:
-            self.note(json.loads(last.json))
+        """Events may come after the end of the job, or not at all: what they have not told yet, in its order."""
+        for each in query.recentProgress:
+            self.note(json.loads(each.json))
 
     def note(self, told: dict[str, Any]) -> None:
         name = told.get("name") or ""
