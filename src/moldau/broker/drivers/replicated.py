@@ -227,12 +227,16 @@ class ReplicatedDriver(Generic[Machine, Record]):
     def decide_now(
         self, decide: Callable[[Machine], Decision[Record, Answer] | None]
     ) -> Decision[Record, Answer] | None:
-        """A decision that changes nothing and may be told at once. None if it is another: then it is to be written."""
+        """A decision that changes nothing, refuses nothing and may be told at once. None if it is another one, which is
+        for `write` to decide again.
+        """
         machine = self._machine
         if machine is None or self._is_behind():
             return None
         decision = decide(machine)
-        return decision if decision is not None and _changes_nothing(decision) else None
+        if decision is None or not _changes_nothing(decision) or isinstance(decision.answers[ASKER], KafkaError):
+            return None
+        return decision
 
     def submit(self, decide: Callable[[Machine], Decision[Record, Any]]) -> None:
         """Decide as `write` does, for somebody who does not wait for the answer. Raises where nothing is decided."""
