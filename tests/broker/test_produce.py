@@ -104,6 +104,7 @@ def test_zstd_is_refused_before_version_7() -> None:
     on_broker(script)
 
 
+@pytest.mark.proves("P3")
 def test_a_transactional_batch_without_its_transactional_id_is_refused() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")

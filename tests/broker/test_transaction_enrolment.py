@@ -107,6 +107,7 @@ def test_who_has_no_transactional_id_or_that_of_another_is_told() -> None:
     play(script)
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize(
     ("code", "produce_9", "produce_12", "commit_3", "commit_5"),
     [
@@ -193,6 +194,7 @@ def test_a_marker_between_question_and_append_makes_it_ask_again(markers: int) -
     play(script, 1)
 
 
+@pytest.mark.proves("P3")
 def test_batches_behind_the_first_one_keep_their_order() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         async def slowly() -> None:
@@ -260,6 +262,7 @@ def test_a_plain_batch_in_a_transactional_request_is_just_appended() -> None:
     play(script)
 
 
+@pytest.mark.proves("P2")
 @pytest.mark.parametrize(("version", "code"), [(11, NONE), (12, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
 def test_a_transaction_with_an_epoch_of_its_own_begins_with_its_first_batch(version: int, code: ErrorCode) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
@@ -270,6 +273,7 @@ def test_a_transaction_with_an_epoch_of_its_own_begins_with_its_first_batch(vers
     play(script)
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize("is_passing", [True, False])
 def test_a_batch_that_comes_back_comes_first_and_one_that_was_refused_is_forgotten(is_passing: bool) -> None:
     async def script(scene: Scene, writer: Writer) -> None:

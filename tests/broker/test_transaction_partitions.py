@@ -14,6 +14,7 @@ from moldau.wire.messages import DescribeProducersRequest, WriteTxnMarkersReques
 BOTH = pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
 
 
+@pytest.mark.proves("C7")
 @pytest.mark.proves("P3")
 @BOTH
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
@@ -54,6 +55,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(version: int, is_co
     play(script, version)
 
 
+@pytest.mark.proves("C7")
 def test_a_reader_of_what_is_committed_is_not_woken_by_an_open_transaction() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()
@@ -164,6 +166,7 @@ def test_a_marker_of_the_transaction_before_does_not_end_the_next_one() -> None:
     play(script)
 
 
+@pytest.mark.proves("P3")
 def test_a_former_coordinator_is_refused() -> None:
     async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
         await writer.write(b"a")

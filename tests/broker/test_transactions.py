@@ -131,6 +131,7 @@ def test_what_a_replaced_producer_left_open_is_aborted_first() -> None:
     play(script)
 
 
+@pytest.mark.proves("P3")
 def test_requests_that_make_no_sense_are_refused() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
@@ -229,6 +230,7 @@ def test_a_marker_is_sent_until_its_partition_has_it(code: ErrorCode) -> None:
     play(script)
 
 
+@pytest.mark.proves("P3")
 def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
@@ -267,6 +269,7 @@ def test_markers_of_many_transactions_travel_together() -> None:
     play(script)
 
 
+@pytest.mark.proves("P3")
 def test_while_too_many_markers_wait_no_transaction_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BACKLOG_MAX", 2)
 

@@ -157,6 +157,7 @@ def _codes(answer: Any) -> dict[str, ErrorCode]:
     }
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_ask_for_many_transactions_at_once(version: int) -> None:
     async def script(scene: Scene) -> None:
@@ -245,6 +246,7 @@ def _value(**fields: Any) -> messages.TransactionLogValue:
     )
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize(
     ("level", "fields", "version"),
     [

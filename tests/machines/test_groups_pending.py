@@ -43,6 +43,7 @@ def test_what_is_aborted_was_never_there() -> None:
     scene.end_transaction(7)  # a transaction of which nothing is here
 
 
+@pytest.mark.proves("P3")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -98,6 +99,7 @@ def test_a_long_note_is_refused_and_too_many_offsets_are_too(monkeypatch: pytest
     assert scene.commit_in_transaction(5) is InvalidCommitOffsetSize.code
 
 
+@pytest.mark.proves("P3")
 def test_offsets_do_not_expire_while_a_transaction_is_about_to_change_them() -> None:
     scene = Scene(GroupSettings(offsets_retention_minutes=60))
     scene.commit(3)

@@ -120,6 +120,7 @@ def test_a_driver_that_dies_while_it_commits_has_committed_all_or_nothing(
     assert output.lives[1] == ({"first"} if said[0] == "skipped 1" else {"last"})
 
 
+@pytest.mark.proves("D2")
 def test_a_checkpoint_older_than_the_sink_is_refused(make_sink: Callable[..., Sink]) -> None:
     sink = make_sink(**SMALL)
     assert sink.life("first", [0, 1, 2]).ends() == ["published 0", "published 1", "published 2"]

@@ -56,6 +56,7 @@ def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: Mar
     assert markers.newest("one") == Marker(0, 1, None)
 
 
+@pytest.mark.proves("D2")
 def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker, markers: Markers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     one.mark(0)
@@ -65,6 +66,7 @@ def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker,
     other.producer.abort_transaction(WAIT_S)
 
 
+@pytest.mark.proves("D2")
 def test_a_marker_behind_an_open_transaction_of_another_writer_is_never_overlooked(
     broker: Broker, markers: Markers
 ) -> None:

@@ -63,6 +63,7 @@ class Heard(list[str]):
         self.append(place)
 
 
+@pytest.mark.proves("D2")
 def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None:
     identity = Identity(f"w-{topic}", 0)
     columns = {
@@ -80,6 +81,7 @@ def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None
     assert found[b"a"].headers() == [("h", b"x"), ("h", None)]
 
 
+@pytest.mark.proves("D2")
 def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
     identity = Identity(f"w-{topic}", 0)
     zeros = pa.array([0, 0], pa.int32())
@@ -90,6 +92,7 @@ def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOption
     assert [each.value() for each in read(options, topic, [0])] == [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b"]
 
 
+@pytest.mark.proves("D2")
 def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     publishers = Publishers(heard)
@@ -109,6 +112,7 @@ def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic:
     assert heard == []
 
 
+@pytest.mark.proves("D2")
 def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
     first, second = Publishers(), Publishers()
     for publishers, batch in ((first, 0), (second, 1)):
@@ -122,6 +126,7 @@ def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -
     assert values(options) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.proves("D2")
 def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(options: SinkOptions, topic: str) -> None:
     publishers = Publishers()
     identity = Identity(f"w-{topic}", 0)
@@ -170,6 +175,7 @@ def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOp
     assert values(options) == [b"0", b"1"]
 
 
+@pytest.mark.proves("D2")
 def test_a_topic_that_forgets_markers_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
     commits = broker.create_topic(f"{topic}-commits", cleanup_policy="delete")
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
@@ -195,6 +201,7 @@ def test_tasks_produce_by_themselves_at_least_once(options: SinkOptions) -> None
     assert values(options) == [b"%05d" % number for number in range(20_000)]
 
 
+@pytest.mark.proves("D2")
 def test_a_task_fails_when_its_rows_are_not_taken(options: SinkOptions, topic: str) -> None:
     columns = {"value": ["x"], "partition": pa.array([9], pa.int32())}
     rows = outgoing(pa.RecordBatch.from_pydict(columns), options)

@@ -107,6 +107,7 @@ def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> N
         values_of(part)
 
 
+@pytest.mark.proves("D2")
 def test_a_file_with_other_rows_than_were_staged_is_refused(tmp_path: Path) -> None:
     part, other = staged(tmp_path, ["1", "2"], 0), staged(tmp_path / "other", ["1"], 0)
     Path(str(part.path)).write_bytes(Path(str(other.path)).read_bytes())
@@ -120,6 +121,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.proves("D2")
 def test_sweeping_removes_what_is_done_and_leaves_what_is_to_come(tmp_path: Path) -> None:
     parts = [staged(tmp_path, ["1"], 0, batch) for batch in (1, 2, 3)]
     sweep(tmp_path, "a/b", 2)

@@ -88,6 +88,7 @@ def test_columns_hold_what_the_records_hold(codec: Compression, parts: list[list
     assert decoded(content) == parsed(content)
 
 
+@pytest.mark.proves("D1")
 def test_null_is_not_empty() -> None:
     content = batch([(1, None, b"", ()), (1, b"", None, ())])
     assert [(row["key"], row["value"]) for row in rows(content)] == [(None, b""), (b"", None)]
@@ -116,6 +117,7 @@ def test_a_header_key_that_is_no_text_is_shown_with_replacement_characters(more:
     assert rows(batch([(1, b"", b"", headers)]))[0]["headers"][0] == {"key": "\ufffd!", "value": b"1"}
 
 
+@pytest.mark.proves("D1")
 def test_the_time_of_the_log_is_the_time_of_each_record_and_is_marked() -> None:
     content = bytearray(numbered(3))
     struct.pack_into(">h", content, 21, 0x08)
@@ -125,12 +127,14 @@ def test_the_time_of_the_log_is_the_time_of_each_record_and_is_marked() -> None:
     assert {(at, kind) for _, at, _, _, _, kind in decoded(bytes(content))} == {(99_000, columns.LOG_APPEND_TIME)}
 
 
+@pytest.mark.proves("D1")
 def test_only_offsets_in_the_range_come_out() -> None:
     content = numbered(10) + numbered(10, 10) + numbered(10, 20)
     assert offsets(content, ALL._replace(from_offset=8, until_offset=21)) == list(range(8, 21))
     assert offsets(content, ALL._replace(from_offset=30)) == []
 
 
+@pytest.mark.proves("D1")
 def test_gaps_of_compaction_are_gaps() -> None:
     content = bytearray(numbered(2, 5))
     struct.pack_into(">i", content, 23, 9)  # the last offset delta of records that are gone
@@ -180,6 +184,7 @@ def test_control_batches_give_no_rows_and_move_the_position() -> None:
     assert offsets(content) == [0]
 
 
+@pytest.mark.proves("D1")
 def test_aborted_records_are_left_out_up_to_the_marker_of_their_producer() -> None:
     content = (
         transactional(0, 7)
@@ -223,6 +228,7 @@ def test_an_arrow_batch_has_a_bounded_size_however_small_its_records_came(per_ba
     assert max(each.num_rows for each in made) <= 16
 
 
+@pytest.mark.proves("D1")
 @pytest.mark.parametrize("codec", list(Compression))
 def test_flipped_bits_are_found_by_the_checksum(codec: Compression) -> None:
     content = numbered(20, codec=codec)
@@ -260,6 +266,7 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
     assert refused > 80
 
 
+@pytest.mark.proves("D1")
 def test_a_record_of_negative_length_is_refused() -> None:
     body = bytearray(numbered(3)[HEADER_BYTES:])
     body[0] |= 1

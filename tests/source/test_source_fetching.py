@@ -109,6 +109,7 @@ def test_what_was_produced_after_the_plan_is_not_read(moldau_broker: Broker, top
         assert table(read, ranges, wanted)["offset"].to_pylist() == list(range(10))
 
 
+@pytest.mark.proves("D1")
 @pytest.mark.parametrize("read", READERS)
 def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Broker, topic: str, read: Read) -> None:
     produce(moldau_broker, topic, 100, settings={"batch.num.messages": 10})
@@ -130,6 +131,7 @@ def test_offsets_behind_the_end_are_a_loss(moldau_broker: Broker, topic: str, re
     assert table(read, [Range(topic, 0, 50, 60)], lenient).num_rows == 0
 
 
+@pytest.mark.proves("D1")
 def test_a_topic_created_again_while_it_is_read_is_a_loss(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic)
@@ -223,6 +225,7 @@ def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> 
     assert [place.offset for place in places] == [5, 7]
 
 
+@pytest.mark.proves("D1")
 def test_committed_readers_see_neither_aborted_records_nor_open_transactions(moldau_broker: Broker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers, "transactional.id": f"tx-{topic}"})
     producer.init_transactions(30)

@@ -33,6 +33,7 @@ def test_what_means_nothing_here_is_ignored_with_a_warning(caplog: pytest.LogCap
     assert "kafka.max.poll.records" in caplog.text
 
 
+@pytest.mark.proves("D1")
 def test_what_nobody_knows_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(OptionError, match=r"kafka\.fetch\.max\.byte'.*kafka\.fetch\.max\.bytes"):
         translated(fetch_max_byte="5")

@@ -42,6 +42,7 @@ def test_subscribe_takes_several_topics_and_spaces() -> None:
     assert batch(subscribe=" a, b ,a,, ").subscription == Topics(("a", "b"))
 
 
+@pytest.mark.proves("D1")
 def test_a_pattern_matches_whole_names() -> None:
     subscription = batch_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "click.*"}).subscription
     assert isinstance(subscription, Pattern)
@@ -81,6 +82,7 @@ def test_a_missing_bootstrap_is_refused() -> None:
         batch_options({"subscribe": "a"})
 
 
+@pytest.mark.proves("D1")
 def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest() -> None:
     assert stream().starting == Latest()
     assert (batch().starting, batch().ending) == (Earliest(), Latest())

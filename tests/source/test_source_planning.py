@@ -106,6 +106,7 @@ def test_a_batch_reads_between_offsets_and_words_for_them() -> None:
     assert extents(plan_batch(options, two())) == {A: (2, 7), B: (5, 20)}
 
 
+@pytest.mark.proves("D1")
 @pytest.mark.parametrize("offsets", [{"t": {"0": 5}}, {"t": {"0": 5, "1": 5, "2": 5}}, {"u": {"0": 5, "1": 5}}])
 def test_offsets_must_name_every_partition_and_no_other(offsets: dict[str, dict[str, int]]) -> None:
     with pytest.raises(OptionError, match="every partition"):
@@ -164,6 +165,7 @@ def test_a_checkpoint_beats_the_starting_offsets() -> None:
     assert extents(run.ranges({A: 4, B: 4}, end)) == {A: (4, 10), B: (4, 20)}
 
 
+@pytest.mark.proves("D1")
 def test_a_partition_found_later_starts_at_its_earliest() -> None:
     run = plan(two(), stream(startingOffsets="latest"))
     end = run.latest({A: 10}, is_limited=False)
@@ -197,6 +199,7 @@ def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixt
     assert "t-1" in caplog.text
 
 
+@pytest.mark.proves("D1")
 def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_before() -> None:
     cluster = two()
     run = plan(cluster, stream())
@@ -243,6 +246,7 @@ def test_a_batch_that_waits_for_more_ends_where_it_starts() -> None:
     assert run.latest(start, is_limited=False)[B] == 21
 
 
+@pytest.mark.proves("D1")
 def test_available_now_reads_what_was_there_in_as_many_batches_as_it_takes() -> None:
     cluster = two()
     run = plan(cluster, stream(maxOffsetsPerTrigger=14, minOffsetsPerTrigger=14))
@@ -254,6 +258,7 @@ def test_available_now_reads_what_was_there_in_as_many_batches_as_it_takes() -> 
     assert offsets == [{A: 2, B: 0}, {A: 6, B: 10}, {A: 10, B: 20}]
 
 
+@pytest.mark.proves("D4")
 def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> None:
     cluster = two()
     run = plan(cluster, stream(commitOffsets="g"))

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_more_pieces_than_wished_for_stay() -> None:
     assert len(split([Range("t", 0, 0, 100)], 2, 10)) == 10
 
 
+@pytest.mark.proves("D1")
 @given(
     st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**6)), max_size=8),
     st.none() | st.integers(1, 50),
@@ -61,10 +63,12 @@ def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
     assert len(pieces) >= min(partitions_min or 0, sum(each.size for each in ranges))
 
 
+@pytest.mark.proves("D1")
 def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
     assert share(40, {A: 0, B: 100}, {A: 300, B: 200}) == {A: 30, B: 110}
 
 
+@pytest.mark.proves("D1")
 def test_a_small_backlog_beside_a_large_one_still_moves() -> None:
     assert share(10, {A: 0, B: 0}, {A: 1_000_000, B: 1}) == {A: 9, B: 1}
 
@@ -78,6 +82,7 @@ def test_what_fits_is_taken_whole() -> None:
     assert share(150, {A: 0, B: 0}, {A: 100, B: 50}) == {A: 100, B: 50}
 
 
+@pytest.mark.proves("D1")
 def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
     rate = RateLimit(100, None, 1000)
     assert rate.limit({A: 0}, {A: 1}, 0, waits=True) == {A: 1}  # the first does not wait

@@ -159,6 +159,7 @@ def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.Monke
     assert 0 not in bench.log.producers.by_id
 
 
+@pytest.mark.proves("C7")
 def test_an_open_transaction_holds_the_last_stable_offset() -> None:
     bench = Bench()
     bench.append(b"before")

@@ -100,6 +100,7 @@ class TestWhoMayBegin:
             producers.check_admitted(header(1))
         producers.check_admitted(header(0))  # it is in the log: whoever repeats it hears where
 
+    @pytest.mark.proves("P2")
     def test_the_first_batch_of_those_that_waited_comes_first(self) -> None:
         producers = Producers()
         producers.admissions.seek(P, 0, 3, now_ms=0)
@@ -116,6 +117,7 @@ class TestWhoMayBegin:
         producers.admissions.refuse(P, refused)
         producers.check_admitted(header(4))
 
+    @pytest.mark.proves("P3")
     def test_a_zombie_does_not_take_the_place_of_its_successor(self) -> None:
         producers = Producers()
         successor = producers.admissions.seek(P, 1, 0, now_ms=0)
@@ -177,6 +179,7 @@ class TestMarkers:
         assert bench.log.producers.check_end(P, 0, 3, 1)
 
 
+@pytest.mark.proves("C7")
 def test_readers_do_not_wait_for_what_was_deleted() -> None:
     bench = Bench()
     send(bench, 0)
@@ -186,6 +189,7 @@ def test_readers_do_not_wait_for_what_was_deleted() -> None:
     assert bench.log.last_stable_offset(0) == 0
 
 
+@pytest.mark.proves("C7")
 @pytest.mark.parametrize("lost", [(".txnindex", ".index"), (".txnindex", ".index", ".timeindex", ".snapshot")])
 def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_clean_stop(
     lost: tuple[str, ...],
@@ -212,6 +216,7 @@ def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_
     assert bench.log.last_stable_offset(end_offset) == end_offset
 
 
+@pytest.mark.proves("C7")
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 4096])
 def test_a_reader_is_told_of_those_that_were_aborted_in_what_it_reads_and_of_few_others(segment_bytes: int) -> None:
     bench = Bench(segment_bytes=segment_bytes, index_interval_bytes=512)
@@ -237,6 +242,7 @@ def test_a_reader_is_told_of_those_that_were_aborted_in_what_it_reads_and_of_few
     assert told_most < 20
 
 
+@pytest.mark.proves("C7")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("is_closed", [True, False], ids=["stopped cleanly", "rolled"])
 def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_before(is_closed: bool, seed: int) -> None:
