@@ -101,6 +101,16 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(found)))
 
 
+def parse_topic_ids(text: str) -> dict[str, str]:
+    """`{"topic": "OuZF5tKiRXuwSwpZyCdWgw"}`"""
+    sample = 'like {"topic": "OuZF5tKiRXuwSwpZyCdWgw"}'
+    parsed = _json_object("topicIds", text, sample)
+    for topic, topic_id in parsed.items():
+        if not isinstance(topic_id, str):
+            raise OptionError(f"Option 'topicIds' must be JSON {sample}, but topic {topic!r} has {topic_id!r}.")
+    return parsed
+
+
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """The shape in which offsets are stored in a checkpoint: `{"topic": {"0": 5}}`."""
     shape: dict[str, dict[str, int]] = {}

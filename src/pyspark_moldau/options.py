@@ -23,6 +23,7 @@ from pyspark_moldau.limits import (
     OptionError,
     parse_assignment,
     parse_limit,
+    parse_topic_ids,
 )
 
 log = logging.getLogger("pyspark_moldau")
@@ -34,7 +35,7 @@ KNOWN: Final = {
         "startingOffsetsByTimestampStrategy endingOffsets endingTimestamp endingOffsetsByTimestamp failOnDataLoss "
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
         "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs commitOffsets "
-        "fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion"
+        "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion"
     ).split()
 }
 _RATES: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -100,6 +101,7 @@ class SourceOptions:
     group: str | None  # whose committed offsets show the progress
     reading_group: str  # named to brokers by clients that cannot do without one; nothing is committed to it
     fetcher: Fetcher
+    topic_ids: Mapping[str, str]  # what they were when the checkpoint was begun, which does not say
     poll_timeout_ms: int
     retries: int
     retry_interval_ms: int
@@ -159,6 +161,7 @@ def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
         group=given.get("commitoffsets") or kafka.group_id,
         reading_group=kafka.group_id or given.get("groupidprefix") or _READING_GROUP,
         fetcher=_fetcher(given, kafka),
+        topic_ids=parse_topic_ids(given.get("topicids", "{}")),
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or _POLL_MS,
         retries=_positive(given, "fetchOffset.numRetries") or _RETRIES,
         retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or _RETRY_MS,

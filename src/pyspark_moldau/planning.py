@@ -163,14 +163,17 @@ class StreamPlan:
     options: SourceOptions
     cluster: Cluster
     monotonic_ms: Callable[[], float]
-    _topic_ids: dict[str, str] = field(default_factory=dict)
+    _topic_ids: dict[str, str] = field(init=False)
+    _has_looked: bool = False  # at the ids that the topics have now
     _available: Offsets | None = None  # what an AvailableNow run reads up to
     _newest: Offsets = field(default_factory=dict)
     _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
+    _read_to: Offsets | None = None  # where the last batch of this run ended
     _committed: Offsets = field(default_factory=dict)
     _rate: RateLimit = field(init=False)
 
     def __post_init__(self) -> None:
+        self._topic_ids = dict(self.options.topic_ids)
         least, delay_ms = self.options.offsets_per_trigger_min, self.options.trigger_delay_ms_max
         self._rate = RateLimit(least, self.options.offsets_per_trigger_max, delay_ms)
 
@@ -204,11 +207,12 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """What the tasks of the batch between `start` and `end` read."""
-        if not self._topic_ids:  # a batch that a former run has left undone
+        if not self._has_looked:  # a batch that a former run has left undone
             self._look_at_ids(self.cluster.topics(self.options.subscription), start)
         self._note_gone(start, end)
         self._note_shrunk(start, end)
         begin = self._begin(start, end)
+        self._read_to = end
         ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
 
@@ -255,8 +259,11 @@ class StreamPlan:
     def _look_at_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
         """A topic of the same name with another id has other records, whatever its offsets say.
 
-        What the ids were is known for one run alone: a checkpoint holds offsets in the official shape and nothing else.
+        A checkpoint holds offsets in the official shape and no ids: those of a former run come by option `topicIds`.
         """
+        self._has_looked = True
+        if start == self._read_to:  # these offsets are of the present life, even where they are the same as before
+            self._reborn = {}
         for name, topic in sorted(topics.items()):
             known = self._topic_ids.get(name)
             if known and topic.topic_id and known != topic.topic_id:

@@ -222,6 +222,38 @@ def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allow
     assert extents(run.ranges(end, run.latest(end, is_limited=False))) == {A: (3, 5), B: (500, 501)}
 
 
+def test_what_was_read_of_a_new_life_is_not_read_again_where_it_ends_as_the_former_one_did() -> None:
+    cluster = two()
+    run = plan(cluster, stream(failOnDataLoss="false"))
+    start = run.latest({A: 2, B: 0}, is_limited=False)
+    cluster.ids["t"] = "another"
+    cluster.extents = {A: (0, start[A]), B: (0, 3)}
+    end = run.latest(start, is_limited=False)
+    assert extents(run.ranges(start, end)) == {A: (0, start[A]), B: (0, 3)}
+    cluster.extents = {A: (0, start[A] + 5), B: (0, 3)}
+    assert extents(run.ranges(end, run.latest(end, is_limited=False))) == {A: (start[A], start[A] + 5)}
+
+
+@pytest.mark.proves("D1")
+def test_a_topic_created_again_between_two_runs_is_a_loss_for_who_knows_its_former_id() -> None:
+    known = json.dumps({"t": "its-former-id"})
+    with pytest.raises(RecordsLost, match=r"created again: its id was its-former-id and is id-t"):
+        plan(two(), stream(topicIds=known)).latest({A: 5, B: 0}, is_limited=False)
+    with pytest.raises(RecordsLost, match="created again"):  # in a batch that the former run has left undone
+        plan(two(), stream(topicIds=known)).ranges({A: 5, B: 0}, {A: 10, B: 20})
+    lenient = plan(two(), stream(topicIds=known, failOnDataLoss="false"))
+    end = lenient.latest({A: 5, B: 7}, is_limited=False)
+    assert extents(lenient.ranges({A: 5, B: 7}, end)) == {A: (2, 10), B: (0, 20)}
+    same = plan(two(), stream(topicIds=json.dumps({"t": "id-t", "elsewhere": "x"})))
+    assert same.latest({A: 5, B: 7}, is_limited=False) == {A: 10, B: 20}
+
+
+@pytest.mark.parametrize("text", ["t", "[]", '{"t": 1}'])
+def test_topic_ids_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"'topicIds' must be JSON like"):
+        stream(topicIds=text)
+
+
 def test_tasks_are_told_the_topic_id_for_a_batch_that_a_former_run_left_undone() -> None:
     (first, second) = plan(two(), stream()).ranges({A: 2, B: 0}, {A: 10, B: 20})
     assert first.topic_id == second.topic_id == "id-t"
