@@ -231,6 +231,25 @@ def test_a_marker_is_sent_until_its_partition_has_it(code: ErrorCode) -> None:
 
 
 @pytest.mark.proves("P3")
+def test_a_partition_that_is_past_the_transaction_needs_no_marker() -> None:
+    async def script(scene: Scene) -> None:
+        sink = await ready(scene)
+        sink.codes[P0] = ErrorCode.INVALID_PRODUCER_EPOCH
+        sink.codes[P1] = ErrorCode.NOT_ENOUGH_REPLICAS
+        producer = producer_of(scene)
+        await producer.init()
+        await producer.add(P0, P1)
+        await producer.end()
+        await asyncio.sleep(1)
+        assert (await producer.described()).transaction_state == "PrepareCommit", "the others are still told"
+        del sink.codes[P1]
+        await producer.until("CompleteCommit")
+        assert len([each for each in sink.came if each.partition == P0]) == 1, "it would refuse it for ever"
+
+    play(script)
+
+
+@pytest.mark.proves("P3")
 def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)

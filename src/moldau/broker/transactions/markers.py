@@ -23,6 +23,10 @@ ASK_MS: Final = 15 * SECOND_MS  # more than a partition waits for its replicas
 RETRY_S: Final = 0.1
 PURPOSE: Final = "markers"
 
+# A partition that has seen a later epoch of the producer is past this transaction: it would refuse the marker for ever,
+# and for ever nobody could use the transactional id.
+_TOLD: Final = (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH)
+
 
 class MarkersOwner(Protocol):
     """The shard that decided how transactions end."""
@@ -209,10 +213,10 @@ class Markers:
             return
         for ending, partitions in shares:
             outcomes = [(each, codes.get((ending.effect.producer_id, each))) for each in partitions]
-            left = [each for each, code in outcomes if code != ErrorCode.NONE]
-            self._written(ending, [each for each, code in outcomes if code == ErrorCode.NONE])
+            left = [each for each, code in outcomes if code not in _TOLD]
+            self._complain(node_id, ending, outcomes)
+            self._written(ending, [each for each, code in outcomes if code in _TOLD])
             if left:
-                self._complain(node_id, ending, outcomes)
                 self._try_again([(ending, left)])
 
     async def _ask(self, node_id: int, request: WriteTxnMarkersRequest, lane: int) -> WriteTxnMarkersResponse:
@@ -250,7 +254,9 @@ class Markers:
                 self._queue(ending, partitions)
 
     def _complain(self, node_id: int, ending: _Ending, outcomes: Sequence[tuple[TopicPartition, int | None]]) -> None:
-        """That a partition has another leader or too few replicas passes; that it refuses the marker should not be."""
+        """That a partition has another leader or too few replicas passes. That it refuses the marker should not be, but
+        where a later coordinator has ended the transaction and this one has not heard of it yet.
+        """
         for partition, code in outcomes:
             if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
                 effect = ending.effect
