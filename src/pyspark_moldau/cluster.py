@@ -46,7 +46,8 @@ class ConfluentCluster:
             case Pattern():
                 listed = self._persist(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
                 wanted = sorted(name for name in listed if subscription.matches(name))
-        return self._persist(lambda: self._describe(wanted)) if wanted else {}
+        takes_internal = not isinstance(subscription, Pattern)  # a pattern means the topics of users
+        return self._persist(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         return self._list(dict.fromkeys(partitions, OffsetSpec.earliest()))
@@ -70,7 +71,7 @@ class ConfluentCluster:
         self._consumers.clear()
         self._admin_client = None
 
-    def _describe(self, names: list[str]) -> dict[str, Topic]:
+    def _describe(self, names: list[str], *, takes_internal: bool) -> dict[str, Topic]:
         futures = self._admin().describe_topics(TopicCollection(names), request_timeout=_REQUEST_S_MAX)
         found = {}
         for name, future in futures.items():
@@ -79,6 +80,8 @@ class ConfluentCluster:
             except KafkaException as error:
                 if error.args[0].code() not in _GONE:
                     raise
+                continue
+            if described.is_internal and not takes_internal:
                 continue
             partitions = tuple(sorted(each.id for each in described.partitions))
             found[name] = Topic(cleaned(str(described.topic_id)), partitions)

@@ -110,6 +110,7 @@ class SourceOptions:
 def batch_options(raw: Mapping[str, str]) -> SourceOptions:
     """The options of `spark.read`. Those that only mean something in a stream are passed over with a warning."""
     given = _lowered(raw)
+    _check_rates(given)
     for name in _RATES:
         if name.lower() in given:
             log.warning("Option '%s' is for streams: it is ignored in a batch query.", name)
@@ -126,11 +127,8 @@ def stream_options(raw: Mapping[str, str]) -> SourceOptions:
     for name in _ENDINGS:
         if name.lower() in given:
             raise OptionError(f"Option '{name}' is not for streams: a stream has no end.")
-    options = _parse(given, default_start=Latest())
-    least, most = options.offsets_per_trigger_min, options.offsets_per_trigger_max
-    if least is not None and most is not None and least > most:
-        raise OptionError(f"Option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most}).")
-    return options
+    _check_rates(given)
+    return _parse(given, default_start=Latest())
 
 
 def includes_headers(raw: Mapping[str, str]) -> bool:
@@ -140,6 +138,12 @@ def includes_headers(raw: Mapping[str, str]) -> bool:
 
 def _lowered(raw: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in raw.items()}
+
+
+def _check_rates(given: Mapping[str, str]) -> None:
+    least, most = _positive(given, "minOffsetsPerTrigger"), _positive(given, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"Option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most}).")
 
 
 def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
@@ -163,8 +167,8 @@ def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
         fetcher=_fetcher(given, kafka),
         topic_ids=parse_topic_ids(given.get("topicids", "{}")),
         poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or _POLL_MS,
-        retries=_positive(given, "fetchOffset.numRetries") or _RETRIES,
-        retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or _RETRY_MS,
+        retries=_count(given, "fetchOffset.numRetries", _RETRIES),
+        retry_interval_ms=_count(given, "fetchOffset.retryIntervalMs", _RETRY_MS),
     )
 
 
@@ -249,6 +253,13 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
         return None
     if not value.strip().isdecimal() or int(value) == 0:
         raise OptionError(f"Option '{name}' must be a positive number, not {value!r}.")
+    return int(value)
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    value = given.get(name.lower(), str(default)).strip()
+    if not value.isdecimal():
+        raise OptionError(f"Option '{name}' must be a number, not {value!r}.")
     return int(value)
 
 

@@ -65,8 +65,15 @@ def plan_batch(options: SourceOptions, cluster: Cluster) -> list[Range]:
     partitions = partitions_of(options.subscription, topics)
     starts = starting_offsets(options, cluster, partitions)
     ends = ending_offsets(options, cluster, partitions)
+    _check_order(starts, ends)
     ranges = [Range(*each, starts[each], ends[each], topics[each.topic].topic_id) for each in partitions]
     return split(ranges, options.partitions_min, options.records_per_partition_max)
+
+
+def _check_order(starts: Offsets, ends: Offsets) -> None:
+    wrong = [f"{where} from {starts[where]} to {ends[where]}" for where in sorted(ends) if starts[where] > ends[where]]
+    if wrong:
+        raise OptionError(f"A batch query would end before it starts: {', '.join(wrong)}.")
 
 
 def existing_topics(subscription: Subscription, cluster: Cluster) -> dict[str, Topic]:

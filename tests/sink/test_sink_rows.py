@@ -45,6 +45,13 @@ def test_times_are_written_only_when_they_are_asked_for() -> None:
     assert records(columns, options(topic="out", includeTimestamp="true"))[0]["timestamp_ms"] == 1_234_567_890
 
 
+def test_headers_are_written_unless_they_are_not_wanted() -> None:
+    columns = {"value": ["1"], "headers": pa.array([[("a", b"x"), ("a", None)]], HEADERS)}
+    (row,) = records(columns, options(topic="out"))
+    assert [tuple(each.values()) for each in row["headers"]] == [("a", b"x"), ("a", None)]
+    assert records(columns, options(topic="out", includeHeaders="false"))[0]["headers"] is None
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"topic": [None]}, "the column 'topic' is null"),
     ({"topic": ["a b"]}, "'a b' cannot be the name of a topic"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 
 from moldau.client.asynchronous import AsyncClient
@@ -23,7 +23,7 @@ from pyspark_moldau import columns
 from pyspark_moldau.cluster import ConfluentCluster
 from pyspark_moldau.fetching import Reading, read_raw
 from pyspark_moldau.librdkafka import read_through_librdkafka
-from pyspark_moldau.options import SourceOptions, Topics, batch_options
+from pyspark_moldau.options import Pattern, SourceOptions, Topics, batch_options
 from pyspark_moldau.planning import RecordsLost, plan_batch
 from pyspark_moldau.splitting import Range
 
@@ -213,6 +213,33 @@ def test_topics_are_found_by_name_and_pattern_and_missing_ones_are_left_out(mold
     assert len(found[topic].topic_id) == 22
     assert cluster.topics(wanted.subscription) == found
     cluster.close()
+
+
+@pytest.mark.proves("D1")
+def test_a_pattern_does_not_mean_the_topics_of_the_cluster_itself(moldau_broker: Broker, topic: str) -> None:
+    cluster = ConfluentCluster(options(moldau_broker, topic))
+    cluster.commit(f"group-{topic}", {TopicPartition(topic, 0): 0})
+    internal = "__consumer_offsets"
+    found = cluster.topics(Pattern(".*"))
+    assert topic in found
+    assert internal not in found
+    assert list(cluster.topics(Topics((internal,)))) == [internal]
+    cluster.close()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_the_cluster_is_asked_again_as_often_as_it_was_said(retries: int) -> None:
+    words = {"fetchOffset.numRetries": str(retries), "fetchOffset.retryIntervalMs": "1"}
+    cluster = ConfluentCluster(batch_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **words}))
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    with pytest.raises(KafkaException):
+        cluster._persist(ask)
+    assert len(asked) == retries + 1
 
 
 def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> None:

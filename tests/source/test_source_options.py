@@ -158,18 +158,38 @@ def test_counts_must_be_positive(name: str, value: str) -> None:
 def test_the_least_of_a_trigger_cannot_be_above_the_most() -> None:
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
         stream(minOffsetsPerTrigger=11, maxOffsetsPerTrigger=10)
+    with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
+        batch(minOffsetsPerTrigger=11, maxOffsetsPerTrigger=10)
     assert stream(minOffsetsPerTrigger=10, maxOffsetsPerTrigger=10).offsets_per_trigger_min == 10
 
 
 def test_a_batch_ignores_rates_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        options = batch(maxOffsetsPerTrigger="many", minOffsetsPerTrigger=5, maxTriggerDelay="1m")
+        options = batch(maxOffsetsPerTrigger=6, minOffsetsPerTrigger=5, maxTriggerDelay="a while")
     assert options.offsets_per_trigger_max is options.offsets_per_trigger_min is None
     assert [name for name in ("maxOffsets", "minOffsets", "maxTriggerDelay") if name in caplog.text] == [
         "maxOffsets",
         "minOffsets",
         "maxTriggerDelay",
     ]
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
+def test_a_rate_must_be_a_number(name: str) -> None:
+    assert stream(maxOffsetsPerTrigger=7).offsets_per_trigger_max == 7
+    with pytest.raises(OptionError, match=name):
+        stream_options(MUST | {name: "many"})
+
+
+def test_patience_is_as_in_the_official_source_unless_said() -> None:
+    options = batch()
+    assert (options.poll_timeout_ms, options.retries, options.retry_interval_ms) == (120_000, 3, 10)
+    words = {"kafkaConsumer.pollTimeoutMs": "5", "fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "7"}
+    options = batch_options(MUST | words)
+    assert (options.poll_timeout_ms, options.retries, options.retry_interval_ms) == (5, 0, 7)
+    for name in words:
+        with pytest.raises(OptionError, match=name):
+            batch_options(MUST | {name: "some"})
 
 
 @pytest.mark.parametrize(

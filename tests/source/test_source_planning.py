@@ -135,6 +135,20 @@ def test_an_end_after_the_last_record_is_the_latest() -> None:
     assert extents(plan_batch(batch(endingTimestamp=99_000), two())) == {A: (2, 10), B: (0, 20)}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": {"t": {"0": 5, "1": 5}}, "endingOffsets": {"t": {"0": 9, "1": 4}}},
+        {"startingOffsets": {"t": {"0": -2, "1": 21}}},
+        {"startingTimestamp": 9000, "endingTimestamp": 3000},
+    ],
+    ids=["offsets", "after-the-last-record", "times"],
+)
+def test_a_batch_that_would_end_before_it_starts_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match=r"end before it starts.*t-1 from"):
+        plan_batch(batch(**given), two())
+
+
 def test_a_topic_that_is_not_there_is_named() -> None:
     with pytest.raises(OptionError, match="no topic u"):
         plan_batch(batch(subscribe="t,u"), two())
