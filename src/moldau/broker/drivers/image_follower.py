@@ -7,6 +7,7 @@ from typing import Final
 from moldau.broker.drivers.image_publisher import ImagePublisher
 from moldau.broker.drivers.metadata_batches import read_records
 from moldau.broker.drivers.metadata_log import MetadataLog
+from moldau.broker.drivers.slices import Slices
 from moldau.broker.drivers.snapshot_store import LoadedSnapshot
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.image import MetadataImage
@@ -15,8 +16,7 @@ from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ports import Clock
 from moldau.records.record import iterate_batches
 
-SLICE_MS: Final = 0.25
-SLICE_LOOK: Final = 16  # records between two looks at the clock
+SLICE_LOOK: Final = 4  # records between two looks at the clock
 
 
 class ImageFollower:
@@ -89,9 +89,8 @@ class ImageFollower:
 
     async def _apply(self, builder: ImageBuilder, records: Iterable[tuple[int, Record]]) -> None:
         """In slices that do not stall the loop."""
-        began_ms = self._clock.monotonic_ms()
+        slices = Slices(self._clock)
         for count, (offset, record) in enumerate(records, 1):
             builder.apply(record, offset)
-            if count % SLICE_LOOK == 0 and self._clock.monotonic_ms() - began_ms >= SLICE_MS:
-                await asyncio.sleep(0)
-                began_ms = self._clock.monotonic_ms()
+            if count % SLICE_LOOK == 0 and slices.is_over():
+                await slices.give_way()

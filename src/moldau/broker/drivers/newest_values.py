@@ -1,4 +1,4 @@
-"""The newest value of each key, gathered from batches. Most of them hold one small record, and are read in one step.
+"""The newest value of each key, gathered from batches. Most of them hold a few small records, and are read in one step.
 
 Records of a transaction count once its marker says that it was committed; where they stand in the log still decides
 which record of a key is the newest.
@@ -28,9 +28,9 @@ _HEAD: Final = Struct(
     ">qi4xbIhi"
 )  # base offset, length, (leader epoch), magic, checksum, attributes, last offset delta
 _unpack_head = _HEAD.unpack_from
-_PLAIN: Final = bytes(3)  # a record without attributes, of its batch's own time and offset
 _RECORD_BYTES_MIN: Final = 8  # of a record whose length takes two bytes; a shorter one can be read the long way
 _ONE_BYTE: Final = 0x80  # below it, a varint is a single byte; half of it if it is even, negative if it is odd
+_NOT_SMALL: Final = 0x81  # bits of a varint's first byte that is negative, or has more bytes
 
 
 class _Pending(NamedTuple):
@@ -89,32 +89,39 @@ class NewestValues:
             if attributes & TRANSACTIONAL:
                 self._note_transactional(view[position:end])
             elif not attributes & CONTROL and (
-                delta or attributes or not self._note_plain(batches, position + HEADER_BYTES, end, base_offset)
+                attributes or not self._note_plain(batches, position + HEADER_BYTES, end, base_offset)
             ):
                 self._note_records(view[position:end])
             position, next_offset = end, base_offset + delta + 1
         return position, next_offset
 
-    def _note_plain(self, batches: bytes, start: int, end: int, offset: int) -> bool:
-        """The only record of a batch, if nothing about it is unusual; whether it was taken."""
-        if end - start < _RECORD_BYTES_MIN:
-            return False
-        start += 1 if batches[start] < _ONE_BYTE else 2
-        key_length = batches[start + 3]
-        if batches[start : start + 3] != _PLAIN or key_length >= _ONE_BYTE or key_length & 1:
-            return False
-        key_end = start + 4 + (key_length >> 1)
-        if key_end >= end:
-            return False
-        value_length = batches[key_end]
-        value_end = key_end + 1 + (value_length >> 1)
-        if value_length >= _ONE_BYTE or value_length & 1 or value_end + 1 != end or batches[value_end]:
-            return False
-        key = batches[start + 4 : key_end]
-        if self._pending:
-            self._overtake(key, offset)
-        self._newest.pop(key, None)  # so that it moves to the end of the order
-        self._newest[key] = offset, batches[key_end + 1 : value_end]
+    def _note_plain(self, batches: bytes, position: int, end: int, base_offset: int) -> bool:
+        """The records of a batch, if nothing about them is unusual; whether they were taken. Else some of them may
+        have been, and to take them once more does no harm.
+        """
+        newest = self._newest
+        while position < end:
+            if end - position < _RECORD_BYTES_MIN:
+                return False
+            length, start = batches[position], position + 1
+            if length >= _ONE_BYTE:
+                length, start = length - _ONE_BYTE + (batches[start] << 7), position + 2
+            attributes, _, delta, key_length = batches[start : start + 4]
+            if attributes or (delta | key_length) & _NOT_SMALL or batches[start + 1] >= _ONE_BYTE:
+                return False
+            key_end = start + 4 + (key_length >> 1)
+            if key_end >= end:
+                return False
+            value_length = batches[key_end]
+            value_end = key_end + 1 + (value_length >> 1)
+            position = value_end + 1
+            if value_length & _NOT_SMALL or position > end or position != start + (length >> 1) or batches[value_end]:
+                return False
+            key, offset = batches[start + 4 : key_end], base_offset + (delta >> 1)
+            if self._pending:
+                self._overtake(key, offset)
+            newest.pop(key, None)  # so that it moves to the end of the order
+            newest[key] = offset, batches[key_end + 1 : value_end]
         return True
 
     def _note_records(self, batch: memoryview) -> None:

@@ -4,11 +4,11 @@ Replay does what compaction will do: it reads through the whole log, remembers t
 out only those. So a log that was not compacted yet costs little more than one that was.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from moldau.broker.drivers.newest_values import NewestValues
+from moldau.broker.drivers.slices import Slices
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import NotLeaderOrFollower
 from moldau.model.ports import Clock, Executor
@@ -19,8 +19,7 @@ from moldau.records.header import read_header
 
 Record = TypeVar("Record")
 
-SLICE_MS: Final = 0.25  # reading gives way to other work after so long
-BATCHES_PER_LOOK: Final = 8
+BATCHES_PER_LOOK: Final = 2
 
 
 class RecordCoding(Protocol[Record]):
@@ -124,12 +123,11 @@ class PartitionLog(Generic[Record]):
     async def _gather(self, batches: bytes, newest: NewestValues, offset: int) -> int:
         """Note what a chunk says, giving way to other work; the offset behind it."""
         position = 0
-        began_ms = self._clock.monotonic_ms()
+        slices = Slices(self._clock)
         while position < len(batches):
             position, offset = newest.note(batches, position, BATCHES_PER_LOOK)
-            if self._clock.monotonic_ms() - began_ms >= SLICE_MS:
-                await asyncio.sleep(0)
-                began_ms = self._clock.monotonic_ms()
+            if slices.is_over():
+                await slices.give_way()
         return offset
 
     def _decoded(self, newest: NewestValues) -> Iterator[tuple[int, Record]]:

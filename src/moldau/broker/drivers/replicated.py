@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from moldau.broker.drivers.machine_log import MachineLog
+from moldau.broker.drivers.slices import Slices
 from moldau.machines.decision import (
     ASKER,
     CancelTimer,
@@ -43,9 +44,8 @@ AnyMachine = TypeVar("AnyMachine", contravariant=True)
 Record = TypeVar("Record")
 Answer = TypeVar("Answer")
 
-SLICE_MS: Final = 0.25
 SLICE_RECORDS: Final = 1024
-SLICE_LOOK: Final = 16  # records between two looks at the clock
+SLICE_LOOK: Final = 4  # records between two looks at the clock
 PENDING_MAX: Final = 100_000
 NO_LONGER_LEADING: Final = (NotLeaderOrFollower, FencedLeaderEpoch, NotController, NotCoordinator)
 
@@ -391,16 +391,15 @@ class ReplicatedDriver(Generic[Machine, Record]):
         return term == self._term
 
     async def _replay_chunk(self, machine: Machine, chunk: Iterable[tuple[int, Record]], term: int) -> bool:
-        began_ms = self._clock.monotonic_ms()
+        slices = Slices(self._clock)
+        await slices.give_way()  # reading the chunk was work, too
         for count, (offset, record) in enumerate(chunk, 1):
             machine.apply(record, offset)
-            if count % SLICE_LOOK == 0 and (
-                count % SLICE_RECORDS == 0 or self._clock.monotonic_ms() - began_ms >= SLICE_MS
-            ):
-                await asyncio.sleep(0)
+            if count % SLICE_LOOK == 0 and (count % SLICE_RECORDS == 0 or slices.is_over()):
+                await slices.give_way()
                 if term != self._term:
                     return False
-                began_ms = self._clock.monotonic_ms()
+        await slices.give_way()  # before whatever follows on the replay
         return term == self._term
 
     # Timers
