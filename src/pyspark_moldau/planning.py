@@ -172,6 +172,7 @@ class StreamPlan:
     monotonic_ms: Callable[[], float]
     _topic_ids: dict[str, str] = field(init=False)
     _has_looked: bool = False  # at the ids that the topics have now
+    _initial: Offsets | None = None  # where this run would begin without a checkpoint
     _available: Offsets | None = None  # what an AvailableNow run reads up to
     _newest: Offsets = field(default_factory=dict)
     _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
@@ -188,7 +189,8 @@ class StreamPlan:
         """Where a query without a checkpoint begins."""
         topics = existing_topics(self.options.subscription, self.cluster)
         partitions = partitions_of(self.options.subscription, topics)
-        return starting_offsets(self.options, self.cluster, partitions)
+        self._initial = starting_offsets(self.options, self.cluster, partitions)
+        return self._initial
 
     def prepare_available_now(self) -> None:
         """Records that come from now on are for another run."""
@@ -215,6 +217,7 @@ class StreamPlan:
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """What the tasks of the batch between `start` and `end` read."""
         if not self._has_looked:  # a batch that a former run has left undone
+            start = self._start_of_former_run(start, end)
             self._look_at_ids(self.cluster.topics(self.options.subscription), start)
         self._note_gone(start, end)
         self._note_shrunk(start, end)
@@ -222,6 +225,15 @@ class StreamPlan:
         self._read_to = end
         ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+
+    def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
+        """Of a query's first batch only the end is in the checkpoint, and "latest" is another place by now.
+
+        Where it was, the former run found out a moment before the end: that end is as good a beginning.
+        """
+        if start != self._initial or not isinstance(self.options.starting, Latest):
+            return start
+        return {where: min(offset, end[where]) for where, offset in start.items() if where in end}
 
     def commit(self, offsets: Offsets) -> None:
         """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""

@@ -173,6 +173,18 @@ def test_a_stream_starts_where_it_is_told() -> None:
     assert plan(two(), stream(startingOffsets={"t": {"0": 4, "1": -1}})).initial() == {A: 4, B: 20}
 
 
+def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends() -> None:
+    """A checkpoint has the end of the first batch, and the latest offsets have moved on since."""
+    cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
+    run = plan(cluster, stream(startingOffsets="latest"))
+    assert run.ranges(run.initial(), {A: 8, B: 20}) == []
+    end = run.latest({A: 8, B: 20}, is_limited=False)
+    assert extents(run.ranges({A: 8, B: 20}, end)) == {A: (8, 10), TopicPartition("t", 2): (0, 3)}
+    shrunk = plan(FakeCluster({A: (9, 10), B: (0, 20)}), stream(startingOffsets="earliest"))
+    with pytest.raises(RecordsLost, match="t-0 was read up to offset 9 and ends at 8"):
+        shrunk.ranges(shrunk.initial(), {A: 8, B: 20})
+
+
 def test_a_checkpoint_beats_the_starting_offsets() -> None:
     run = plan(two(), stream(startingOffsets="latest"))
     end = run.latest({A: 4, B: 4}, is_limited=False)
