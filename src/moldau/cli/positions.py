@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.cli.errors import wrong_usage
-from moldau.client.asynchronous import AsyncClient
 from moldau.client.words import EARLIEST, LATEST, Isolation, OffsetAt
 from moldau.model.ids import TopicPartition
 
@@ -74,6 +73,14 @@ def _parse_time(text: str, option: str) -> int:
         ) from None
 
 
+class ListsOffsets(Protocol):
+    """A client, as far as it is needed here."""
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, isolation: Isolation = ...
+    ) -> Mapping[TopicPartition, OffsetAt]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """The first offset of a partition and the one after its last, when we looked."""
@@ -83,7 +90,7 @@ class Extent:
 
 
 async def extents(
-    client: AsyncClient, places: list[TopicPartition], isolation: Isolation
+    client: ListsOffsets, places: list[TopicPartition], isolation: Isolation
 ) -> dict[TopicPartition, Extent]:
     starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), isolation=isolation)
     ends = await client.list_offsets(dict.fromkeys(places, LATEST), isolation=isolation)
@@ -91,7 +98,7 @@ async def extents(
 
 
 async def resolve(
-    client: AsyncClient, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
+    client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
 ) -> dict[TopicPartition, int]:
     """The position as an offset of each partition, within what the partition holds."""
     match position:
@@ -110,7 +117,7 @@ async def resolve(
 
 
 async def resolve_end(
-    client: AsyncClient, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
+    client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
 ) -> dict[TopicPartition, int]:
     """Where to stop: like `resolve`, but an offset that is still to come is waited for."""
     if isinstance(position, AtStart):

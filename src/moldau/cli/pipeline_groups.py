@@ -1,0 +1,80 @@
+"""The options of jobs, in groups: how a job is run, and what it reads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from moldau.cli import pipeline_options as given
+from moldau.cli.connections import Connection
+from moldau.cli.pipeline_options import RunOptions
+from moldau.cli.pipeline_places import Places, look_up
+
+if TYPE_CHECKING:
+    from moldau.pipelines.flow import TopicSource
+
+BATCH_ROWS: Final = 500_000
+
+Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it.")]
+Topics = Annotated[
+    list[str], typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it; may be repeated.")
+]
+To = Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="Write there.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What a pipeline is called, and where Spark runs it."""
+
+    name: given.Name = None
+    folder: given.Root = None
+    master: given.Master = None
+    conf: given.Conf = None
+
+    def options(self, name: str) -> RunOptions:
+        """Under the name it was given, or else this one."""
+        return RunOptions(root=self.folder, name=self.name or name, master=self.master, conf=self.conf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running(Session):
+    """How a job is run that may go on and on, whatever it does."""
+
+    once: given.Once = False
+    checkpoint: given.Checkpoint = None
+    eject: given.Eject = None
+    json: given.JsonLines = False
+
+    def options(self, name: str) -> RunOptions:
+        plain = Session.options(self, name)
+        return replace(plain, once=self.once, checkpoint=self.checkpoint, json=self.json, eject=self.eject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """From where to where a job reads, and how much at once."""
+
+    start: given.From = "start"
+    until: given.Until = None
+    rows_per_batch: given.RowsPerBatch = BATCH_ROWS
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were read.")
+    ] = False
+
+    def look_up(self, connection: Connection, topics: Sequence[str]) -> Places:
+        return look_up(connection, list(topics), self.start, self.until)
+
+    def source(self, connection: Connection, topics: Sequence[str], places: Places, group: str) -> "TopicSource":
+        from moldau.pipelines.flow import TopicSource
+
+        loss: Mapping[str, str] = {"failOnDataLoss": "false"} if self.allow_data_loss else {}
+        return TopicSource(
+            bootstrap_servers=connection.servers,
+            topics=tuple(topics),
+            starting=places.starting,
+            ending=places.ending,
+            group=group,
+            rows_per_batch_max=self.rows_per_batch,
+            options={**connection.options, **loss},
+        )

@@ -1,0 +1,144 @@
+"""Where a job reads, looked up before Spark starts: --from and --until as offsets, and which topics those are."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from moldau.cli.connections import Connection
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.output import topic_id_text
+from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
+from moldau.client import words
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.words import Isolation, OffsetAt
+from moldau.model.ids import TopicPartition
+
+_COMMITTED: Final = Isolation.READ_COMMITTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What the options startingOffsets, endingOffsets and topicIds are told."""
+
+    starting: str
+    ending: str | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Of topics, and what the topics' ids are."""
+
+    places: list[TopicPartition]
+    topic_ids: dict[str, str]
+
+
+class Cluster(ListsOffsets, Protocol):
+    """What is asked of the cluster, through whichever client can reach it."""
+
+    async def find(self, topics: list[str]) -> Partitions: ...
+
+
+def look_up(connection: Connection, topics: list[str], start: str, until: str | None) -> Places:
+    """--from and --until of these topics, which must be there."""
+    begin = parse_position(start, "--from")
+    finish = None if until is None else parse_position(until, "--until")
+    if isinstance(finish, AtStart):
+        raise wrong_usage("--until start: nothing comes before the start")
+    return asyncio.run(_look_up(connection, topics, begin, finish))
+
+
+async def _look_up(connection: Connection, topics: list[str], begin: Position, finish: Position | None) -> Places:
+    if connection.is_secured:
+        return await _resolve(SecuredCluster(connection), topics, begin, finish)
+    from moldau.cli.connecting import connect_asynchronously
+
+    async with connect_asynchronously(connection.servers) as client:
+        return await _resolve(PlainCluster(client), topics, begin, finish)
+
+
+async def _resolve(cluster: Cluster, topics: list[str], begin: Position, finish: Position | None) -> Places:
+    from moldau.pipelines.flow import offsets_text
+
+    found = await cluster.find(topics)
+    if isinstance(begin, AtStart) and finish is None:
+        return Places(starting="earliest", topic_ids=found.topic_ids)
+    known = await extents(cluster, found.places, _COMMITTED)
+    starts = await resolve(cluster, begin, known, _COMMITTED)
+    if finish is None:
+        return Places(starting=offsets_text(starts), topic_ids=found.topic_ids)
+    ends = await resolve(cluster, finish, known, _COMMITTED)
+    ending = offsets_text({place: max(end, starts[place]) for place, end in ends.items()})
+    return Places(starting=offsets_text(starts), ending=ending, topic_ids=found.topic_ids)
+
+
+class PlainCluster:
+    """Through our own client."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def find(self, topics: list[str]) -> Partitions:
+        views = [await self._client.describe_topic(topic) for topic in topics]
+        places = [TopicPartition(view.name, each.index) for view in views for each in view.partitions]
+        return Partitions(places, {view.name: topic_id_text(view.topic_id) or "" for view in views})
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, isolation: Isolation = _COMMITTED
+    ) -> Mapping[TopicPartition, OffsetAt]:
+        return await self._client.list_offsets(times, isolation=isolation)
+
+
+class SecuredCluster:
+    """Through librdkafka, which knows TLS and SASL."""
+
+    def __init__(self, connection: Connection) -> None:
+        from moldau.pipelines.requirements import require_spark
+
+        require_spark()
+        from pyspark_moldau.cluster import ConfluentCluster
+        from pyspark_moldau.options import batch_options
+
+        where = {"kafka.bootstrap.servers": connection.servers, "kafka.isolation.level": "read_committed"}
+        with _told_in_words():
+            self._cluster = ConfluentCluster(batch_options({**connection.options, **where, "subscribe": "any"}))
+
+    async def find(self, topics: list[str]) -> Partitions:
+        from pyspark_moldau.options import Topics
+        from pyspark_moldau.planning import existing_topics
+
+        with _told_in_words():
+            found = existing_topics(Topics(tuple(topics)), self._cluster)
+        places = [TopicPartition(name, each) for name, topic in found.items() for each in topic.partitions]
+        return Partitions(places, {name: topic.topic_id for name, topic in found.items()})
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, isolation: Isolation = _COMMITTED
+    ) -> Mapping[TopicPartition, OffsetAt]:
+        assert isolation is _COMMITTED
+        (time_ms,) = set(times.values())  # the same for all, and nobody asks about none
+        with _told_in_words():
+            match time_ms:
+                case words.EARLIEST:
+                    found: Mapping[TopicPartition, int | None] = self._cluster.earliest(times)
+                case words.LATEST:
+                    found = self._cluster.latest(times)
+                case _:
+                    found = self._cluster.at_times(times)
+        return {place: OffsetAt(-1 if offset is None else offset) for place, offset in found.items()}
+
+
+@contextmanager
+def _told_in_words() -> Iterator[None]:
+    from confluent_kafka import KafkaException
+
+    from pyspark_moldau.limits import OptionError
+
+    try:
+        yield
+    except OptionError as error:
+        raise Complaint(str(error)) from error
+    except KafkaException as error:
+        raise Complaint(f"the cluster does not answer: {error.args[0].str()}") from error

@@ -1,0 +1,160 @@
+"""Ready-made steps from topic to topic: `aggregate` counts and sums in windows of time, `dedupe` drops repetitions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.pipelines.fields import Field
+from moldau.pipelines.flow import SqlStep, Step, TopicSink, options_code
+from moldau.pipelines.requirements import PipelineError
+from moldau.pipelines.steps import LatenessStep, OnceByStep
+
+KINDS: Final = {
+    "count": "count(*)",
+    "sum": "sum({0})",
+    "avg": "avg({0})",
+    "min": "min({0})",
+    "max": "max({0})",
+    "distinct": "approx_count_distinct({0})",
+}
+_MOMENT: Final = "date_format({0}, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is worked out for each group and window: a count of records, or something about a field."""
+
+    kind: str
+    field: Field | None = None
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.field is None else f"{self.kind}_{self.field.name}"
+
+    @property
+    def input(self) -> str | None:
+        """The column that it needs, in SQL."""
+        if self.field is None:
+            return None
+        return self.field.text if self.kind == "distinct" else self.field.number
+
+    @property
+    def formula(self) -> str:
+        return KINDS[self.kind].format(_quoted(f"_{self.name}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """Figures by window of time and by fields; each window once, when it is final, or whenever it `updates`."""
+
+    by: Sequence[Field]
+    window: str
+    time: Field
+    lateness: str
+    slide: str | None = None
+    figures: Sequence[Figure] = (Figure("count"),)
+    updates: bool = False
+
+    def __post_init__(self) -> None:
+        names = ["start", "end", *(each.name for each in self.by), *(each.name for each in self.figures)]
+        twice = sorted({each for each in names if names.count(each) > 1})
+        if twice:
+            raise PipelineError(f"two columns of the result would be called {', '.join(twice)}")
+
+    def steps(self) -> tuple[Step, ...]:
+        return SqlStep(self._columns()), LatenessStep("_time", self.lateness), SqlStep(self._groups()), self._records()
+
+    def _columns(self) -> str:
+        inputs = [f"{each.input} as {_quoted(f'_{each.name}')}" for each in self.figures if each.input]
+        groups = [f"{each.text} as {_quoted(each.name)}" for each in self.by]
+        return _select([f"{self.time.time} as _time", *groups, *inputs])
+
+    def _groups(self) -> str:
+        spans = f"'{self.window}'" if self.slide is None else f"'{self.window}', '{self.slide}'"
+        by = [_quoted(each.name) for each in self.by]
+        figures = [f"{each.formula} as {_quoted(each.name)}" for each in self.figures]
+        window = f"window(_time, {spans})"
+        return f"{_select([f'{window} as _window', *by, *figures])}\ngroup by {', '.join([window, *by])}"
+
+    def _records(self) -> Step:
+        """Key: the fields of the group, so that one group stays in order; with updates, each window on its own."""
+        start, end = _MOMENT.format("_window.start"), _MOMENT.format("_window.end")
+        group = {each.name: _quoted(each.name) for each in self.by}
+        figures = {each.name: _quoted(each.name) for each in self.figures}
+        key = _key(group | ({"start": start} if self.updates else {}))
+        value = _json({"start": start, "end": end} | group | figures)
+        return SqlStep(_select([f"{key} as key", f"{value} as value"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedupe:
+    """Each key once, as far as the lateness reaches. Records without the key are left as they are, all of them.
+
+    Without a `time`, a repetition is known by when it is read: nothing comes too late, and nothing is lost.
+    """
+
+    key: Sequence[Field]
+    lateness: str
+    time: Field | None = None
+
+    def steps(self) -> tuple[Step, ...]:
+        time = "current_timestamp()" if self.time is None else self.time.time
+        identity = f"coalesce({self._known()}, concat('#', concat_ws('/', topic, partition, offset)))"
+        return (
+            SqlStep(_select(["*", f"{time} as _time", f"{identity} as _identity"])),
+            LatenessStep("_time", self.lateness),
+            OnceByStep("_identity"),
+            SqlStep("select key, value, headers, timestamp from input"),
+        )
+
+    def _known(self) -> str:
+        texts = [each.text for each in self.key]
+        return f"if(coalesce({', '.join(texts)}) is null, null, concat('=', to_json(array({', '.join(texts)}))))"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesSink(TopicSink):
+    """A topic that gets the groups that a batch has changed, each batch in one transaction, exactly once."""
+
+    def stream(self, frame: Any) -> Any:
+        return frame.writeStream.outputMode("update").foreachBatch(self._take)
+
+    def code(self, *, is_bounded: bool) -> str:
+        if is_bounded:
+            return TopicSink.code(self, is_bounded=True)
+        options = options_code(self.write_options()).replace("\n    ", "\n        ")
+        return (
+            "def take(frame, batch):\n"
+            '    query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")\n'
+            f"    writer = (\n        frame.write.format('moldau')\n    {options}    )\n"
+            '    writer.option("txnAppId", query).option("txnVersion", batch).mode("append").save()\n\n\n'
+            'writer = frame.writeStream.outputMode("update").foreachBatch(take)\n'
+        )
+
+    def _take(self, frame: Any, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise RuntimeError("Spark does not say which query this batch belongs to.")
+        identity = {"txnAppId": query, "txnVersion": str(batch)}
+        frame.write.format("moldau").options(**self.write_options(), **identity).mode("append").save()
+
+
+def _select(columns: Sequence[str]) -> str:
+    listed = ",\n    ".join(columns)
+    return f"select\n    {listed}\nfrom input"
+
+
+def _json(columns: dict[str, str]) -> str:
+    pairs = ", ".join(f"'{name}', {value}" for name, value in columns.items())
+    return f"to_json(named_struct({pairs}), map('ignoreNullFields', 'false'))"
+
+
+def _key(columns: dict[str, str]) -> str:
+    """One column as it is, several as JSON, none as null."""
+    if len(columns) > 1:
+        return _json(columns)
+    return next(iter(columns.values()), "cast(null as string)")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
