@@ -19,7 +19,12 @@ from replica_scene import (
     where,
 )
 
+from moldau.broker.replicas.fetcher import ReplicaFetcher
+from moldau.broker.replicas.following import Following
+from moldau.machines.replication import Cut
 from moldau.model.errors import ErrorCode
+from moldau.storage import recovery
+from moldau.storage.recovery import ProducerReplay
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
@@ -72,7 +77,20 @@ def test_after_the_leader_is_killed_another_goes_on_with_all_that_was_acknowledg
 
 
 @pytest.mark.proves("H5")
-def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns() -> None:
+@pytest.mark.parametrize("batches_at_once", [1, 500])
+def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
+    batches_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Cut] = []
+    cut_later = ReplicaFetcher._cut_later
+
+    async def seen(fetcher: ReplicaFetcher, following: Following, cut: Cut, replay: ProducerReplay) -> None:
+        later.append(cut)
+        await cut_later(fetcher, following, cut, replay)
+
+    monkeypatch.setattr(recovery, "REPLAYED_AT_ONCE", batches_at_once)
+    monkeypatch.setattr(ReplicaFetcher, "_cut_later", seen)
+
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -91,6 +109,7 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns() -> None:
         kept = values(contents(copy_of(cluster, 2)))
         assert (kept[0], kept[-1]) == (b"a", b"b")
         assert b"lost 1" not in kept  # the first was on its way already
+        assert len(later) == (batches_at_once == 1)  # in slices, where one is not enough
 
     on_cluster(script)
 

@@ -7,6 +7,8 @@ from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.units import KiB
 from moldau.records.control import build_transaction_marker
+from moldau.storage import recovery
+from moldau.storage.log import Log
 from moldau.testing.disk import SimulatedDisk
 
 
@@ -45,6 +47,52 @@ def test_everything_from_the_offset_on_is_gone_and_the_rest_is_whole(offset: int
     assert again.base_offset == offset
     bench.restart()
     assert [record.offset for record in bench.records()] == list(range(offset + 1))
+
+
+def by_three_producers() -> Bench:
+    bench = Bench(segment_bytes=2 * KiB, index_interval_bytes=200)
+    for number in range(60):
+        bench.append(
+            b"." * 100, producer_id=5 + number % 3, producer_epoch=number // 30, base_sequence=number // 3 % 10
+        )
+    return bench
+
+
+def producers_of(log: Log) -> dict[int, tuple[object, ...]]:
+    return {
+        key: (each.epoch, each.next_sequence, each.transaction_start, each.last_seen_ms, tuple(each.batches))
+        for key, each in log.producers.by_id.items()
+    }
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 500])
+@pytest.mark.parametrize("offset", [1, 7, 20, 33, 34, 45, 59])
+def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_by_it(
+    offset: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "REPLAYED_AT_ONCE", at_once)
+    one, another = by_three_producers(), by_three_producers()
+    replay = another.log.producers_below(offset)
+    steps = 1
+    while replay.step():
+        steps += 1
+    another.log.truncate_to(offset, replay)
+    one.log.truncate_to(offset)
+    assert producers_of(another.log) == producers_of(one.log)
+    assert another.log.producers.end_offset == one.log.producers.end_offset == offset
+    assert steps > 1 or at_once > 1 or offset == 1
+
+
+def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:
+    bench = filled()
+    replay = bench.log.producers_below(45)
+    while replay.step():
+        pass
+    bench.log.truncate_and_start_at(45)
+    bench.append(b"new", producer_id=9, producer_epoch=0, base_sequence=0)
+    bench.append(b"newer", producer_id=9, producer_epoch=0, base_sequence=1)
+    bench.log.truncate_to(46, replay)
+    assert list(bench.log.producers.by_id) == [9]
 
 
 def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:

@@ -25,7 +25,7 @@ from moldau.storage.names import TRANSACTION_INDEX
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
-from moldau.storage.recovery import restore_producers
+from moldau.storage.recovery import ProducerReplay, restore_producers
 from moldau.storage.retention import expired_segments
 from moldau.storage.scan import check_followed
 from moldau.storage.segment import Segment
@@ -334,7 +334,12 @@ class Log(ReadableLog):
 
     # ── Cutting ──
 
-    def truncate_to(self, offset: int) -> None:
+    def producers_below(self, offset: int) -> ProducerReplay:
+        """What producer state will be after a truncation, to be found out beforehand and in slices."""
+        self.write_gathered()
+        return ProducerReplay(self._snapshots, self._segments.all, offset, self.producers)
+
+    def truncate_to(self, offset: int, replay: ProducerReplay | None = None) -> None:
         """Drop everything at `offset` and above. The recovery point must be checkpointed before the next append."""
         self.write_gathered()
         if offset >= self.end_offset:
@@ -345,16 +350,16 @@ class Log(ReadableLog):
             self.truncate_and_start_at(offset)
             return
         self.end_offset = self._segments.truncate_to(offset, self.settings)
-        self._after_truncation(self.end_offset)
+        self._after_truncation(self.end_offset, replay)
 
-    def _after_truncation(self, offset: int) -> None:
+    def _after_truncation(self, offset: int, replay: ProducerReplay | None) -> None:
         self._flushing.truncated(self._segments.active.base_offset)
         self._flushing.renamed_in(self.folder)
         self.start_offset = min(self.start_offset, offset)
         self._tail.clear(self.end_offset)
         self.epochs.truncate_from_end(offset)
         self._snapshots.remove_above(offset)
-        restore_producers(self._snapshots, self._segments.all, self.producers, offset, now_ms=0)
+        restore_producers(self._snapshots, self._segments.all, self.producers, offset, now_ms=0, replay=replay)
 
     def truncate_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`."""
@@ -461,7 +466,9 @@ class Log(ReadableLog):
 
     def flush(self, now_ms: int) -> None:
         """Sync everything, waiting for it. `SyncFailed` must stop the node."""
-        flush = self.begin_flush(now_ms)
+        self._run(self.begin_flush(now_ms))
+
+    def _run(self, flush: Flush) -> None:
         try:
             flush.run()
         except (OSError, SyncFailed) as error:
@@ -472,13 +479,7 @@ class Log(ReadableLog):
     def close(self, now_ms: int) -> None:
         """Sync everything and let go of the files. The next `open` may be told `is_clean`, unless this raises."""
         try:
-            flush = self.begin_close(now_ms)
-            try:
-                flush.run()
-            except (OSError, SyncFailed) as error:
-                self.flush_failed(flush, error)
-                raise
-            self.finish_flush(flush)
+            self._run(self.begin_close(now_ms))
         finally:
             self.abandon()
 

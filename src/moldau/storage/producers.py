@@ -289,6 +289,11 @@ class Producers:
         if producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
             producer.batches = batches[-BATCHES_KEPT:]
 
+    def take_over(self, other: "Producers", end_offset: int) -> None:
+        """Replace the state by what another has found out; that one is of no use afterwards."""
+        self.clear(end_offset)
+        self.by_id, self._open, self._ended = other.by_id, other._open, other._ended
+
     def clear(self, end_offset: int) -> None:
         self.by_id = {}
         self._open = {}

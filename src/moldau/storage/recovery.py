@@ -35,6 +35,7 @@ from moldau.storage.snapshots import Snapshots
 from moldau.storage.time_index import TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
+REPLAYED_AT_ONCE: Final = 500  # batches: a few milliseconds
 RECALLED_BYTES: Final = 256 * KiB  # of the end of a log
 _CHUNK_BYTES: Final = 4 * MiB
 _SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
@@ -186,6 +187,58 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
     return aborted
 
 
+class ProducerReplay:
+    """Producer state below an offset, made anew in slices while the log stays as it is: for a cut that is to come.
+
+    What a log has grown by since its last snapshot may be a gigabyte of small batches, and nobody can wait so long.
+    """
+
+    def __init__(self, snapshots: Snapshots, segments: Sequence[Segment], offset: int, known: Producers) -> None:
+        self.producers = Producers(known.expiration_ms, known.now_ms)
+        self._offset = offset
+        snapshots.load_latest(self.producers, segments[0].base_offset, offset, now_ms=0)
+        _recall_batches(segments, self.producers)
+        ends = [*(each.base_offset for each in segments[1:]), offset + 1]
+        self._segments = [
+            segment
+            for segment, end_offset in zip(segments, ends, strict=True)
+            if segment.base_offset < offset and end_offset > self.producers.end_offset
+        ]
+        self._left = list(self._segments)
+        self._position: int | None = None  # in the first that is left
+
+    def step(self) -> bool:
+        """Read on for a few milliseconds; whether there is more. `BrokenLog` or `OSError` if it cannot be read."""
+        if self._left and self._read_on(self._left[0]):
+            self._left.pop(0)
+            self._position = None
+        return bool(self._left)
+
+    def _read_on(self, segment: Segment) -> bool:
+        """Whether all of it is read that lies below the offset."""
+        if self._position is None:
+            found = segment.find(self.producers.end_offset)
+            self._position = found[0] if found is not None else segment.size_bytes
+        file, first_offset = segment.open_file(), self.producers.end_offset
+        for number, (position, header) in enumerate(walk(file, self._position, segment.size_bytes)):
+            if header.last_offset >= self._offset:
+                return True
+            if number == REPLAYED_AT_ONCE:
+                self._position = position
+                return False
+            if header.producer_id < 0 or header.base_offset < first_offset:
+                continue
+            if header.is_control:
+                _note_marker(memoryview(file.pread(header.size_bytes, position)), self.producers, [])
+            else:
+                self.producers.appended_batch(header, header.base_offset, header.max_timestamp)
+        return True
+
+    def fits(self, segments: Sequence[Segment]) -> bool:
+        """Whether it is done, and what was read is still part of the log."""
+        return not self._left and all(each in segments for each in self._segments)
+
+
 def replay_segments(segments: Sequence[Segment], producers: Producers, end_offset: int) -> None:
     """Bring producer state from where it stands up to an offset."""
     for number, segment in enumerate(segments):
@@ -197,9 +250,17 @@ def replay_segments(segments: Sequence[Segment], producers: Producers, end_offse
 
 
 def restore_producers(
-    snapshots: Snapshots, segments: Sequence[Segment], producers: Producers, end_offset: int, now_ms: int
+    snapshots: Snapshots,
+    segments: Sequence[Segment],
+    producers: Producers,
+    end_offset: int,
+    now_ms: int,
+    replay: ProducerReplay | None = None,
 ) -> None:
     """Producer state at an offset: the latest snapshot, what it leaves out, then the batches that follow it."""
+    if replay is not None and replay.fits(segments):
+        producers.take_over(replay.producers, end_offset)
+        return
     first_offset = segments[0].base_offset if segments else end_offset
     snapshots.load_latest(producers, first_offset, end_offset, now_ms)
     _recall_batches(segments, producers)

@@ -23,6 +23,7 @@ from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address
 from moldau.model.ports import Clock
 from moldau.model.units import MiB
+from moldau.storage.recovery import ProducerReplay
 from moldau.wire.messages import FetchRequest, ListOffsetsRequest
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class ReplicaFetcher:
         for topic in response.responses:
             for answer in topic.partitions:
                 following = self._followed.get((topic.topic_id, answer.partition_index))
-                if following is not None and following.is_current and following.is_expected(number):
+                if following is not None and following.is_open_to(number):
                     self._hear_one(following, answer, now_ms)
 
     def _hear_one(self, following: Following, answer: Any, now_ms: int) -> None:
@@ -284,9 +285,29 @@ class ReplicaFetcher:
 
     def _cut_off(self, following: Following, cut: Cut) -> None:
         logger.info("%s is cut as broker %d says: %s", following.partition.name, self.leader, cut)
+        replay = following.replay_for(cut)
+        if replay is None or not replay.step():
+            self._cut_now(following, cut, replay)
+        else:
+            following.is_held = True
+            self._spawn(self._cut_later(following, cut, replay), self._tasks)
+
+    def _cut_now(self, following: Following, cut: Cut, replay: ProducerReplay | None) -> None:
         following.is_held = False
-        following.cut(cut)
+        following.cut(cut, replay)
         self._means.cuts.add(following.partition)
+
+    async def _cut_later(self, following: Following, cut: Cut, replay: ProducerReplay) -> None:
+        """In slices: the loop serves others in between. Whoever leads meanwhile, or follows anew, has cut nothing."""
+        try:
+            while following.is_current and replay.step():
+                await asyncio.sleep(0)
+            if following.is_current:
+                self._cut_now(following, cut, replay)
+        except (KafkaError, OSError) as error:
+            logger.warning("%s cannot be cut for now: %s", following.partition.name, error)
+            following.is_held = False
+            self._back_off(following)
 
     async def _find_range(self, following: Following) -> None:
         """The leader has nothing at our offset. What does it have?"""

@@ -7,6 +7,7 @@ from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.replicas.uncommitted import Uncommitted
 from moldau.machines.replication import Cut, FollowerMachine, RestartAt
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.storage.recovery import ProducerReplay
 from moldau.wire.messages import FetchRequest
 
 
@@ -77,9 +78,10 @@ class Following:
             partition_max_bytes=max_bytes,
         )
 
-    def is_expected(self, number: int) -> bool:
-        """Whether an answer to fetch `number` still fits the log."""
-        return self.asked_in <= number and self.machine.expects(*self._asked)
+    def is_open_to(self, number: int) -> bool:
+        """Whether an answer to fetch `number` still fits the log, and the log is not about to be cut."""
+        is_waiting = self.is_current and not self.is_held
+        return is_waiting and self.asked_in <= number and self.machine.expects(*self._asked)
 
     def take(self, answer: Any, now_ms: int) -> int:
         """Append what came, and note what the leader says beside it; how many bytes the log grew by."""
@@ -95,13 +97,20 @@ class Following:
             partition.log.advance_start(machine.log_start_offset)
         return count
 
-    def cut(self, cut: Cut) -> None:
+    def replay_for(self, cut: Cut) -> ProducerReplay | None:
+        """What there is to find out before a cut, if anything, so that the cut itself takes no time."""
+        log = self.partition.log
+        if isinstance(cut, RestartAt) or not log.segment_base_offsets[0] < cut.end_offset < log.end_offset:
+            return None
+        return log.producers_below(cut.end_offset)
+
+    def cut(self, cut: Cut, replay: ProducerReplay | None = None) -> None:
         """Drop from the log what its leader does not have. It is to be synced before the leader is asked again."""
         log = self.partition.log
         if isinstance(cut, RestartAt):
             log.truncate_and_start_at(cut.start_offset)
         else:
-            log.truncate_to(cut.end_offset)
+            log.truncate_to(cut.end_offset, replay)
         self._uncommitted.cut(log.end_offset)
         self.partition.high_watermark = self.machine.high_watermark
 
