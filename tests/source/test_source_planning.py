@@ -119,6 +119,8 @@ def test_a_batch_reads_between_moments() -> None:
     assert extents(plan_batch(batch(startingTimestamp=4500, endingTimestamp=8000), two())) == {A: (5, 8), B: (5, 8)}
     by_partition = batch(startingOffsetsByTimestamp={"t": {"0": 0, "1": 7000}})
     assert extents(plan_batch(by_partition, two())) == {A: (2, 10), B: (7, 20)}
+    until = batch(endingOffsetsByTimestamp={"t": {"0": 6000, "1": 99_000}})
+    assert extents(plan_batch(until, two())) == {A: (2, 6), B: (0, 20)}
 
 
 def test_a_start_after_the_last_record_is_an_error_that_names_the_partition() -> None:

@@ -1,0 +1,43 @@
+"""Every option of Spark's own Kafka source and sink is known here, told in the guide, and has tests that are there."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pyspark_moldau.options import KNOWN
+
+ROOT: Final = Path(__file__).parents[2]
+GUIDE: Final = ROOT / "docs/guides/spark.md"
+# As Spark's documentation of its connector has them.
+SOURCE: Final = (
+    "assign endingOffsets endingOffsetsByTimestamp endingTimestamp failOnDataLoss fetchOffset.numRetries "
+    "fetchOffset.retryIntervalMs groupIdPrefix includeHeaders kafkaConsumer.pollTimeoutMs maxOffsetsPerTrigger "
+    "maxRecordsPerPartition maxTriggerDelay minOffsetsPerTrigger minPartitions startingOffsets "
+    "startingOffsetsByTimestamp startingOffsetsByTimestampStrategy startingTimestamp subscribe subscribePattern"
+).split()
+BOTH_SIDES: Final = ("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.*", "topic")
+ROW: Final = re.compile(r"^\| `([\w.*]+)` \| ((?:`test_\w+`(?:, )?)+) \|", re.MULTILINE)
+
+
+def table() -> dict[str, list[str]]:
+    """Option → the tests that the guide names."""
+    return {name: re.findall(r"`(\w+)`", tests) for name, tests in ROW.findall(GUIDE.read_text())}
+
+
+def there() -> set[str]:
+    files = [path for folder in ("tests/source", "tests/sink") for path in (ROOT / folder).glob("test_*.py")]
+    return {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("option", [*SOURCE, *BOTH_SIDES])
+def test_an_option_of_the_official_connector_has_tests_without_spark(option: str) -> None:
+    named = table().get(option, [])
+    assert named, f"the guide names no test of {option}"
+    assert set(named) <= there()
+
+
+@pytest.mark.parametrize("option", SOURCE)
+def test_an_option_of_the_official_source_is_no_surprise(option: str) -> None:
+    assert KNOWN[option.lower()] == option
