@@ -47,16 +47,14 @@ def recurs(
         return None
     groups = context.broker.groups
     asker = _asker(context)
-    heard = response.member_epoch, response.heartbeat_interval_ms, response.member_id
+    same: object = None  # the last decision that led to this answer
 
     def again(now_ms: float) -> bool:
+        nonlocal same
         shard = groups.shard_of(request.group_id)
         decision = shard.decide_now(lambda machine: machine.decide_alive(request, asker, now_ms))
-        answer = None if decision is None else decision.answers[ASKER]
-        return (
-            isinstance(answer, ConsumerGroupHeartbeatResponse)
-            and answer.assignment is None
-            and (answer.member_epoch, answer.heartbeat_interval_ms, answer.member_id) == heard
-        )
+        if decision is not same:
+            same = decision if decision is not None and decision.answers[ASKER] == response else None
+        return same is not None
 
     return again

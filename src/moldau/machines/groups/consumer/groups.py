@@ -19,7 +19,7 @@ from moldau.machines.groups.consumer.member import (
 )
 from moldau.machines.groups.consumer.regexes import Matching, RegexMatcher, check_regex
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace, pace
-from moldau.machines.groups.consumer.watch import MembersDue, Watch
+from moldau.machines.groups.consumer.watch import MembersDue, Told, Watch
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.groups.ids import member_id_from
 from moldau.machines.groups.records import Record
@@ -82,7 +82,9 @@ class ConsumerGroups:
             and member.state is MemberState.STABLE
             and heartbeat.is_bare(request)
             and request.instance_id in (None, member.instance_id)
-            and (member.client_id, member.client_host, member.classic) == (asker.client_id, asker.client_host, None)
+            and member.client_id == asker.client_id
+            and member.client_host == asker.client_host
+            and member.classic is None
         ):
             return None
         image = self._image()
@@ -91,8 +93,7 @@ class ConsumerGroups:
         if group.resolved and not watch.has_matched(image.topics, now_ms, settings):
             return None
         watch.sessions[member.member_id] = now_ms + watch.pace.session_timeout_ms
-        interval_ms = _interval_ms(watch, watch.pace, settings, now_ms)
-        return Decision(answers={ASKER: heartbeat.answer(member, interval_ms, is_told=False)})
+        return _nothing_new(watch, member, _interval_ms(watch, watch.pace, settings, now_ms))
 
     def answer_heartbeat(
         self,
@@ -380,6 +381,15 @@ def _interval_ms(watch: Watch, beat: Pace, settings: ConsumerGroupSettings, now_
     if changed_ms is not None and now_ms - changed_ms < interval_ms:
         return min(interval_ms, settings.group_consumer_unsettled_heartbeat_interval_ms)
     return interval_ms
+
+
+def _nothing_new(watch: Watch, member: Member, interval_ms: int) -> Decision[Record, heartbeat.Response]:
+    """Made once, and then told again and again."""
+    told = watch.told.get(member.member_id)
+    if told is None or (told.epoch, told.interval_ms) != (member.epoch, interval_ms):
+        answer = heartbeat.answer(member, interval_ms, is_told=False)
+        told = watch.told[member.member_id] = Told(member.epoch, interval_ms, Decision(answers={ASKER: answer}))
+    return told.decision
 
 
 def _subscription(request: messages.JoinGroupRequest) -> messages.ConsumerProtocolSubscription:

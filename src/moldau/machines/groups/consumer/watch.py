@@ -5,7 +5,9 @@ A heartbeat moves a deadline and no timer. One timer watches all deadlines of a 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from moldau.machines.decision import Decision
 from moldau.machines.groups.consumer.member import Member, MemberState
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace
 from moldau.machines.groups.draft import Draft
@@ -19,6 +21,14 @@ class MembersDue:
     group_id: str
 
 
+class Told(NamedTuple):
+    """What a member hears for as long as there is nothing new."""
+
+    epoch: int
+    interval_ms: int
+    decision: Decision[Any, Any]
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """Soft state of one group; lost with the leadership, and begun anew in full."""
@@ -28,6 +38,7 @@ class Watch:
     revocations: dict[str, tuple[float, int]] = field(default_factory=dict)  # until when it must leave which epoch
     joins: dict[str, float] = field(default_factory=dict)  # until when a classic member must join anew
     syncs: dict[str, float] = field(default_factory=dict)  # until when a classic member must fetch its assignment
+    told: dict[str, Told] = field(default_factory=dict)
     alarm_ms: float | None = None
     topics: Mapping[str, TopicImage] | None = None  # those that the group's epoch was last held against
     matched: Mapping[str, TopicImage] | None = None  # those that its regular expressions were last held against
@@ -76,8 +87,8 @@ class Watch:
         return now_ms - self.matched_ms < settings.group_consumer_regex_refresh_interval_ms
 
     def forget(self, member_id: str) -> None:
-        for deadlines in (self.sessions, self.revocations, self.joins, self.syncs):
-            deadlines.pop(member_id, None)
+        for each in (self.sessions, self.revocations, self.joins, self.syncs, self.told):
+            each.pop(member_id, None)
 
     def arm(self, draft: Draft, deadline_ms: float) -> None:
         """See that the timer goes off by then."""
