@@ -7,13 +7,13 @@ import pytest
 from broker_scene import Talker
 from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, elect_preferred
-from transaction_scene import Producer, Sink, find
+from transaction_scene import PASSING, Producer, Sink, find
 
 from moldau.broker.groups.offsets_topic import partition_for
 from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
-from moldau.wire.messages import ListTransactionsRequest
+from moldau.wire.messages import AddPartitionsToTxnRequest, ListTransactionsRequest
 
 SETTINGS = ("transaction.state.log.num.partitions=3", "transaction.state.log.replication.factor=3")
 NONE = ErrorCode.NONE
@@ -192,6 +192,43 @@ def test_a_coordinator_that_was_deposed_decides_nothing() -> None:
         await producer.until("CompleteCommit")
         epochs = {each.coordinator_epoch for sink in sinks.of.values() for each in sink.came}
         assert epochs == {copy_of(cluster, first, STATE_TOPIC, index).leader_epoch}, "that of who leads now"
+
+    play(script)
+
+
+def _verifying(producer: Producer, partition: TopicPartition) -> AddPartitionsToTxnRequest:
+    whole = AddPartitionsToTxnRequest
+    topic = whole.AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
+    asked = whole.AddPartitionsToTxnTransaction(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        verify_only=True,
+        topics=[topic],
+    )
+    return whole(transactions=[asked])
+
+
+def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_refuses_nothing_for_good() -> None:
+    async def script(cluster: Cluster) -> None:
+        await ready(cluster)
+        producer = producer_of(cluster, await away_from_controller(cluster), 1)
+        await producer.init()
+        first = await coordinator(cluster, producer.transactional_id)
+        for other in cluster.nodes:
+            if other != first:
+                cluster.simulation.network.cut_both(f"n{first}", f"n{other}")
+        while await coordinator(cluster, producer.transactional_id) == first:
+            await asyncio.sleep(0.5)
+        assert await producer.add(P0) is NONE
+        stale = await cluster.connect(first)
+        assert copy_of(cluster, first, STATE_TOPIC, partition_for(producer.transactional_id, 3)).is_leader, "it thinks"
+        answer = await stale.ask(5, _verifying(producer, P0))
+        (found,) = answer.results_by_transaction[0].topic_results[0].results_by_partition
+        assert found.partition_error_code in PASSING, "that the partition is not part of it would be wrong"
+        assert (await stale.ask(4, producer.end_request())).error_code in PASSING
+        assert await producer.init() is NONE
+        assert (await stale.ask(4, producer.end_request())).error_code in PASSING, "it does not know the new epoch"
 
     play(script)
 

@@ -22,8 +22,11 @@ from moldau.machines.transactions import (
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
     KafkaError,
     NotCoordinator,
+    ProducerFenced,
     RequestTimedOut,
 )
 from moldau.model.ids import ProducerId, TopicPartition
@@ -36,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and brokers: they hear why, and try again
 BUSY_S: Final = 0.1
+FINAL: Final = (ProducerFenced, InvalidProducerIdMapping, InvalidTxnState)  # after these a producer gives up
 
 Answer = TypeVar("Answer")
 
@@ -130,6 +134,21 @@ class TransactionShard:
         except ProducerIdNeeded:
             fresh = ProducerId(await self._broker.producer_ids.next())
         return await self.commit(lambda machine: decide(machine, fresh))
+
+    # Refusals
+
+    async def sure(self, refusal: KafkaError, transactional_id: str) -> KafkaError:
+        """What a producer could not get over is not said before it is sure."""
+        await self.confirm(transactional_id)
+        return refusal
+
+    async def confirm(self, transactional_id: str) -> None:
+        """Raises if another broker may lead by now, and this one has not heard of it: what it knows may be old.
+
+        A deposed leader commits nothing: so what is known of the id is written once more.
+        """
+        if self._partition.leading is not None:
+            await self.commit(lambda machine: machine.decide_confirmed(transactional_id))
 
     # Markers
 

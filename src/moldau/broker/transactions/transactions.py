@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.drivers.shards import Shards
 from moldau.broker.transactions.enrolment import Enrolment
 from moldau.broker.transactions.markers import Markers
-from moldau.broker.transactions.shard import TransactionShard
+from moldau.broker.transactions.shard import FINAL, TransactionShard
 from moldau.broker.transactions.state_topic import STATE_TOPIC, new_state_topic
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
@@ -53,11 +53,14 @@ class Transactions:
     ) -> ProducerIdentity:
         """A producer begins under a transactional id, or goes on after an error if it is `expected`."""
         shard = self.shard_for(transactional_id)
-        return await shard.commit_with_id(
-            lambda machine, fresh: machine.decide_init_producer_id(
-                transactional_id, timeout_ms, expected=expected, fresh_producer_id=fresh, now=shard.now
+        try:
+            return await shard.commit_with_id(
+                lambda machine, fresh: machine.decide_init_producer_id(
+                    transactional_id, timeout_ms, expected=expected, fresh_producer_id=fresh, now=shard.now
+                )
             )
-        )
+        except FINAL as refusal:
+            raise await shard.sure(refusal, transactional_id) from None
 
     async def add_partitions(
         self,
@@ -69,18 +72,27 @@ class Transactions:
     ) -> None:
         """All of them join the transaction, or none and the refusal is raised."""
         shard = self.shard_for(transactional_id)
-        await shard.commit(
-            lambda machine: machine.decide_add_partitions(
-                transactional_id, producer, partitions, client_version=client_version, now=shard.now
+        try:
+            await shard.commit(
+                lambda machine: machine.decide_add_partitions(
+                    transactional_id, producer, partitions, client_version=client_version, now=shard.now
+                )
             )
-        )
+        except FINAL as refusal:
+            raise await shard.sure(refusal, transactional_id) from None
 
     async def verify_partitions(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Whether each is part of the transaction that is open."""
         shard = self.shard_for(transactional_id)
-        return await shard.read(lambda machine: machine.verify_partitions(transactional_id, producer, partitions))
+        try:
+            codes = await shard.read(lambda machine: machine.verify_partitions(transactional_id, producer, partitions))
+        except FINAL as refusal:
+            raise await shard.sure(refusal, transactional_id) from None
+        if any(codes.values()):
+            await shard.confirm(transactional_id)
+        return codes
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, client_version: int
@@ -89,16 +101,19 @@ class Transactions:
         shard = self.shard_for(transactional_id)
         if self.markers.backlog >= BACKLOG_MAX:
             raise CoordinatorLoadInProgress("Too many markers of transactions wait to be written; try again.")
-        return await shard.commit_with_id(
-            lambda machine, fresh: machine.decide_end(
-                transactional_id,
-                producer,
-                is_commit=is_commit,
-                client_version=client_version,
-                fresh_producer_id=fresh,
-                now=shard.now,
+        try:
+            return await shard.commit_with_id(
+                lambda machine, fresh: machine.decide_end(
+                    transactional_id,
+                    producer,
+                    is_commit=is_commit,
+                    client_version=client_version,
+                    fresh_producer_id=fresh,
+                    now=shard.now,
+                )
             )
-        )
+        except FINAL as refusal:
+            raise await shard.sure(refusal, transactional_id) from None
 
     async def close(self) -> None:
         """Write what was decided; markers are sent again by whoever coordinates next."""
