@@ -6,7 +6,7 @@ import pytest
 from cluster_scene import Cluster, on_cluster
 
 from moldau.broker.peers import Peers
-from moldau.model.errors import ErrorCode, InvalidConfig
+from moldau.model.errors import ErrorCode, InvalidConfig, RequestTimedOut
 from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
@@ -75,6 +75,32 @@ def test_a_broker_whose_port_outlives_its_connections_for_a_moment_is_fenced_all
         assert len(looks) >= 5
 
     on_cluster(script)
+
+
+@pytest.mark.parametrize("seconds", [2, 5, 25])
+def test_a_broker_that_nobody_registers_at_its_start_gives_up_in_time(seconds: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.stop(2)
+        cluster.kill(1)  # the only controller
+        began_s = cluster.simulation.now_s
+        with pytest.raises(RequestTimedOut, match=r"initial\.broker\.registration\.timeout\.ms"):
+            await cluster.start(2)
+        assert seconds - 1.0 <= cluster.simulation.now_s - began_s <= seconds + 0.5
+        await cluster.start(1)
+
+    on_cluster(script, settings=[f"initial.broker.registration.timeout.ms={seconds * 1000}"])
+
+
+def test_a_broker_that_has_been_registered_once_waits_for_a_controller_as_long_as_it_takes() -> None:
+    async def script(cluster: Cluster) -> None:
+        epoch = cluster.broker(2).epoch
+        cluster.kill(1)
+        await asyncio.sleep(30)
+        await cluster.start(1)
+        await cluster.until(lambda: not cluster.broker(2).is_fenced, 5.0)
+        assert cluster.broker(2).epoch >= epoch
+
+    on_cluster(script, settings=["initial.broker.registration.timeout.ms=3000"])
 
 
 def test_a_broker_that_comes_back_at_once_is_taken_back() -> None:

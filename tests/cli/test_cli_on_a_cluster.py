@@ -132,6 +132,13 @@ def test_a_broker_is_drained_stopped_and_forgotten(cluster: Cluster, moldau: Mol
         cluster.add()
     assert "broker 4 is empty" in moldau("broker", "drain", "4", "--throttle", "50000000")
     cluster.wait_until(lambda: replicas(moldau) == [4, 4, 4, 0], "it holds nothing")
+    assert [each["is_drained"] for each in brokers(moldau).values()] == [False, False, False, True]
+    moldau("topic", "create", "later", "--partitions", "8", "--replication-factor", "1")
+    assert brokers(moldau)[4]["replicas"] == 0  # new partitions go elsewhere
+    assert "gets new partitions again" in moldau("broker", "drain", "4", "--undo")
+    assert not brokers(moldau)[4]["is_drained"]
+    moldau("topic", "delete", "later")
+    assert "broker 4 is empty" in moldau("broker", "drain", "4")
     cluster.stop(4)
     moldau("broker", "remove", "4")
     cluster.wait_until(lambda: sorted(brokers(moldau)) == [1, 2, 3], "nobody knows it any more")

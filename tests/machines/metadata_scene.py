@@ -15,7 +15,7 @@ from moldau.machines.metadata import (
     TopicCreated,
 )
 from moldau.machines.metadata.features import SUPPORTED_FEATURES, UpgradeType
-from moldau.machines.metadata.image import ELR_FEATURE
+from moldau.machines.metadata.image import CORDONED, ELR_FEATURE
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
 from moldau.model.errors import InvalidConfig, KafkaError
@@ -29,14 +29,15 @@ REPLICATION = (MIN_ISR, UNCLEAN)
 class Rules:
     """Numbers must be numbers, and one name is a list."""
 
-    KNOWN = frozenset({"retention.ms", "segment.bytes", "cleanup.policy", "log.cleaner.threads", *REPLICATION})
+    WORDS = frozenset({"cleanup.policy", UNCLEAN, CORDONED})
+    KNOWN = frozenset({"retention.ms", "segment.bytes", "log.cleaner.threads", *REPLICATION, *WORDS})
 
     def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None:
         for name in sorted(configs.keys() | changed):
             if name not in self.KNOWN:
                 raise InvalidConfig(f"Unknown topic config name: {name}")
         for name, value in configs.items():
-            if name not in ("cleanup.policy", UNCLEAN) and not value.removeprefix("-").isdecimal():
+            if name not in self.WORDS and not value.removeprefix("-").isdecimal():
                 raise InvalidConfig(f"Invalid value {value} for configuration {name} of {resource.name}")
 
     def is_list(self, resource: Resource, name: str) -> bool:  # noqa: ARG002

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from metadata_scene import Scene
 
 from moldau.machines.metadata import BrokerHeartbeat, MorePartitions, NewTopic
-from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.configs import Alteration, ConfigChange
+from moldau.machines.metadata.image import PartitionImage, Resource, ResourceType
+from moldau.machines.metadata.reassignments import Reassignment
+from moldau.model.errors import ErrorCode
 
 
 def placed(racks: Sequence[str | None], partitions: int, factor: int, *, start: int = 0) -> tuple[PartitionImage, ...]:
@@ -84,3 +87,45 @@ def test_any_cluster_is_used_as_evenly_as_its_racks_allow(
         used = Counter(racks[each - 1] for each in partition.replicas)
         # No rack has two more than another that still had a broker to give.
         assert all(used[one] <= used[other] + 1 or used[other] == sizes[other] for one in used for other in sizes)
+
+
+def cordon(scene: Scene, broker_id: int, text: str | None = "*") -> None:
+    operation = 0 if text is not None else 1
+    change = ConfigChange("cordoned.log.dirs", operation, text)
+    alteration = Alteration(Resource(ResourceType.BROKER, str(broker_id)), [change])
+    scene.run(scene.machine.decide_incremental_alter_configs([alteration]))
+
+
+def held_by(scene: Scene, broker_id: int) -> int:
+    topics = scene.machine.image.topics.values()
+    return sum(broker_id in partition.replicas for topic in topics for partition in topic.partitions)
+
+
+@pytest.mark.proves("H8")
+def test_a_cordoned_broker_gets_no_new_partitions_until_it_is_let_in_again() -> None:
+    scene = Scene(brokers=4)
+    cordon(scene, 2)
+    scene.create_one(NewTopic("t", 8, 3))
+    scene.run(scene.machine.decide_create_partitions([MorePartitions("t", 16)], start=1))
+    assert held_by(scene, 2) == 0
+    cordon(scene, 2, None)
+    scene.create_one(NewTopic("u", 8, 3))
+    assert held_by(scene, 2) > 0
+
+
+def test_a_cordoned_broker_is_not_called_in_where_there_are_too_few() -> None:
+    scene = Scene(brokers=3)
+    cordon(scene, 2)
+    refused = scene.create_one(NewTopic("t", 1, 3))
+    assert refused.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "besides 1 that get no new partitions" in (refused.message or "")
+
+
+def test_a_partition_cannot_be_moved_to_a_cordoned_broker_but_may_stay_there() -> None:
+    scene = Scene(brokers=4)
+    scene.create_one(NewTopic("t", assignments=((0, (1, 2)),)))
+    cordon(scene, 2)
+    cordon(scene, 3)
+    wanted = [Reassignment("t", 0, (1, 3)), Reassignment("t", 0, (4, 2))]
+    outcomes = [scene.run(scene.machine.decide_alter_reassignments([each]))[0] for each in wanted]
+    assert [each.error for each in outcomes] == [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.NONE]

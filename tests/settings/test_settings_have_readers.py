@@ -15,6 +15,7 @@ SOURCES = Path(__file__).parents[2] / "src/moldau"
 # These are read under another name, by a method or property of their own class, or by a function beside it.
 READ_BY_THEIR_CLASS = {
     "broker_id",
+    "cordoned_log_dirs",
     "group_consumer_heartbeat_interval_ms",
     "group_consumer_max_heartbeat_interval_ms",
     "group_consumer_max_session_timeout_ms",

@@ -1,6 +1,7 @@
 """`moldau broker`: what each broker holds, emptying one, and forgetting one that is gone."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,12 +46,24 @@ def drain(
     throttle: Throttle = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is empty.")] = True,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it get new partitions again; nothing moves back.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Move all partitions of a broker to the others, so that it can be stopped for good."""
+    """Move all partitions of a broker to the others and give it no new ones, so that it can be stopped for good."""
     if throttle is not None and not wait:
         raise wrong_usage("--throttle is taken off when the broker is empty: leave out --no-wait")
+    if undo and (dry_run or throttle is not None):
+        raise wrong_usage("--undo moves nothing: leave out --dry-run and --throttle")
+
+    async def take_back(client: "AsyncClient") -> None:
+        from moldau.client.brokers import Brokers
+
+        await Brokers(client).let_in(broker)
+        if json:
+            show_json({"broker": broker, "is_drained": False})
+        else:
+            print(f"broker {broker} gets new partitions again; moldau reassign generate gives it its share of the old")
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.plans import encode_plan
@@ -68,7 +81,7 @@ def drain(
                 print(f"broker {broker} is empty" if wait else f"{len(plan)} partitions leave broker {broker}")
                 await _say_what_is_next(client, broker)
 
-    _run(bootstrap_servers, work)
+    _run(bootstrap_servers, take_back if undo else work)
 
 
 @app.command()
@@ -81,6 +94,7 @@ def remove(
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
+        from moldau.model.errors import InvalidConfig, InvalidRequest
 
         brokers = Brokers(client)
         states = {each.node_id: each for each in await brokers.all(with_sizes=False)}
@@ -94,6 +108,8 @@ def remove(
                 f"{state.replicas} partitions have a replica on broker {broker}: move them away first (moldau broker "
                 f"drain {broker}), or say --force and they stay short of one"
             )
+        with contextlib.suppress(InvalidConfig, InvalidRequest):  # a cluster of another make
+            await brokers.let_in(broker)  # or whoever has its number one day would get nothing
         await brokers.unregister(broker)
         print(f"broker {broker} is forgotten")
 
@@ -105,19 +121,33 @@ async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
     from moldau.client.plans import drained
 
     moves = Moves(client)
-    racks = await moves.racks()
+    others = await _drained(client) - {broker}
+    racks = {node: rack for node, rack in (await moves.racks()).items() if node not in others}
     current = await moves.assignment()
     if broker not in racks and not any(broker in replicas for replicas in current.values()):
         raise Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
     return drained(current, [broker], racks)
 
 
+async def _drained(client: "AsyncClient") -> set[int]:
+    """Brokers that are to get nothing new."""
+    from moldau.client.brokers import Brokers
+
+    return {each.node_id for each in await Brokers(client).all() if each.is_drained}
+
+
 async def _carry_out(
     client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, is_patient: bool
 ) -> None:
     """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
+    from moldau.client.brokers import Brokers
     from moldau.client.moves import Moves
+    from moldau.model.errors import InvalidConfig, InvalidRequest
 
+    try:
+        await Brokers(client).let_out(broker)
+    except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
+        note(f"it may be given new partitions meanwhile: {refusal.message}")
     moves = Moves(client)
     if plan:
         _, outcomes = await moves.begin(plan, throttle_bytes=throttle, is_additional=True)
@@ -154,7 +184,7 @@ def _row(state: "BrokerState") -> tuple[object, ...]:
         state.node_id,
         str(state.address) if state.address else None,
         state.rack,
-        "fenced" if state.is_fenced else "unreachable" if state.size_bytes is None else "serves",
+        _state(state),
         state.leaders,
         state.preferred,
         state.replicas,
@@ -164,6 +194,14 @@ def _row(state: "BrokerState") -> tuple[object, ...]:
     )
 
 
+def _state(state: "BrokerState") -> str:
+    if state.is_fenced:
+        return "fenced"
+    if state.size_bytes is None:
+        return "unreachable"
+    return "drained" if state.is_drained else "serves"
+
+
 def _told(state: "BrokerState") -> dict[str, Any]:
     return {
         "id": state.node_id,
@@ -171,6 +209,7 @@ def _told(state: "BrokerState") -> dict[str, Any]:
         "port": state.address.port if state.address else None,
         "rack": state.rack,
         "is_fenced": state.is_fenced,
+        "is_drained": state.is_drained,
         "leaders": state.leaders,
         "preferred": state.preferred,
         "replicas": state.replicas,

@@ -5,14 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.client import requests
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable, check
 from moldau.client.metadata import TopicView
 from moldau.client.plans import Assignment
+from moldau.client.words import Resource, ResourceKind
+from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import KafkaError
 from moldau.model.ids import Address, TopicPartition
 from moldau.wire import messages
 
+EVERY_FOLDER: Final = "*"
 SILENT: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
 
 
@@ -30,6 +34,7 @@ class BrokerState:
     preferred: int  # partitions that it would lead if all were well
     size_bytes: int | None = None
     free_bytes: int | None = None
+    is_drained: bool | None = None  # gets no new partitions; None where it does not tell
 
 
 class Brokers:
@@ -47,7 +52,7 @@ class Brokers:
         for node_id in sorted({*known, *work.replicas}):
             broker = known.get(node_id)
             is_fenced = broker is None or broker.is_fenced
-            size, free = (None, None) if is_fenced or not with_sizes else await self._sizes(node_id)
+            told = (None, None, None) if is_fenced or not with_sizes else await self._folders(node_id)
             states.append(
                 BrokerState(
                     node_id,
@@ -58,8 +63,7 @@ class Brokers:
                     work.out_of_sync[node_id],
                     work.leaders[node_id],
                     work.preferred[node_id],
-                    size,
-                    free,
+                    *told,
                 )
             )
         return states
@@ -73,18 +77,33 @@ class Brokers:
 
         await self.client.persist(ask)
 
-    async def _sizes(self, node_id: int) -> tuple[int | None, int | None]:
-        """Bytes that its logs have and that its disk has left; None where it does not tell."""
+    async def let_out(self, node_id: int) -> None:
+        """Give it no new partitions from now on, whether it runs or not."""
+        await self._set_cordon(node_id, requests.SET, EVERY_FOLDER)
+
+    async def let_in(self, node_id: int) -> None:
+        """Give it new partitions again."""
+        await self._set_cordon(node_id, requests.DELETE, None)
+
+    async def _set_cordon(self, node_id: int, operation: int, text: str | None) -> None:
+        resource = Resource(ResourceKind.BROKER, str(node_id))
+        request = requests.alter_configs(resource, [(CORDONED, operation, text)], validate_only=False)
+        answer = await self.client.persist(lambda: self.client.send(request))  # anybody: it may be down
+        check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+    async def _folders(self, node_id: int) -> tuple[int | None, int | None, bool | None]:
+        """Bytes that its logs have and that its disk has left, and whether it is drained; None where it is silent."""
         try:
             answer = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=node_id)
             check(answer.error_code)
         except SILENT:
-            return None, None
+            return None, None, None
         size = sum(
             each.partition_size for folder in answer.results for topic in folder.topics for each in topic.partitions
         )
         free = sum(folder.usable_bytes for folder in answer.results if folder.usable_bytes >= 0)
-        return size, free if any(folder.usable_bytes >= 0 for folder in answer.results) else None
+        is_cordoned = any(folder.is_cordoned for folder in answer.results)
+        return size, free if any(folder.usable_bytes >= 0 for folder in answer.results) else None, is_cordoned
 
 
 class _Work:

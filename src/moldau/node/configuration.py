@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
 from moldau.broker.settings import BrokerSettings
 from moldau.broker.topic_defaults import SYNONYMS
+from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
 from moldau.model.listeners import Listeners, SecurityProtocol, resolve_listeners
@@ -155,6 +156,8 @@ def _ignored(said: Mapping[str, Entry]) -> Iterator[str]:
     gone = sorted(name for name in said if is_removed(name))
     if gone:
         yield f"Kafka 4.0 removed these settings, and they are ignored: {', '.join(gone)}."
+    if CORDONED in said:
+        yield f"{CORDONED} has its effect where it is set on a running broker (moldau broker drain), not at the start."
     idle = sorted(name for name in said if (setting := broker_setting(name)) and not setting.has_effect)
     if idle:
         yield f"These settings are accepted and have no effect here: {', '.join(idle)}."

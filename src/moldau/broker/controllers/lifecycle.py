@@ -10,6 +10,7 @@ A node that is the active controller and the only broker needs nobody's word tha
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from moldau.client.errors import error_of
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT: Final = "heartbeat"  # a connection of its own: nothing else may hold up a heartbeat
 PATIENCE_MS: Final = 2 * SECOND_MS  # with one controller; then the next one is asked
 REGISTRATION_MS: Final = 10 * SECOND_MS  # between two complaints that nobody registers this broker
+LAST_TRY_MS: Final = SECOND_MS  # too short a time for another
 DUPLICATE_PAUSE_MS: Final = 500.0
 FENCED_PAUSE_MS: Final = 50.0  # a broker that waits to be unfenced asks often
 SHUTDOWN_MS: Final = 30 * SECOND_MS
@@ -74,19 +76,28 @@ class Lifecycle:
     # Joining
 
     async def register(self) -> None:
-        """Join the cluster, or begin a new life in it: until the active controller has agreed."""
-        began_ms = self._broker.clock.monotonic_ms()
-        while not await self._register_once(began_ms):
-            pass
+        """Join the cluster, or begin a new life in it: until the active controller has agreed.
+
+        At the start patience has an end: whoever looks after the process should hear that nothing comes of it.
+        """
+        clock, patience_ms = self._broker.clock, self._broker.settings.initial_registration_timeout_ms
+        began_ms = clock.monotonic_ms()
+        deadline_ms = began_ms + patience_ms if self.epoch == NO_EPOCH else inf
+        while not await self._register_once(began_ms, deadline_ms - clock.monotonic_ms()):
+            if deadline_ms - clock.monotonic_ms() < LAST_TRY_MS:
+                raise RequestTimedOut(
+                    f"No active controller has registered this broker within {patience_ms / 1000:g} s "
+                    "(initial.broker.registration.timeout.ms). Do most of the controllers run, and can they be reached?"
+                )
         self._on_registered(self.epoch)
         if self._is_alone:
             epoch, node_id = self.epoch, self._broker.node_id
             await self._broker.metadata.write(lambda machine: machine.decide_unfence_broker(node_id, epoch))
 
-    async def _register_once(self, began_ms: float) -> bool:
+    async def _register_once(self, began_ms: float, patience_ms: float) -> bool:
         try:
             answer = await self._broker.controller.ask(
-                self._registration, timeout_ms=REGISTRATION_MS, purpose=HEARTBEAT
+                self._registration, timeout_ms=min(REGISTRATION_MS, patience_ms), purpose=HEARTBEAT
             )
         except RequestTimedOut as error:
             logger.warning("This broker is not registered yet: %s", error.message)

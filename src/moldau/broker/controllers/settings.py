@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from moldau.model.settings import Kind, setting
-from moldau.model.units import SECOND_MS
+from moldau.model.settings import Kind, Scope, setting
+from moldau.model.units import MINUTE_MS, SECOND_MS
 
 
 def _non_empty(parts: tuple[str, ...]) -> str | None:
@@ -45,6 +45,18 @@ class LifecycleSettings:
         kind=Kind.INT,
         at_least=1,
         doc="A broker that is not heard of for so long is fenced; one whose process ends is fenced at once.",
+    )
+    initial_registration_timeout_ms: int = setting(
+        "initial.broker.registration.timeout.ms",
+        MINUTE_MS,
+        kind=Kind.INT,
+        doc="A broker that no active controller has registered for so long after its start gives up and ends.",
+    )
+    cordoned_log_dirs: tuple[str, ...] = setting(
+        "cordoned.log.dirs",
+        (),
+        scope=Scope.PER_BROKER,
+        doc="With anything in it, such as *, this broker gets no new partitions; to be set while it runs.",
     )
     controlled_shutdown_enable: bool = setting(
         "controlled.shutdown.enable",

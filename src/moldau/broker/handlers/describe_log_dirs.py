@@ -23,6 +23,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
         topics=_topics(_asked(request, context)),
         total_bytes=total_bytes,
         usable_bytes=free_bytes,
+        is_cordoned=broker.image.is_cordoned(broker.node_id),
     )
     return DescribeLogDirsResponse(results=[folder])
 

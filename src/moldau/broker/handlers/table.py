@@ -159,7 +159,7 @@ def _topic_apis() -> list[Api]:
         _api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch),
         _anywhere(32, "DescribeConfigs", 1, 4, describe_configs),
         _decided(33, "AlterConfigs", 0, 2, alter_configs),
-        _api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, with_error_code(DescribeLogDirsResponse)),
+        _api(35, "DescribeLogDirs", 1, 5, describe_log_dirs, with_error_code(DescribeLogDirsResponse)),
         _decided(37, "CreatePartitions", 0, 3, create_partitions),
         _decided(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
         _anywhere(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
+CORDONED: Final = "cordoned.log.dirs"
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -161,6 +162,10 @@ class MetadataImage:
         """What was set at run time on one broker, or with None on all of them together."""
         name = "" if broker_id is None else str(broker_id)
         return self.configs.get(Resource(ResourceType.BROKER, name), NOTHING_SET)
+
+    def is_cordoned(self, broker_id: int) -> bool:
+        """Whether a broker gets no new partitions (KIP-1066). It has one folder, so to name any is to name all."""
+        return bool(self.broker_configs(broker_id).get(CORDONED, "").strip())
 
     @property
     def has_elr(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
-from moldau.machines.metadata.image import BrokerImage, MetadataImage
+from moldau.machines.metadata.image import CORDONED, BrokerImage, MetadataImage
 from moldau.model.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire import messages
@@ -23,12 +23,13 @@ def place_replicas(image: MetadataImage, partitions: int, replication_factor: in
     """Round robin: leaders go around from `start`, and each time around followers are shifted by one more.
 
     Replicas are in different racks as far as there are any. A fenced broker gets a replica only when there are not
-    enough others, and never the leadership.
+    enough others, and never the leadership. One that is cordoned gets nothing.
     """
-    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
-    active = _alternating(racks, [broker for broker in image.brokers.values() if broker.is_active])
-    spare = _alternating(racks, [broker for broker in image.brokers.values() if not broker.is_active])
-    _check_replication_factor(replication_factor, len(active), len(spare))
+    open_to_all = [broker for broker in image.brokers.values() if not image.is_cordoned(broker.broker_id)]
+    racks = {broker.broker_id: broker.rack for broker in open_to_all}
+    active = _alternating(racks, [broker for broker in open_to_all if broker.is_active])
+    spare = _alternating(racks, [broker for broker in open_to_all if not broker.is_active])
+    _check_replication_factor(replication_factor, len(active), len(spare), len(image.brokers) - len(open_to_all))
     return [_place(racks, active, spare, replication_factor, start + partition) for partition in range(partitions)]
 
 
@@ -41,12 +42,13 @@ def _alternating(racks: Mapping[int, str | None], brokers: Sequence[BrokerImage]
     return [broker_id for broker_id in chain.from_iterable(rounds) if broker_id is not None]
 
 
-def _check_replication_factor(replication_factor: int, active: int, spare: int) -> None:
+def _check_replication_factor(replication_factor: int, active: int, spare: int, cordoned: int) -> None:
     reason = None
     if replication_factor > active + spare:
+        besides = f", besides {cordoned} that get no new partitions ({CORDONED})" if cordoned else ""
         reason = (
             f"The target replication factor of {replication_factor} cannot be reached "
-            f"because only {active + spare} broker(s) are registered."
+            f"because only {active + spare} broker(s) are registered{besides}."
         )
     elif not active:
         reason = "All brokers are currently fenced."
@@ -82,14 +84,20 @@ def _spread(racks: Mapping[int, str | None], chosen: Sequence[int], candidates: 
     return result
 
 
-def check_assignment(image: MetadataImage, brokers: Sequence[int], replication_factor: int | None) -> None:
-    """Refuse a hand-made assignment of one partition that cannot work."""
+def check_assignment(
+    image: MetadataImage, brokers: Sequence[int], replication_factor: int | None, held_by: Sequence[int] = ()
+) -> None:
+    """Refuse a hand-made assignment of one partition that cannot work. Who holds it already may be cordoned."""
     if not brokers:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
     for broker_id in brokers:
         if broker_id not in image.brokers:
             raise InvalidReplicaAssignment(
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if image.is_cordoned(broker_id) and broker_id not in held_by:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker_id}, which is cordoned ({CORDONED})."
             )
     twice = [broker_id for broker_id in sorted(set(brokers)) if brokers.count(broker_id) > 1]
     if twice:

@@ -72,7 +72,7 @@ def _record(view: ClusterView, wanted: Reassignment, may_change_factor: bool) ->
         if not partition.is_moving:
             raise NoReassignmentInProgress
         return _move(view, topic, wanted.index, original, original)
-    check_assignment(view.image, wanted.replicas, None)
+    check_assignment(view.image, wanted.replicas, None, held_by=partition.replicas)
     if not may_change_factor and len(wanted.replicas) != len(original):
         raise InvalidReplicationFactor(
             f"The replication factor is changed from {len(original)} to {len(wanted.replicas)}"

@@ -8,9 +8,7 @@ from moldau.model.kafka_settings.row import (
     CLUSTER,
     DOUBLE,
     INT,
-    LIST,
     LONG,
-    PER_BROKER,
     STRING,
     non_empty,
     row,
@@ -116,7 +114,6 @@ ROWS: Final = (
     row(
         "follower.fetch.last.tiered.offset.enable", BOOLEAN, False, "Replicate what is not remote alone.", scope=CLUSTER
     ),
-    row("cordoned.log.dirs", LIST, (), "Folders that get no new partitions.", scope=PER_BROKER),
     row(
         "remote.log.index.file.cache.total.size.bytes",
         LONG,

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, row
 from moldau.model.settings import INT_MAX, LONG_MAX
-from moldau.model.units import MINUTE_MS, SECOND_MS, KiB
+from moldau.model.units import SECOND_MS, KiB
 
 ROWS: Final = (
     row("background.threads", INT, 10, "Threads for background work.", at_least=1, scope=CLUSTER),
@@ -40,5 +40,4 @@ ROWS: Final = (
     ),
     row("unstable.api.versions.enable", BOOLEAN, False, "Serve API versions in development.", is_internal=True),
     row("unstable.feature.versions.enable", BOOLEAN, False, "Allow features in development.", is_internal=True),
-    row("initial.broker.registration.timeout.ms", INT, MINUTE_MS, "How long a broker tries to register at start."),
 )
