@@ -39,6 +39,25 @@ def test_a_topic_can_be_created_through_every_broker_whoever_is_active() -> None
     on_cluster(script, roles=ALL_CONTROL)
 
 
+@pytest.mark.proves("H6")
+def test_fixed_voters_are_written_down_through_any_broker_and_others_only_follow() -> None:
+    async def script(cluster: Cluster) -> None:
+        update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
+        await cluster.create("t")
+        for through in (4, *others(cluster, cluster.active)):
+            talker = await cluster.connect(through)
+            answer = await talker.ask(2, m.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update]))
+            assert (answer.error_code, answer.error_message) == (0, None)
+        quorums = [node.broker.metadata.quorum.machine for node in cluster.nodes.values()]
+        await cluster.until(lambda: {each.kraft_version for each in quorums} == {1}, 5.0)
+        assert [each.is_voter for each in quorums] == [True, True, True, False]
+        cluster.kill(cluster.active)
+        await cluster.until_active()
+        await cluster.create("u")
+
+    on_cluster(script, roles=(*ALL_CONTROL, BROKER))
+
+
 @pytest.mark.proves("H3", "H6")
 def test_when_the_active_controller_is_killed_the_next_one_fences_it_within_a_second() -> None:
     async def script(cluster: Cluster) -> None:

@@ -325,3 +325,64 @@ def test_what_the_quorum_is_asked_about_is_described_by_its_leader_alone() -> No
             assert all(now_ms - 2_000 < each.last_caught_up_timestamp <= now_ms for each in described.current_voters)
 
     on_quorum(script)
+
+
+async def raise_kraft_version(quorum: Quorum, level: int = 1, *, is_only_checked: bool = False) -> int:
+    leader = await quorum.leader()
+    update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=level, upgrade_type=1)
+    request = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[update], validate_only=is_only_checked)
+    return int((await quorum.ask(leader, request)).error_code)
+
+
+def kraft_versions(quorum: Quorum) -> set[int]:
+    return {quorum.metadata(each).quorum.machine.kraft_version for each in quorum.nodes}
+
+
+def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        epoch = quorum.metadata(await quorum.leader()).quorum.machine.epoch
+        assert (await add(quorum, 4)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert await raise_kraft_version(quorum, is_only_checked=True) == 0
+        assert await raise_kraft_version(quorum, 2) == ErrorCode.INVALID_UPDATE_VERSION
+        assert kraft_versions(quorum) == {0}
+        assert await raise_kraft_version(quorum) == 0
+        await quorum.until(lambda: kraft_versions(quorum) == {1})
+        assert quorum.metadata(await quorum.leader()).quorum.machine.epoch == epoch  # nobody had to be elected
+        assert await raise_kraft_version(quorum) == 0
+        assert await raise_kraft_version(quorum, 0) == ErrorCode.INVALID_UPDATE_VERSION
+        (gone,) = [each for each in quorum.nodes if each != await quorum.leader()][:1]
+        assert (await remove(quorum, gone)).error_code == 0
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+
+    on_quorum(script, is_static=True)
+
+
+def test_voters_that_were_written_down_are_known_after_a_restart_of_all() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        assert await raise_kraft_version(quorum) == 0
+        everybody = list(quorum.nodes)
+        quorum.kill(*everybody)
+        await asyncio.gather(*(quorum.start(each) for each in everybody))
+        await quorum.write(2)
+        await quorum.until(lambda: kraft_versions(quorum) == {1})
+        voters = quorum.metadata(await quorum.leader()).quorum.machine.voters
+        assert [each.directory_id for each in voters] == [directory(each) for each in (1, 2, 3)]
+
+    on_quorum(script, is_static=True)
+
+
+def test_voters_are_not_written_down_before_each_has_said_which_disk_it_has() -> None:
+    async def script(quorum: Quorum) -> None:
+        await quorum.write(1)
+        quorum.kill(*quorum.nodes)
+        await asyncio.gather(quorum.start(1), quorum.start(2))
+        await quorum.write(2)
+        assert await raise_kraft_version(quorum) == ErrorCode.INVALID_REQUEST
+        await quorum.start(3)
+        await quorum.seen_by_all(2)
+        assert await raise_kraft_version(quorum) == 0
+
+    on_quorum(script, is_static=True)

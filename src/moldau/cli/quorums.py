@@ -81,6 +81,17 @@ def remove_controller(
     _run(bootstrap_servers, work)
 
 
+@app.command()
+def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT) -> None:
+    """Write down the voters that controller.quorum.voters fixes, so that they may change. There is no way back."""
+
+    async def work(quorum: "Quorum") -> None:
+        await quorum.write_voters_down()
+        print("the voters are in the metadata log (kraft.version 1): add-controller and remove-controller change them")
+
+    _run(bootstrap_servers, work)
+
+
 def _show(view: "QuorumView") -> None:
     leader = view.leader_id if view.leader_id >= 0 else "none"
     print(f"leader {leader}  epoch {view.epoch}  high watermark {view.high_watermark}")

@@ -7,9 +7,17 @@ from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import check
 from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
-from moldau.wire.messages import AddRaftVoterRequest, DescribeQuorumRequest, RemoveRaftVoterRequest
+from moldau.wire.messages import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+    UpdateFeaturesRequest,
+)
 
 METADATA_TOPIC: Final = "__cluster_metadata"
+KRAFT_VERSION_FEATURE: Final = "kraft.version"
+KRAFT_VERSION: Final = 1
+UPGRADE: Final = 1
 UNKNOWN_TIME_MS: Final = -1
 NO_DIRECTORY: Final = bytes(16)
 PATIENCE_MS: Final = 15 * SECOND_MS  # a broker that knows no controller says so after 20 s: once is enough
@@ -84,6 +92,14 @@ class Quorum:
         await self._change(
             RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
         )
+
+    async def write_voters_down(self) -> None:
+        """The voters that `controller.quorum.voters` fixes are put into the log, where they may change."""
+        update = UpdateFeaturesRequest.FeatureUpdateKey(
+            feature=KRAFT_VERSION_FEATURE, max_version_level=KRAFT_VERSION, upgrade_type=UPGRADE
+        )
+        timeout_ms = self.client.settings.request_timeout_ms
+        await self._change(UpdateFeaturesRequest(timeout_ms=timeout_ms, feature_updates=[update]))
 
     async def _change(self, request: Any) -> None:
         """A refusal that passes (a controller that just starts) is tried again; what may have been done is not."""

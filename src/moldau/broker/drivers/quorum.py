@@ -368,8 +368,9 @@ class Quorum:
         self._appended(self._log.end_offset)
 
     def _append_voters(self, effect: AppendVoters) -> None:
-        base_offset = self._log.append_controls([voter_set(effect.voters)])
-        self.post(VotersChanged(base_offset, effect.voters))
+        controls = [*([kraft_version()] if effect.are_first else ()), voter_set(effect.voters)]
+        base_offset = self._log.append_controls(controls)
+        self.post(VotersChanged(base_offset + len(controls) - 1, effect.voters))
         self._appended(self._log.end_offset)
 
     def _append_fetched(self, effect: AppendFetched) -> None:

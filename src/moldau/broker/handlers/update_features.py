@@ -1,15 +1,18 @@
 """UpdateFeatures: the whole cluster moves to other levels of features, or stays where it is."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
 from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
-from moldau.model.errors import ErrorCode, KafkaError
+from moldau.machines.raft import KRAFT_VERSION, AnswerVoterChange, Ticket, WritingDownRequested
+from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError, NotController
 from moldau.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 UPGRADE_TYPE_FROM: Final = 1
 ONE_ERROR_FROM: Final = 2
+KRAFT_VERSION_FEATURE: Final = "kraft.version"
 
 Answer = UpdateFeaturesResponse.UpdatableFeatureResult
 
@@ -18,15 +21,43 @@ async def handle(request: UpdateFeaturesRequest, context: RequestContext) -> Upd
     """All updates take place or none; from version 2 on there is one error for all."""
     context.authorize(Operation.ALTER, CLUSTER)
     updates = [_update(each, context.api_version) for each in request.feature_updates]
-    outcomes = await context.broker.metadata.write(
-        lambda machine: machine.decide_update_features(updates, validate_only=request.validate_only)
-    )
+    if any(each.name == KRAFT_VERSION_FEATURE for each in updates):
+        outcomes = [await _write_voters_down(updates, request, context)]
+    else:
+        outcomes = await context.broker.metadata.write(
+            lambda machine: machine.decide_update_features(updates, validate_only=request.validate_only)
+        )
     if context.api_version < ONE_ERROR_FROM:
         return UpdateFeaturesResponse(results=[_answer(each) for each in outcomes])
     refused = next((each for each in outcomes if each.error), None)
     if refused is None:
         return UpdateFeaturesResponse()
     return UpdateFeaturesResponse(error_code=int(refused.error), error_message=refused.message)
+
+
+async def _write_voters_down(
+    updates: Sequence[FeatureUpdate], request: UpdateFeaturesRequest, context: RequestContext
+) -> FeatureUpdated:
+    """What the quorum itself is capable of is in the log beside all other features, and goes one way only."""
+    update, *others = updates
+    if others:
+        raise InvalidRequest(f"{KRAFT_VERSION_FEATURE} is updated in a request of its own.")
+    quorum = context.broker.metadata.quorum
+    if update.level != KRAFT_VERSION and update.level != quorum.machine.kraft_version:
+        raise InvalidUpdateVersion(
+            f"Invalid update version {update.level} for feature {update.name}. Its level is "
+            f"{quorum.machine.kraft_version}, and {KRAFT_VERSION} is the only one that it can be raised to."
+        )
+    if update.level == quorum.machine.kraft_version:
+        return FeatureUpdated(update.name)
+
+    def event(ticket: Ticket) -> WritingDownRequested:
+        return WritingDownRequested(ticket=ticket, timeout_ms=request.timeout_ms, is_only_checked=request.validate_only)
+
+    answer: AnswerVoterChange = await quorum.ask(event)
+    if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        raise NotController(answer.message)
+    return FeatureUpdated(update.name, answer.error, answer.message or None)
 
 
 def _update(asked: UpdateFeaturesRequest.FeatureUpdateKey, version: int) -> FeatureUpdate:

@@ -57,11 +57,13 @@ from moldau.machines.raft.events import (
     VoteAnswered,
     VoteRequested,
     VotersChanged,
+    WritingDownRequested,
 )
 from moldau.machines.raft.log_view import Diverged, LogView, OffsetAndEpoch, Superseded
 from moldau.machines.raft.machine import RaftMachine
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import QuorumSettings
+from moldau.machines.raft.voter_changes import KRAFT_VERSION
 from moldau.machines.raft.voters import (
     BOOTSTRAP_OFFSET,
     NO_DIRECTORY,
@@ -75,6 +77,7 @@ from moldau.machines.raft.voters import (
 
 __all__ = [
     "BOOTSTRAP_OFFSET",
+    "KRAFT_VERSION",
     "NEVER_MS",
     "NO_DIRECTORY",
     "AddVoterRequested",
@@ -145,4 +148,5 @@ __all__ = [
     "VoterSet",
     "VotersAt",
     "VotersChanged",
+    "WritingDownRequested",
 ]

@@ -63,10 +63,12 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a Voters control record in `epoch`. Then as for a leader change."""
+    """Append a Voters control record in `epoch`, if they are the first with a KRaftVersion before it. Then as for a
+    leader change."""
 
     epoch: int
     voters: VoterSet
+    are_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,15 @@ class UpdateVoterRequested:
     voter: Voter
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingDownRequested:
+    """The voters of a fixed quorum are to be written down, so that they may change (kraft.version 1)."""
+
+    ticket: Ticket
+    timeout_ms: int
+    is_only_checked: bool = False
+
+
 # Answers of other nodes ----------------------------------------------------------------------------------------------
 # Each carries the request that it answers, as the effect was. `leadership` is what the answer says of the leader, with
 # its endpoints where the answer has them. A top-level error is given as `error` too.
@@ -244,6 +253,7 @@ Event: TypeAlias = (
     | AddVoterRequested
     | RemoveVoterRequested
     | UpdateVoterRequested
+    | WritingDownRequested
     | VoteAnswered
     | QuorumAnswered
     | FetchAnswered

@@ -6,7 +6,7 @@ from math import inf
 from moldau.machines.raft.describe import NEVER_MS, ReplicaDescription
 from moldau.machines.raft.effects import Ticket
 from moldau.machines.raft.settings import OBSERVER_SESSION_MS, OBSERVERS_MAX
-from moldau.machines.raft.voters import ReplicaKey, Voter, VoterSet
+from moldau.machines.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.model.ids import NO_OFFSET, NodeId
 
 
@@ -18,6 +18,7 @@ class Progress:
     last_fetch_ms: float = NEVER_MS
     last_caught_up_ms: float = NEVER_MS
     leader_end_offset: int = 0  # at its last fetch
+    directory_id: bytes = NO_DIRECTORY  # as it says; a fixed voter is known without
     last_heard_ms: float = NEVER_MS  # it follows, though it may have other records, or wait for a snapshot
 
     def fetched(self, offset: int, leader_end_offset: int, now_ms: float) -> None:
@@ -43,6 +44,7 @@ class PendingChange:
     is_answered_when_committed: bool
     newcomer: Voter | None = None  # still to be appended
     offset: int | None = None  # of its voters record
+    is_writing_down: bool = False  # of voters that were fixed
 
 
 @dataclass(slots=True)
@@ -60,7 +62,20 @@ class Leader:
         """That of a voter is kept under the voter's own key: a static one does not say which disk it has."""
         voter = voters.get(key.node_id)
         known = voter.key if voter is not None and voter.is_replica(key) else key
-        return self.progress.setdefault(known, Progress())
+        progress = self.progress.setdefault(known, Progress())
+        progress.directory_id = key.directory_id
+        return progress
+
+    def directory_of(self, voter: Voter) -> bytes:
+        """The disk of a voter that has been heard of in this epoch."""
+        return self.progress[voter.key].directory_id if voter.key in self.progress else NO_DIRECTORY
+
+    def rename(self, voters: VoterSet) -> None:
+        """Voters that were known without their disks are known with them from here on."""
+        for voter in voters:
+            progress = self.progress.pop(ReplicaKey(voter.node_id), None)
+            if progress is not None:
+                self.progress.setdefault(voter.key, progress)
 
     def committed_end(self, voters: VoterSet, synced_offset: int) -> int:
         """The highest offset below which a majority of the voters has everything on disk."""

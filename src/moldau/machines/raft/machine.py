@@ -23,7 +23,7 @@ from moldau.machines.raft.log_view import LogView
 from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.roles import Candidate, Follower, Prospective, Resigned, RoleName, Unattached
 from moldau.machines.raft.settings import QuorumSettings
-from moldau.machines.raft.voter_changes import VoterChanges
+from moldau.machines.raft.voter_changes import KRAFT_VERSION, VoterChanges
 from moldau.machines.raft.voters import Voter, VoterSet
 from moldau.model.ids import NO_NODE, NO_OFFSET
 
@@ -112,6 +112,11 @@ class RaftMachine:
         """The set that a snapshot of everything below `end_offset` holds; None in a static quorum."""
         return self._quorum.history.at(end_offset)
 
+    @property
+    def kraft_version(self) -> int:
+        """1 where the voters are written down, and may change."""
+        return KRAFT_VERSION if self._quorum.history.is_dynamic else 0
+
     def describe(self, now_ms: float) -> QuorumDescription:
         quorum, role = self._quorum, self._quorum.role
         if isinstance(role, Leader):
@@ -158,6 +163,8 @@ class RaftMachine:
                 self._changes.remove(event, now_ms)
             case events.UpdateVoterRequested():
                 self._changes.update(event)
+            case events.WritingDownRequested():
+                self._changes.write_down(event, now_ms)
             case _:
                 self._take_request(event, now_ms)
 

@@ -1,10 +1,16 @@
 """Adding, removing and updating voters (KIP-853): one at a time, and each rests on a committed one."""
 
+from dataclasses import replace
 from math import inf
 
 from moldau.machines.raft.describe import NEVER_MS
 from moldau.machines.raft.effects import AppendVoters, Ticket
-from moldau.machines.raft.events import AddVoterRequested, RemoveVoterRequested, UpdateVoterRequested
+from moldau.machines.raft.events import (
+    AddVoterRequested,
+    RemoveVoterRequested,
+    UpdateVoterRequested,
+    WritingDownRequested,
+)
 from moldau.machines.raft.leader import Leader, PendingChange
 from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.voters import NO_DIRECTORY, Voter, VoterSet
@@ -62,6 +68,27 @@ class VoterChanges:
             self._append(voters.with_voter(event.voter))
         self._quorum.answer_change(event.ticket, *(refusal or (ErrorCode.NONE, "")))
 
+    def write_down(self, event: WritingDownRequested, now_ms: float) -> None:
+        """The voters stay who they are. Each is known by its disk from here on, as far as all have said theirs."""
+        quorum = self._quorum
+        refusal = self._not_ready()
+        if refusal is None and quorum.history.is_dynamic:
+            quorum.answer_change(event.ticket, ErrorCode.NONE)
+            return
+        voters = VoterSet() if refusal is not None else VoterSet.of(map(self._with_disk, quorum.voters))
+        refusal = refusal or next((flaw for voter in voters if (flaw := _flaw(voter))), None)
+        if refusal is not None or event.is_only_checked:
+            quorum.answer_change(event.ticket, *(refusal or (ErrorCode.NONE, "")))
+            return
+        self._lead().pending = PendingChange(event.ticket, now_ms + event.timeout_ms, True, is_writing_down=True)
+        quorum.effects.append(AppendVoters(quorum.epoch, voters, are_first=True))
+
+    def _with_disk(self, voter: Voter) -> Voter:
+        quorum = self._quorum
+        if voter.is_replica(quorum.me.key):
+            return quorum.me
+        return replace(voter, directory_id=self._lead().directory_of(voter))
+
     # What becomes of a change
 
     def poll(self, now_ms: float) -> None:
@@ -85,6 +112,8 @@ class VoterChanges:
         pending = self._pending
         if pending is not None and pending.newcomer is None and pending.offset is None:
             pending.offset = offset
+            if pending.is_writing_down:
+                self._lead().rename(self._quorum.voters)
 
     def committed(self) -> None:
         pending = self._pending
@@ -102,6 +131,15 @@ class VoterChanges:
 
     def _obstacle(self) -> Refusal | None:
         quorum = self._quorum
+        refusal = self._not_ready()
+        if refusal is None and not quorum.history.is_dynamic:
+            return ErrorCode.UNSUPPORTED_VERSION, "The voters are fixed by controller.quorum.voters (kraft.version 0)."
+        if refusal is None and quorum.history.offset >= quorum.high_watermark:
+            return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
+        return refusal
+
+    def _not_ready(self) -> Refusal | None:
+        quorum = self._quorum
         role = quorum.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node does not lead the quorum."
@@ -109,10 +147,6 @@ class VoterChanges:
             return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is under way."
         if quorum.high_watermark <= role.start_offset:
             return ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed anything in its epoch yet."
-        if not quorum.history.is_dynamic:
-            return ErrorCode.UNSUPPORTED_VERSION, "The voters are fixed by controller.quorum.voters (kraft.version 0)."
-        if quorum.history.offset >= quorum.high_watermark:
-            return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
         return None
 
     def _wrong_epoch(self, epoch: int) -> Refusal | None:
