@@ -10,7 +10,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from itertools import pairwise
@@ -21,7 +21,9 @@ import confluent_kafka as library
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.reassignments import Election, Reassignments
 from moldau.client.settings import ClientSettings
+from moldau.client.words import Resource, ResourceKind
 from moldau.model.errors import KafkaError
+from moldau.model.units import HOUR_MS
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
@@ -41,6 +43,7 @@ class Victim(Enum):
 
     LEADER = "kill -9 of a leader"
     LEADER_AND_CONTROLLER = "kill -9 of a leader that is the active controller"
+    CONTROLLER = "kill -9 of the active controller, which leads nothing that is written"
     STOPPED_LEADER = "clean stop of a leader"
     SILENT_LEADER = "a leader cut off in silence"
 
@@ -78,24 +81,46 @@ class OwnProbe:
         async with AsyncClient(
             SocketNetwork(), SystemClock(), system_random(), self._servers, settings=settings
         ) as client:
-            identity = await client.init_producer_id()
-            sequence = 0
-            while not self._is_over.is_set():
-                records = [(time.time_ns() // 1_000_000, None, b"%d" % sequence, ())]
-                batch = build_batch(
-                    records, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence
-                )
-                await self._insist(client, bytes(batch))
-                sequence += 1
+            await self._work(client)
 
-    async def _insist(self, client: AsyncClient, batch: bytes) -> None:
+    async def _work(self, client: AsyncClient) -> None:
+        identity = await client.init_producer_id()
+        sequence = 0
+        while not self._is_over.is_set():
+            records = [(time.time_ns() // 1_000_000, None, b"%d" % sequence, ())]
+            batch = build_batch(
+                records, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence
+            )
+
+            async def write(batch: bytes = bytes(batch)) -> None:
+                await client.produce(TOPIC, self._partition, batch)
+
+            await self._insist(write)
+            sequence += 1
+
+    async def _insist(self, act: Callable[[], Awaitable[None]]) -> None:
         while not self._is_over.is_set():
             try:
-                await client.produce(TOPIC, self._partition, batch)
+                await act()
                 self.acknowledged_s.append(time.monotonic())
                 return
             except (OSError, KafkaError):
                 await asyncio.sleep(0.01)
+
+
+class MetadataProbe(OwnProbe):
+    """With the same client: changes of metadata, one after the other, for which there must be an active controller."""
+
+    async def _work(self, client: AsyncClient) -> None:
+        count = 0
+        while not self._is_over.is_set():
+            count += 1
+            changed = {"retention.ms": str(HOUR_MS + count)}
+
+            async def change(changed: dict[str, str] = changed) -> None:
+                await client.alter_configs(Resource(ResourceKind.TOPIC, TOPIC), changed)
+
+            await self._insist(change)
 
 
 class LibrdkafkaProbe:
@@ -127,7 +152,12 @@ class LibrdkafkaProbe:
             self.acknowledged_s.append(time.monotonic())
 
 
-PROBES: Final[dict[str, Callable[[str, int], Probe]]] = {"own": OwnProbe, "librdkafka": LibrdkafkaProbe}
+PROBES: Final[dict[str, Callable[[str, int], Probe]]] = {
+    "own": OwnProbe,
+    "librdkafka": LibrdkafkaProbe,
+    "metadata": MetadataProbe,
+}
+CONTROLLERS: Final = (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER)
 
 
 def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | None = None) -> float:
@@ -146,7 +176,7 @@ def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | No
     try:
         _wait_for(probe, WARM_RECORDS)
         struck_s = time.monotonic()
-        _strike(cluster, victim, node, wires)
+        _strike(cluster, victim, controller if victim is Victim.CONTROLLER else node, wires)
         _wait_for(probe, len(probe.acknowledged_s) + WARM_RECORDS)
     finally:
         probe.stop()
@@ -226,7 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         with _cluster(victim) as (cluster, wires):
             cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
-            for probe in options.probe or PROBES:
+            # Where the controller stays, metadata has nothing to wait for.
+            for probe in options.probe or [each for each in PROBES if each != "metadata" or victim in CONTROLLERS]:
                 gaps = [measure(cluster, victim, probe, wires) for _ in range(options.runs)]
                 sys.stdout.write(f"{victim.value}, {probe}: {figures(gaps)}\n")
                 sys.stdout.flush()
