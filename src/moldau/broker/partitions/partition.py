@@ -122,6 +122,8 @@ class Partition:
         log = self.log
         if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
             log.producers.check_admitted(header)
+        if header[11] > 0 and self.leading is not None and header[9] not in log.producers.by_id:
+            self._check_beginning(self.leading)
         gathering = self._gathering
         gathers = gathering.is_open and not self._is_careful
         try:
@@ -181,6 +183,12 @@ class Partition:
         if self.leading is not None and self.leading.is_new:
             return NotLeaderOrFollower(f"This broker leads {self.name} only now, and has not taken what came before.")
         return gap
+
+    def _check_beginning(self, leading: "Leading") -> None:
+        """The same for a producer that is not known here and does not begin with its first batch: any other would be
+        taken for it, and the first refused for ever."""
+        if leading.is_new:
+            raise NotLeaderOrFollower(f"This broker leads {self.name} only now, and has not taken what came before.")
 
     def append_followed(self, batches: memoryview, now_ms: int) -> None:
         """Append what the leader has, as it is there."""
