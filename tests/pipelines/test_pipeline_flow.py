@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from moldau.model.ids import TopicPartition
-from moldau.pipelines.flow import Flow, FunctionStep, SqlStep, TopicSink, TopicSource, offsets_text
+from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text
+from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text
 from moldau.pipelines.reasons import LENGTH_MAX, short_reason
-from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.running import Signals, Stopped, _aside
 
 TOLD = {
@@ -134,9 +134,3 @@ def test_work_that_is_cancelled_ends_as_stopped_and_other_failures_as_themselves
     with pytest.raises(ZeroDivisionError):
         _aside(lambda: 1 // 0, Signals())
     assert _aside(lambda: 17, Signals()) == 17
-
-
-def test_a_file_without_the_function_is_refused_by_name() -> None:
-    with pytest.raises(PipelineError, match=r"my.py has no function transform\(frame\)"):
-        FunctionStep("x = 1", "my.py", "transform").apply(None)
-    assert FunctionStep("def double(frame): return frame * 2", "my.py", "double").apply(4) == 8

@@ -1,22 +1,19 @@
 """`moldau pipeline run`: one command for each job, and a Python file of the user's own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from moldau.cli import pipeline_flows
 from moldau.cli import pipeline_options as given
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.connections import Connection
+from moldau.cli.option_groups import expanded
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note
+from moldau.cli.pipeline_groups import BATCH_ROWS, Reading, Running, Session, Topic
 from moldau.cli.pipeline_options import RunOptions, complaining, places
-
-if TYPE_CHECKING:
-    from moldau.pipelines.flow import Flow, Step
-
-FUNCTION_DEFAULT: Final = "transform"
-BATCH_ROWS: Final = 500_000
 
 
 class Jobs(TyperGroup):
@@ -29,10 +26,8 @@ class Jobs(TyperGroup):
 
 
 app = typer.Typer(cls=Jobs, no_args_is_help=True, help="Run a job, or FILE.py with a function transform(frame).")
-
-Topics = Annotated[
-    list[str], typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it; may be repeated.")
-]
+for each in (pipeline_flows.transform, pipeline_flows.aggregate, pipeline_flows.dedupe):
+    app.command()(each)
 
 
 @app.callback()
@@ -41,120 +36,31 @@ def run() -> None:
 
 
 @app.command()
-def transform(
-    topic: Topics,
-    to: Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="Write there.")],
-    sql: Annotated[
-        Path | None, typer.Option("--sql", metavar="FILE", help="A query over the view `input` that gives a `value`.")
-    ] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="FILE.py[:FUNCTION]", help="A function, DataFrame to DataFrame.")
-    ] = None,
-    dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="For rows that cannot be written.")
-    ] = None,
-    start: given.From = "start",
-    until: given.Until = None,
-    once: given.Once = False,
-    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
-    name: given.Name = None,
-    folder: given.Root = None,
-    master: given.Master = None,
-    checkpoint: given.Checkpoint = None,
-    conf: given.Conf = None,
-    eject: given.Eject = None,
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    json: given.JsonLines = False,
-) -> None:
-    """From topics to a topic, exactly once, through a query or a function; with neither, records are replayed."""
-    from moldau.pipelines.flow import Flow, TopicSink, TopicSource
-
-    if to in topic:
-        raise wrong_usage(f"--to {to} is read as well: the job would never end")
-    options = RunOptions(
-        root=folder,
-        name=name or f"transform-{topic[0]}",
-        once=once,
-        master=master,
-        checkpoint=checkpoint,
-        conf=conf,
-        json=json,
-        eject=eject,
-    )
-    starting, ending = places(bootstrap_servers, topic, start, until)
-    flow = Flow(
-        job="transform",
-        name=options.name,
-        source=TopicSource(
-            bootstrap_servers=bootstrap_servers,
-            topics=tuple(topic),
-            starting=starting,
-            ending=ending,
-            group=options.name,
-            rows_per_batch_max=rows_per_batch,
-        ),
-        steps=tuple(_steps(sql, python)),
-        sink=TopicSink(
-            bootstrap_servers=bootstrap_servers,
-            topic=to,
-            options={"includeTimestamp": "true"} | ({"deadLetterTopic": dead_letters} if dead_letters else {}),
-        ),
-    )
-    run_or_eject(flow, {"topics": topic, "to": to}, options)
-
-
-@app.command()
+@expanded
 def archive(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it.")],
+    topic: Topic,
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", show_default=False, help="Parquet files go to PATH/TOPIC.")
     ],
-    start: given.From = "start",
-    until: given.Until = None,
-    once: given.Once = False,
-    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
-    name: given.Name = None,
-    folder: given.Root = None,
-    master: given.Master = None,
-    checkpoint: given.Checkpoint = None,
-    conf: given.Conf = None,
-    eject: given.Eject = None,
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    json: given.JsonLines = False,
+    reading: Reading,
+    running: Running,
+    connection: Connection,
 ) -> None:
     """A topic as Parquet files that any reader sees each record in once, with all that `restore` needs."""
     from moldau.cli.connecting import connect
     from moldau.pipelines.archive import Archive
-    from moldau.pipelines.flow import TopicSource
     from moldau.pipelines.folders import new_run
 
-    options = RunOptions(
-        root=folder,
-        name=name or f"archive-{topic}",
-        once=once,
-        master=master,
-        checkpoint=checkpoint,
-        conf=conf,
-        json=json,
-        eject=eject,
-    )
-    starting, ending = places(bootstrap_servers, [topic], start, until)
-    source = TopicSource(
-        bootstrap_servers=bootstrap_servers,
-        topics=(topic,),
-        starting=starting,
-        ending=ending,
-        group=options.name,
-        rows_per_batch_max=rows_per_batch,
-    )
-    job = Archive(
-        name=options.name, root=lake_place(to, topic), source=source, connect=lambda: connect(bootstrap_servers)
-    )
-    if eject is not None:
+    options = running.options(f"archive-{topic}")
+    servers = connection.plain_servers("archive")
+    source = reading.source(connection, [topic], reading.look_up(connection, [topic]), options.name)
+    job = Archive(name=options.name, root=lake_place(to, topic), source=source, connect=lambda: connect(servers))
+    if options.eject is not None:
         given.eject(job.flow(source), options)
         return
     with complaining():
-        job.run(options.conditions(), new_run("archive", {"topic": topic, "to": job.root}, master or "local[*]"))
+        identity = {"topic": topic, "to": job.root}
+        job.run(options.conditions(), new_run("archive", identity, options.master or "local[*]"))
     note(f"{options.name} is done: {job.root}")
 
 
@@ -221,10 +127,13 @@ def activity(
 
 
 @app.command()
+@expanded
 def restore(
     root: Annotated[
         str, typer.Option("--archive", metavar="PATH", show_default=False, help="What `archive` wrote: PATH/TOPIC.")
     ],
+    session: Session,
+    connection: Connection,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TOPIC", help="A topic that is not there yet; else its old name.")
     ] = None,
@@ -239,11 +148,6 @@ def restore(
     verify: Annotated[bool, typer.Option("--verify", help="Read it back and compare counts and checksums.")] = False,
     rows_per_transaction: Annotated[int, typer.Option("--rows-per-transaction", min=1, metavar="N")] = BATCH_ROWS,
     replication_factor: Annotated[int, typer.Option("--replication-factor", show_default=False)] = -1,
-    name: given.Name = None,
-    folder: given.Root = None,
-    master: given.Master = None,
-    conf: given.Conf = None,
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
     """Bring an archived topic back, to a moment: same partitions, order, times, keys, values and headers."""
@@ -255,13 +159,13 @@ def restore(
 
     place = local_or_url(root)
     topic = to or place.rstrip("/").rpartition("/")[2]
-    options = RunOptions(root=folder, name=name or f"restore-{topic}", master=master, conf=conf)
+    options, servers = session.options(f"restore-{topic}"), connection.plain_servers("restore")
     job = Restore(
         root=place,
         topic=topic,
-        bootstrap_servers=bootstrap_servers,
+        bootstrap_servers=servers,
         folder=options.folder.path,
-        connect=lambda: connect(bootstrap_servers),
+        connect=lambda: connect(servers),
         until=parse_until(until),
         groups=tuple(each.strip() for each in groups.split(",")) if groups else (),
         is_verified=verify,
@@ -275,37 +179,9 @@ def restore(
         run_work(
             lambda spark: results.append(job.run(spark)),
             options.conditions(),
-            new_run("restore", identity, master or "local[*]"),
+            new_run("restore", identity, options.master or "local[*]"),
         )
     show_restored(results[0], is_json=json, folder=options.folder.path)
-
-
-def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions) -> None:
-    from moldau.pipelines.folders import new_run
-    from moldau.pipelines.running import run_flow
-
-    if options.eject is not None:
-        given.eject(flow, options)
-        return
-    if options.folder.has_checkpoint and not flow.is_bounded:
-        note(f"{options.name} goes on where it was: {options.folder.checkpoint}")
-    with complaining():
-        run_flow(flow, options.conditions(), new_run(flow.job, identity, options.master or "local[*]"))
-    note(f"{options.name} is done")
-
-
-def _steps(sql: Path | None, python: str | None) -> list["Step"]:
-    from moldau.pipelines.flow import FunctionStep, SqlStep
-
-    if sql is not None and python is not None:
-        raise wrong_usage("--sql and --python do not go together: one function can do both")
-    if sql is not None:
-        return [SqlStep(_text(sql))]
-    if python is not None:
-        file, _, function = python.partition(":")
-        return [FunctionStep(_text(Path(file)), file, function or FUNCTION_DEFAULT)]
-    # A replay: as it was, but for the number of the partition, which the other topic may not have.
-    return [SqlStep("select key, value, headers, timestamp from input")]
 
 
 def lake_place(to: str, topic: str) -> str:
@@ -315,10 +191,3 @@ def lake_place(to: str, topic: str) -> str:
 def local_or_url(place: str) -> str:
     """A folder by its whole path: Spark's idea of where it stands may be another."""
     return place if "://" in place else str(Path(place).absolute())
-
-
-def _text(path: Path) -> str:
-    text = path.read_text()
-    if not text.strip():
-        raise Complaint(f"{path} is empty")
-    return text

@@ -19,6 +19,8 @@ JOBS: Final = {
     "archive": "topic → Parquet files, each record once, with all that restore needs",
     "restore": "an archive → topic, to a moment; moves the offsets of groups, verifies by checksums",
     "transform": "topics → topic, exactly once, through SQL or a Python function; with neither it replays",
+    "aggregate": "topics → topic, exactly once: counts, sums and more by window of time and by fields",
+    "dedupe": "topics → topic, exactly once: of records with the same key, the first",
     "FILE.py": "a Python file of your own with a function transform(frame)",
 }
 

@@ -125,27 +125,6 @@ class SqlStep:
         return f'frame.createOrReplaceTempView("input")\nframe = spark.sql({self.text.strip()!r})\n'
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionStep:
-    """A function of a Python file, from DataFrame to DataFrame."""
-
-    source: str
-    file: str
-    name: str
-
-    def apply(self, frame: Any) -> Any:
-        from moldau.pipelines.requirements import PipelineError
-
-        scope: dict[str, Any] = {"__name__": "pipeline", "__file__": self.file}
-        exec(compile(self.source, self.file, "exec"), scope)
-        if not callable(scope.get(self.name)):
-            raise PipelineError(f"{self.file} has no function {self.name}(frame)")
-        return scope[self.name](frame)
-
-    def code(self) -> str:
-        return f"# {self.file}\n{self.source.rstrip()}\n\n\nframe = {self.name}(frame)\n"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """A job. `identity` is what a checkpoint of it belongs to."""

@@ -154,7 +154,7 @@ def _spark_for(conditions: Conditions, run: Run) -> Iterator[tuple[Any, Signals]
     with signals.heard(), folder.held(run):
         try:
             # In the main thread, Spark would put its own idea of Ctrl-C in place.
-            spark = _aside(lambda: _session(conditions), signals)
+            spark = _aside(lambda: _session(folder.name, conditions.master, conditions.settings), signals)
             signals.check()
             make_active(spark)
             yield spark, signals
@@ -165,6 +165,25 @@ def _spark_for(conditions: Conditions, run: Run) -> Iterator[tuple[Any, Signals]
             whole = str(error) or type(error).__name__
             folder.note_error(whole)
             raise JobFailed(f"{folder.name} failed: {short_reason(whole)}; all of it is in {folder.path}") from error
+
+
+def with_session(
+    name: str, master: str | None, settings: Mapping[str, str], work: Callable[[Any, Signals], Result]
+) -> Result:
+    """Work that has no folder, such as a question. Stopped, if a signal has ended it."""
+    require_spark()
+    signals = Signals()
+    with signals.heard():
+        spark = _aside(lambda: _session(name, master, settings), signals)
+        signals.check()
+
+        def begin() -> Result:
+            make_active(spark)
+            return work(spark, signals)
+
+        result = _aside(begin, signals, spark.sparkContext.cancelAllJobs)
+        signals.check()
+        return result
 
 
 def make_active(spark: Any) -> None:
@@ -181,13 +200,12 @@ def hush() -> None:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
 
 
-def _session(conditions: Conditions) -> Any:
+def _session(name: str, master: str | None, settings: Mapping[str, str]) -> Any:
     from pyspark_moldau import session
     from pyspark_moldau.java import JavaMissing
 
-    settings = {"spark.log.level": "ERROR", **conditions.settings}
     hush()
     try:
-        return session(conditions.folder.name, master=conditions.master, settings=settings)
+        return session(name, master=master, settings={"spark.log.level": "ERROR", **settings})
     except JavaMissing as error:
         raise PipelineError(str(error)) from error

@@ -1,0 +1,108 @@
+"""How jobs reach a cluster: settings of Kafka's clients from a file and from options, passed on to source and sink."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from moldau.cli.connections import Connection, properties
+from moldau.cli.errors import Complaint
+from moldau.cli.main import app
+from moldau.cli.option_groups import expanded
+from moldau.cli.pipeline_groups import Reading
+from moldau.cli.pipeline_places import Places
+
+FILE = """
+# for the cluster of the office
+security.protocol = SASL_SSL
+sasl.mechanism:PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+    username="alice" \\
+    password="a=b";
+! not this
+ssl.truststore.type PEM
+empty
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "client.properties"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
+    assert properties(FILE, config) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a=b";'
+        ),
+        "ssl.truststore.type": "PEM",
+        "empty": "",
+    }
+    with pytest.raises(Complaint, match="'=x' is no setting"):
+        properties("=x", config)
+
+
+def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
+    connection = Connection(
+        bootstrap_servers="there:9093", command_config=config, kafka=["ssl.truststore.type=JKS", "client.id=me"]
+    )
+    assert connection.is_secured
+    assert connection.options["kafka.ssl.truststore.type"] == "JKS"
+    source = Reading().source(connection, ["t"], Places(starting="earliest"), "g")
+    options = source.read_options()
+    assert options["kafka.bootstrap.servers"] == "there:9093"
+    assert options["kafka.client.id"] == "me"
+    assert options["kafka.sasl.mechanism"] == "PLAIN"
+    assert options["kafka.isolation.level"] == "read_committed"
+    with pytest.raises(Complaint, match="archive asks the cluster for more than records"):
+        connection.plain_servers("archive")
+
+
+def test_an_address_in_the_file_counts_where_none_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=office:9092\n")
+    assert Connection(command_config=path).servers == "office:9092"
+    assert Connection(bootstrap_servers="home:9092", command_config=path).servers == "home:9092"
+    assert Connection(command_config=path).options == {}
+    assert not Connection().is_secured
+
+
+def test_settings_that_cannot_work_are_refused_before_spark_starts(config: Path) -> None:
+    words = ["pipeline", "run", "transform", "-t", "a", "--to", "b", "--command-config", str(config)]
+    store = ["--kafka", "ssl.truststore.location=store.jks", "--kafka", "ssl.truststore.type=JKS"]
+    result = CliRunner().invoke(app, [*words, "--kafka", "empty=", *store])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: Option 'kafka.")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colours:
+    """A group of options."""
+
+    front: Annotated[str, typer.Option("--front")]
+    back: Annotated[str, typer.Option("--back", help="Behind it.")] = "white"
+
+
+def test_a_group_becomes_its_options() -> None:
+    seen: list[object] = []
+
+    @expanded
+    def paint(colours: Colours, what: Annotated[str, typer.Argument()], thick: bool = False) -> None:
+        """Paint it."""
+        seen.append((colours, what, thick))
+
+    painting = typer.Typer()
+    painting.command()(paint)
+    result = CliRunner().invoke(painting, ["house", "--front", "red", "--thick"])
+    assert result.exit_code == 0, result.output
+    assert seen == [(Colours(front="red"), "house", True)]
+    assert CliRunner().invoke(painting, ["house"]).exit_code == 2
+    assert "Behind it." in CliRunner().invoke(painting, ["--help"]).output

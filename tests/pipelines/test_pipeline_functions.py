@@ -1,0 +1,105 @@
+"""A user's own file: what is wrong with it is said in one line that names the place."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.pipelines.functions import FunctionStep
+from moldau.pipelines.requirements import PipelineError
+
+
+class Frame:
+    """What is taken for a DataFrame."""
+
+    writeStream = None  # noqa: N815
+
+
+def step(source: str, name: str = "transform") -> FunctionStep:
+    return FunctionStep(source, "my.py", name)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("x = 1", r"^my.py has no function transform\(frame\)$"),
+        (
+            "def double(frame): ...\ndef halve(frame): ...",
+            r"has no function transform\(frame\); it has double, halve: choose one with my.py:NAME",
+        ),
+        ("class A:\n    def other(self): ...", r"has no function transform\(frame\)$"),
+        ("\ndef transform(frame:\n", r"^my.py:2: this is no Python: '\(' was never closed$"),
+        ("x = '\0'", r"^my.py(:\d)?: this is no Python: "),
+    ],
+)
+def test_what_is_missing_is_said_before_spark_starts(source: str, says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        step(source).check()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def transform(frame): return frame",
+        "from mine import transform",
+        "import mine as transform",
+        "from mine import *",
+        "transform = lambda frame: frame",
+        "if True:\n    def transform(frame): return frame",
+    ],
+)
+def test_a_function_may_come_from_anywhere(source: str) -> None:
+    step(source).check()
+
+
+def test_the_function_is_called() -> None:
+    frame = Frame()
+    assert step("def transform(frame): return frame").apply(frame) is frame
+    assert step("def same(frame): return frame", "same").apply(frame) is frame
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("transform = 1", r"my.py has no function transform\(frame\)"),
+        ("def transform(frame): pass", r"transform\(frame\) of my.py must return a DataFrame; it returned a NoneType"),
+        ("def transform(frame):\n    return missing", r"^my.py:2: NameError: name 'missing' is not defined$"),
+        ("import nobody_has_this", r"^my.py:1: ModuleNotFoundError: No module named 'nobody_has_this'$"),
+        ("def transform(frame):\n    raise ValueError", r"^my.py:2: ValueError: it failed$"),
+    ],
+)
+def test_what_a_function_does_wrong_is_told_with_its_place(source: str, says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        step(source).apply(Frame())
+
+
+def test_what_lies_beside_the_file_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_file.py").write_text("def same(frame):\n    return frame\n")
+    source = "from beside_the_file import same\ndef transform(frame): return same(frame)\n"
+    frame = Frame()
+    assert FunctionStep(source, str(tmp_path / "my.py"), "transform").apply(frame) is frame
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["transform", "--sql", "a.sql", "--python", "a.py"], "--sql and --python do not go together"),
+        (["transform", "--step", "a.txt"], "--step a.txt: a step is FILE.sql or FILE.py[:FUNCTION]"),
+        (["transform", "--sql", "empty.sql"], "empty.sql is empty"),
+        (["transform", "--sql", "nowhere.sql"], "nowhere.sql: no such file or directory"),
+        (["empty.py"], "empty.py is empty"),
+        (["other.py"], "other.py has no function transform(frame)"),
+        (["other.py:x"], "other.py has no function x(frame)"),
+    ],
+)
+def test_files_that_are_no_steps_are_refused_in_one_line(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("empty.sql", " \n"), ("empty.py", ""), ("other.py", "y = 1\n")):
+        (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(app, ["pipeline", "run", *words, "-t", "a", "--to", "b"])
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith(f"error: {says}")
+    assert len(result.stderr.splitlines()) == 1

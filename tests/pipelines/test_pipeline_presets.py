@@ -1,0 +1,169 @@
+"""`aggregate` and `dedupe` without Spark: what may be named, what is refused, and the script that comes of it."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from moldau.cli.main import app
+from moldau.pipelines.fields import field_of, span_of
+from moldau.pipelines.flow import SqlStep
+from moldau.pipelines.presets import Aggregate, ChangesSink, Dedupe, Figure
+from moldau.pipelines.requirements import PipelineError
+from moldau.testing.broker import Broker
+
+TIME = field_of("timestamp", "--time")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sql"),
+    [
+        ("page", "page", "get_json_object(cast(value as string), \"$['page']\")"),
+        ("user.id", "user.id", "get_json_object(cast(value as string), \"$['user']['id']\")"),
+        ("key", "key", "cast(key as string)"),
+        ("_key", "key", "cast(key as string)"),
+        ("value.key", "key", "get_json_object(cast(value as string), \"$['key']\")"),
+        ("_partition", "partition", "cast(partition as string)"),
+    ],
+)
+def test_a_field_is_of_the_value_or_of_the_record(text: str, name: str, sql: str) -> None:
+    field = field_of(text, "--by")
+    assert (field.name, field.text) == (name, sql)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a'; drop", "1st", "a..b", "a`b", '"'])
+def test_what_is_no_name_cannot_get_into_a_query(text: str) -> None:
+    with pytest.raises(PipelineError, match="is no name of a field"):
+        field_of(text, "--by")
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("1 minute", "1 minutes"),
+        ("10 Minutes", "10 minutes"),
+        ("90s", "90 seconds"),
+        ("5m", "5 minutes"),
+        ("2 h", "2 hours"),
+        ("500ms", "500 milliseconds"),
+        ("1 week", "1 weeks"),
+        ("3d", "3 days"),
+    ],
+)
+def test_spans_have_long_and_short_forms(text: str, span: str) -> None:
+    assert span_of(text, "--window") == span
+
+
+@pytest.mark.parametrize("text", ["", "minute", "0 seconds", "-1 minute", "1 fortnight", "1 minute 5 seconds", "1'"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(PipelineError, match="is no span of time; write 10 seconds"):
+        span_of(text, "--window")
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(PipelineError, match="would be called count"):
+        Aggregate(by=[field_of("count", "--by")], window="1 minutes", time=TIME, lateness="1 minutes")
+    with pytest.raises(PipelineError, match="would be called key"):
+        Aggregate(
+            by=[field_of("key", "--by"), field_of("value.key", "--by")],
+            window="1 minutes",
+            time=TIME,
+            lateness="1 days",
+        )
+
+
+def test_figures_are_called_by_what_they_are_of() -> None:
+    assert Figure("count").name == "count"
+    assert Figure("sum", field_of("order.total", "--sum")).name == "sum_order.total"
+
+
+def test_records_without_a_key_are_never_repetitions() -> None:
+    first = Dedupe(key=[field_of("id", "--key")], lateness="1 minutes").steps()[0]
+    assert isinstance(first, SqlStep)
+    assert "concat('#', concat_ws('/', topic, partition, offset))" in first.text
+    assert "current_timestamp() as _time" in first.text
+
+
+def test_changes_are_written_with_the_identity_of_their_batch() -> None:
+    code = ChangesSink(bootstrap_servers="here:9092", topic="out").code(is_bounded=False)
+    compile(code, "script", "exec")
+    assert 'outputMode("update")' in code
+    assert '.option("txnAppId", query).option("txnVersion", batch)' in code
+    assert "foreachBatch" not in ChangesSink(bootstrap_servers="here:9092", topic="out").code(is_bounded=True)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOLDAU_PIPELINES", str(tmp_path / "pipelines"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["pipeline", "run", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("aggregate --window 5x", "--window 5x is no span of time"),
+        ("aggregate --lateness soon", "--lateness soon is no span of time"),
+        ("aggregate --by 1", "--by 1 is no name of a field"),
+        ("aggregate --sum 1", "--sum 1 is no name of a field"),
+        ("aggregate --sum a --sum a", "two columns of the result would be called sum_a"),
+        ("dedupe --key id --lateness x", "--lateness x is no span of time"),
+        ("dedupe --key 1", "--key 1 is no name of a field"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_starts(words: str, says: str) -> None:
+    result = run(*words.split(), "-t", "a", "--to", "b", "-b", "localhost:1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {says}")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_key_must_be_named() -> None:
+    result = run("dedupe", "-t", "a", "--to", "b")
+    assert result.exit_code == 2
+    assert "--key" in result.stderr
+
+
+@pytest.mark.parametrize("job", ["aggregate", "dedupe --key id"])
+def test_no_job_reads_what_it_writes(job: str) -> None:
+    result = run(*job.split(), "-t", "a", "--to", "a")
+    assert result.exit_code == 2
+    assert "the job would never end" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "parts"),
+    [
+        (
+            "aggregate --by page --by user.id --window 5m --slide 1m --sum price --distinct user --time at",
+            [
+                "window(_time, '5 minutes', '1 minutes')",
+                "sum(`_sum_price`) as `sum_price`",
+                "approx_count_distinct(`_distinct_user`)",
+                "withWatermark('_time', '10 minutes')",
+                "try_to_timestamp(",
+            ],
+        ),
+        ("aggregate --updates", ['outputMode("update")', "count(*) as `count`"]),
+        (
+            "dedupe --key id --key user --time at",
+            ["dropDuplicatesWithinWatermark(['_identity'])", "'includeTimestamp'"],
+        ),
+        ("dedupe --key key --until end", ["row_number() over (partition by _identity", "spark.read.format"]),
+        (
+            "transform --kafka security.protocol=PLAINTEXT --allow-data-loss",
+            ["'kafka.security.protocol'", "failOnDataLoss"],
+        ),
+    ],
+)
+def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, parts: list[str]) -> None:
+    topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
+    result = run(*job.split(), "-t", topic, "--to", "out", "--eject", "-", "-b", moldau_broker.bootstrap_servers)
+    assert result.exit_code == 0, result.output
+    compile(result.stdout, "script", "exec")
+    assert "moldau.pipelines" not in result.stdout
+    for part in parts:
+        assert part in result.stdout
