@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from spark_scene import numbers, produce, reading
 
-from moldau.pipelines.flow import Flow, FunctionStep, SqlStep, TopicSink, TopicSource
+from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
 from moldau.pipelines.folders import RunFolder, State, new_run
+from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.running import Conditions, JobFailed, run_flow
 from moldau.testing.broker import Broker
 
