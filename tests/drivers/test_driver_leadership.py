@@ -1,6 +1,7 @@
 """The generic driver when leadership comes and goes: the machine is thrown away and made again from its log."""
 
 import asyncio
+import gc
 import errno
 
 import pytest
@@ -305,5 +306,19 @@ def test_who_resigns_while_the_log_refuses_does_not_lead_again() -> None:
         await turn()
         assert not driver.is_leading
         assert len(scene.machines) == 1
+
+    scene.run(act)
+
+
+def test_nobody_is_told_who_has_left_before_it_could_wait() -> None:
+    scene = Scene()
+
+    async def act(driver: Driver) -> None:
+        asking = driver.write(lambda machine: machine.decide_add(1))
+        asking.send(None)  # as a connection begins a request: what follows is left to a task
+        asking.close()  # which is cancelled before its first step
+        driver.resign()
+        gc.collect()
+        await turn()  # an exception that nobody heard would end the run
 
     scene.run(act)

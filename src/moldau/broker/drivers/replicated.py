@@ -223,6 +223,9 @@ class ReplicatedDriver(Generic[Machine, Record]):
             self._waiting.pop(key, None)
             if timer is not None:
                 timer.cancel()
+            # Whoever asked may have gone: before it was told, or in the very turn in which it was.
+            if not waiter.cancel() and not waiter.cancelled():
+                waiter.exception()
 
     def decide_now(
         self, decide: Callable[[Machine], Decision[Record, Answer] | None]
