@@ -153,10 +153,6 @@ def test_no_job_reads_what_it_writes(job: str) -> None:
             ["dropDuplicatesWithinWatermark(['_identity'])", "'includeTimestamp'"],
         ),
         ("dedupe --key key --until end", ["row_number() over (partition by _identity", "spark.read.format"]),
-        (
-            "transform --kafka security.protocol=PLAINTEXT --allow-data-loss",
-            ["'kafka.security.protocol'", "failOnDataLoss"],
-        ),
     ],
 )
 def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, parts: list[str]) -> None:
@@ -167,3 +163,11 @@ def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, part
     assert "moldau.pipelines" not in result.stdout
     for part in parts:
         assert part in result.stdout
+
+
+def test_settings_of_clients_reach_both_ends_of_a_job(moldau_broker: Broker) -> None:
+    topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
+    words = f"transform -t {topic} --to out --eject - --kafka security.protocol=PLAINTEXT --allow-data-loss"
+    script = run(*words.split(), "-b", moldau_broker.bootstrap_servers).stdout
+    assert script.count(".option('kafka.security.protocol', 'PLAINTEXT')") == 2
+    assert script.count(".option('failOnDataLoss', 'false')") == 1
