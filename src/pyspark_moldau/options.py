@@ -17,6 +17,7 @@ from pyspark_moldau.limits import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AtOffsets,
+    AtTimes,
     Earliest,
     Latest,
     Limit,
@@ -35,7 +36,8 @@ KNOWN: Final = {
         "startingOffsetsByTimestampStrategy endingOffsets endingTimestamp endingOffsetsByTimestamp failOnDataLoss "
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
         "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs commitOffsets "
-        "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion"
+        "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion "
+        "sender"
     ).split()
 }
 _RATES: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -118,6 +120,7 @@ def batch_options(raw: Mapping[str, str]) -> SourceOptions:
     options = _parse(given, default_start=Earliest())
     _check_batch_start(options.starting)
     _check_batch_end(options.ending)
+    _check_times(options.starting, options.ending)
     return options
 
 
@@ -216,6 +219,18 @@ def _check_batch_end(limit: Limit) -> None:
         raise OptionError("Option 'endingOffsets' cannot be 'earliest' in a batch query: nothing would be read.")
     if isinstance(limit, AtOffsets) and EARLIEST_OFFSET in limit.offsets.values():
         raise OptionError("Option 'endingOffsets' cannot have -2 (earliest) for a partition in a batch query.")
+
+
+def _check_times(starting: Limit, ending: Limit) -> None:
+    if not isinstance(starting, AtTimes) or not isinstance(ending, AtTimes):
+        return
+    for where in sorted(starting.times_ms.keys() & ending.times_ms.keys()):
+        start_ms, end_ms = starting.times_ms[where], ending.times_ms[where]
+        if start_ms > end_ms:
+            raise OptionError(
+                f"A batch query would end before it starts: 'startingOffsetsByTimestamp' has {start_ms} for {where}, "
+                f"'endingOffsetsByTimestamp' {end_ms}."
+            )
 
 
 def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:

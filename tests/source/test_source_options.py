@@ -130,6 +130,13 @@ def test_a_batch_cannot_end_at_the_earliest(offsets: str) -> None:
         batch(endingOffsets=offsets)
 
 
+def test_a_batch_cannot_end_at_a_time_before_its_start() -> None:
+    times = ['{"clicks": {"0": 5, "1": 5}}', '{"clicks": {"0": 5, "1": 4}}']
+    with pytest.raises(OptionError, match=r"end before it starts.*clicks-1"):
+        batch(startingOffsetsByTimestamp=times[0], endingOffsetsByTimestamp=times[1])
+    assert isinstance(batch(startingOffsetsByTimestamp=times[1], endingOffsetsByTimestamp=times[0]).ending, AtTimes)
+
+
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*stream"):
