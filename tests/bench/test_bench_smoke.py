@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.bench import cases, end_to_end, fetching, footprint, latency, replicating
+from moldau.cli.bench import cases, end_to_end, fetching, footprint, latency, replicating, transactions
 from moldau.cli.bench.bench import Bench, Load
 from moldau.cli.bench.cluster import any_cluster, own_broker
 from moldau.cli.bench.footprint import measure_footprint
@@ -17,11 +17,12 @@ from moldau.cli.bench.producing import ProduceCase, run_produce
 from moldau.cli.bench.reports import report
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.session import Plan, stall_p99_ms
-from moldau.cli.bench.targets import footprint_verdicts, replicated_verdicts
+from moldau.cli.bench.targets import footprint_verdicts, replicated_verdicts, transaction_verdicts
 from moldau.model.units import MiB
 
 BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
 PACED = LatencyCase(Shape(10, 100), bytes_per_s=1e6, seconds=0.2)
+SMALL = transactions.Size(transactions=20, seconds=60.0, producers=10, filled_bytes=200_000)
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +99,14 @@ def test_three_replicas_are_measured_beside_a_plain_pipeline(monkeypatch: pytest
     verdicts = replicated_verdicts(measured)
     assert [each.unit for each in verdicts] == ["x", "x", "x"]
     assert all(each.reached.median > 0 for each in verdicts)
+
+
+def test_transactions_are_measured_open_and_read(bench: Bench) -> None:
+    found = transactions.run_transactions(bench, SMALL)
+    rounds = found.rounds
+    for name in transactions.VERSIONS.values():
+        assert rounds[name][0].requests >= SMALL.transactions
+        assert 1 < rounds[name][0].cpu_us < 100_000
+    assert rounds[transactions.COMMIT_NAME.format(SMALL.producers)][0].requests == SMALL.producers
+    assert rounds[transactions.COMMITTED_NAME][0].bytes > SMALL.filled_bytes // 2
+    assert [each.unit for each in transaction_verdicts(found)] == ["us", "us", "x", "MB"]

@@ -277,6 +277,29 @@ def compaction(
 
 
 @app.command()
+def transactions(
+    bootstrap_servers: Where = None,
+    embedded: Embedded = False,
+    folder: Folder = None,
+    rounds: Rounds = 9,
+    connections: Connections = 4,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """What a transaction costs, 1,000 of them open at once, and reading what is committed beside reading all."""
+    from moldau.cli.bench.reports import progress
+    from moldau.cli.bench.session import session
+    from moldau.cli.bench.targets import transaction_verdicts
+    from moldau.cli.bench.transactions import run_transactions
+
+    plan = _plan(bootstrap_servers, embedded, folder, rounds, connections)
+    with progress() as tell, session(plan, tell) as bench:
+        found = run_transactions(bench)
+    _show(found.rounds, transaction_verdicts(found), json)
+    _judge(transaction_verdicts(found), strict)
+
+
+@app.command()
 def footprint(folder: Folder = None, strict: Strict = False, json: Json = False) -> None:
     """Memory when idle, with 2,000 connections, with 1,000 partitions; and how long a start takes."""
     from moldau.cli.bench import suite

@@ -78,7 +78,7 @@ def _started_in_s(cluster: Cluster) -> float:
 def _idle_connections(cluster: Cluster, count: int) -> Iterator[None]:
     """Connections that have asked once, as every client does, and then say nothing."""
     assert isinstance(cluster.server, Server), "the broker is ours"
-    _allow_descriptors(count + DESCRIPTORS_SPARE)
+    allow_descriptors(count + DESCRIPTORS_SPARE)
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(_greeted(cluster.server.address))
@@ -94,7 +94,7 @@ def _greeted(address: Address) -> socket.socket:
     return connection
 
 
-def _allow_descriptors(count: int) -> None:
+def allow_descriptors(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= count:
         return

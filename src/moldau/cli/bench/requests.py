@@ -40,10 +40,12 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> b
     topic_data = ProduceRequest.TopicProduceData(
         name=topic, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=batch)]
     )
-    return _frame(PRODUCE_VERSION, ProduceRequest(acks=acks, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic_data]))
+    return frame_of(PRODUCE_VERSION, ProduceRequest(acks=acks, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic_data]))
 
 
-def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int, *, wait_ms: int = 0) -> bytes:
+def fetch_frame(
+    topic: str, partition: int, offset: int, bytes_max: int, *, wait_ms: int = 0, is_committed_only: bool = False
+) -> bytes:
     """For all there is from `offset` on, up to `bytes_max`; waits for the first byte if `wait_ms` says so."""
     wanted = FetchRequest.FetchPartition(
         partition=partition,
@@ -57,16 +59,16 @@ def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int, *, wait
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=bytes_max,
-        isolation_level=0,
+        isolation_level=int(is_committed_only),
         session_id=0,
         session_epoch=-1,  # no session: every request says all it wants
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         rack_id="",
     )
-    return _frame(FETCH_VERSION, request)
+    return frame_of(FETCH_VERSION, request)
 
 
-def _frame(version: int, request: Message) -> bytes:
+def frame_of(version: int, request: Message) -> bytes:
     header = RequestHeader(request.API_KEY, version, 0, CLIENT_ID)
     return b"".join(frame_request(header, request))  # type: ignore[arg-type]  # no slices of files among them
 

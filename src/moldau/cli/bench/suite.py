@@ -13,7 +13,8 @@ from moldau.cli.bench.latency import LatencyCase, run_latency
 from moldau.cli.bench.producing import run_produce
 from moldau.cli.bench.rounds import Round, Tell
 from moldau.cli.bench.session import Plan, session, stall_p99_ms
-from moldau.cli.bench.targets import Verdict, footprint_verdicts, verdicts
+from moldau.cli.bench.targets import Verdict, footprint_verdicts, transaction_verdicts, verdicts
+from moldau.cli.bench.transactions import run_transactions
 
 
 @dataclass(slots=True)
@@ -26,7 +27,8 @@ class Outcome:
 
 
 def measure_everything(plan: Plan, tell: Tell, *, with_compaction: bool) -> Outcome:
-    """Footprint and compaction only of a broker that is ours: they need one that does nothing else."""
+    """Footprint and compaction only of a broker that is ours: they need one that does nothing else. Transactions too:
+    transactional ids stay for days where they are not."""
     outcome = Outcome()
     with session(plan, tell) as bench:
         before = bench.cluster.stall_buckets()
@@ -39,6 +41,10 @@ def measure_everything(plan: Plan, tell: Tell, *, with_compaction: bool) -> Outc
         outcome.measured |= measure_compaction(plan, cases.ACKNOWLEDGE_20_MB, cases.COMPACTED_BYTES, tell)
     outcome.verdicts = verdicts(outcome.measured)
     if plan.is_own:
+        with session(plan, tell) as bench:
+            found = run_transactions(bench)
+        outcome.measured |= found.rounds
+        outcome.verdicts += transaction_verdicts(found)
         outcome.verdicts += footprint_verdicts(footprint(plan, tell))
     return outcome
 

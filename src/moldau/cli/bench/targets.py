@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.cli.bench import cases, compaction, fetching, latency, replicating
+from moldau.cli.bench import cases, compaction, fetching, latency, replicating, transactions
 from moldau.cli.bench.footprint import Footprint
 from moldau.cli.bench.producing import ProduceCase
 from moldau.cli.bench.rounds import Round
@@ -172,6 +172,33 @@ TARGETS: Final = (
         _p99(compaction.WHILE_NAME, compaction.WITHOUT_NAME),
     ),
 )
+
+
+def _cpu_of(name: str) -> Target:
+    return Target(f"CPU of a {name}", 1_000.0, False, "us", (name,), lambda measured: spread(_cpu_us(measured, name)))
+
+
+TRANSACTIONS: Final = (
+    *map(_cpu_of, transactions.VERSIONS.values()),
+    Target(
+        "fetch of committed transactions, of all",
+        0.9,
+        True,
+        "x",
+        (transactions.COMMITTED_NAME, transactions.UNCOMMITTED_NAME),
+        _throughput(transactions.COMMITTED_NAME, transactions.UNCOMMITTED_NAME),
+    ),
+)
+
+
+def transaction_verdicts(found: transactions.TransactionsMeasured) -> list[Verdict]:
+    """That so many could be open is in the figure: fewer would have been an error."""
+    judged = _judged(TRANSACTIONS, found.rounds)
+    if found.memory_bytes is not None:
+        memory = found.memory_bytes / MB
+        text = f"memory for {found.producers} transactional producers, each with a transaction open"
+        judged.append(Verdict(text, 60, False, "MB", Spread(memory, memory, memory)))
+    return judged
 
 
 def verdicts(measured: Measured) -> list[Verdict]:
