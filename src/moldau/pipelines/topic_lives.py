@@ -19,12 +19,17 @@ FILE: Final = "topics.json"
 def with_known_topics(
     source: TopicSource, ids: Mapping[str, str], folder: RunFolder, checkpoint: str | None = None
 ) -> TopicSource:
-    """The source that reads these topics and no later ones of their names.
+    """The source that reads these topics and no later ones of their names."""
+    if source.is_bounded:
+        return source  # it begins anew each time
+    return replace(source, options={**source.options, **topic_options(ids, folder, checkpoint)})
+
+
+def topic_options(ids: Mapping[str, str], folder: RunFolder, checkpoint: str | None = None) -> dict[str, str]:
+    """Options of a source that is to read the topics with these ids.
 
     `checkpoint` is the place of one that is not in the folder. PipelineError if it belongs to an earlier topic.
     """
-    if source.is_bounded:
-        return source  # it begins anew each time
     known = _known(folder, checkpoint)
     changed = [name for name, topic_id in ids.items() if topic_id and known.get(name, topic_id) != topic_id]
     if changed:
@@ -35,8 +40,7 @@ def with_known_topics(
         )
     kept = {**ids, **{name: topic_id for name, topic_id in known.items() if name in ids}}
     _keep(folder, checkpoint, kept)
-    # Between our look and Spark's first one, it could still happen.
-    return replace(source, options={**source.options, "topicIds": json.dumps(kept)})
+    return {"topicIds": json.dumps(kept)}  # between our look and Spark's first one, it could still happen
 
 
 def _known(folder: RunFolder, checkpoint: str | None) -> dict[str, str]:
