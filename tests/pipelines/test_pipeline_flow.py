@@ -3,13 +3,14 @@
 import json
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text
 from moldau.pipelines.functions import FunctionStep
-from moldau.pipelines.progress import Progress, progress_of, prometheus_text
+from moldau.pipelines.progress import Progress, progress_of, prometheus_text, together
 from moldau.pipelines.reasons import LENGTH_MAX, short_reason
 from moldau.pipelines.running import Signals, Stopped, _aside
 
@@ -47,10 +48,33 @@ def test_progress_of_an_idle_batch_has_no_rate(rate: object) -> None:
 
 
 def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
-    text = prometheus_text('a"b', progress_of(TOLD, 0), is_running=True)
+    text = prometheus_text('a"b', [progress_of(TOLD, 0)], is_running=True)
     assert 'moldau_pipeline_lag_records{pipeline="a\\"b",topic="clicks",partition="0"} 5\n' in text
     assert 'moldau_pipeline_input_rows_total{pipeline="a\\"b"} 300\n' in text
-    assert text.count("# HELP") == text.count("# TYPE") == 7
+    assert text.count("# HELP") == text.count("# TYPE") == 8
+    parts = [progress_of(TOLD, 0, part=each) for each in ("clean", "lake")]
+    text = prometheus_text("a", parts, is_running=True)
+    assert 'moldau_pipeline_input_rows_total{pipeline="a",part="lake"} 300\n' in text
+    assert 'moldau_pipeline_lag_records{pipeline="a",part="clean",topic="clicks",partition="0"} 5\n' in text
+    assert text.count("# HELP") == text.count("# TYPE") == 8
+
+
+@pytest.mark.proves("D4")
+def test_several_queries_are_one_pipeline_whose_lag_is_that_of_the_slowest_reader() -> None:
+    first = progress_of(TOLD, 1000, part="clean")
+    slow = replace(first, part="counts", rows_total=5, lag={"out-0": 7, "out-1": 0}, at_ms=first.at_ms + 1)
+    fast = replace(slow, part="lake", lag={"out-0": 2, "out-1": 3})
+    whole = together([first, slow, fast])
+    assert (whole.part, whole.rows_total, whole.at_ms) == ("", 1300, first.at_ms + 1)
+    assert whole.lag == {**first.lag, "out-0": 7, "out-1": 3}
+
+
+def test_rows_that_came_too_late_are_counted_and_told() -> None:
+    told = {**TOLD, "stateOperators": [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 1}, {}]}
+    progress = progress_of(told, 0, late_before=10)
+    assert (progress.late, progress.late_total) == (4, 14)
+    assert progress.line.endswith(" · 14 too late")
+    assert "too late" not in progress_of(TOLD, 0).line
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def _told(folder: "RunFolder") -> dict[str, Any]:
         "folder": str(folder.path),
         **run.identity,
         "progress": None if progress is None else progress.shape(),
+        "parts": [each.shape() for each in folder.parts if each.part],
         "error": folder.error,
     }
 
@@ -111,10 +112,11 @@ def _show_one(folder: "RunFolder", is_json: bool) -> None:
         show_json(told)
         return
     progress, error = folder.progress, told.pop("error")
-    told.pop("progress"), told.pop("live")
+    told.pop("progress"), told.pop("live"), told.pop("parts")
     rows: list[tuple[str, object]] = list(told.items())
     if progress is not None:
-        rows += [("progress", progress.line), ("at", _moment(progress.at_ms))]
+        parts = [(each.part, each.line) for each in folder.parts if each.part]
+        rows += [*(parts or [("progress", progress.line)]), ("at", _moment(progress.at_ms))]
     if error:
         rows.append(("error", error.splitlines()[0]))
     show_table(("", ""), rows)

@@ -2,7 +2,7 @@
 
 <root>/<name>/lock           held by the process that runs the pipeline, and so let go of however that ends
 <root>/<name>/run.json       what runs or ran, its process, how it ended
-<root>/<name>/progress.json  after the last batch
+<root>/<name>/progress.json  after the last batch, as a whole and of each query
 <root>/<name>/metrics.prom   the same for Prometheus
 <root>/<name>/error.txt      why the last run failed, if it did
 <root>/<name>/checkpoint/    Spark's own: where the next run goes on
@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Self
 
-from moldau.pipelines.progress import Progress, prometheus_text
+from moldau.pipelines.progress import Progress, prometheus_text, together
 from moldau.pipelines.requirements import PipelineError
 
 ROOT_VARIABLE: Final = "MOLDAU_PIPELINES"
@@ -88,6 +88,11 @@ class RunFolder:
         return None if shape is None else Progress.of_shape(shape)
 
     @property
+    def parts(self) -> list[Progress]:
+        """The progress of each query, in the order in which rows go through them."""
+        return [Progress.of_shape(each) for each in (self._read("progress.json") or {}).get("parts", ())]
+
+    @property
     def error(self) -> str | None:
         path = self.path / "error.txt"
         return path.read_text() if path.exists() else None
@@ -129,9 +134,9 @@ class RunFolder:
                 raise
             self._end(State.DONE)
 
-    def note_progress(self, progress: Progress) -> None:
-        self._write("progress.json", progress.shape())
-        self._write_text("metrics.prom", prometheus_text(self.name, progress, is_running=True))
+    def note_progress(self, *parts: Progress) -> None:
+        self._write("progress.json", {**together(parts).shape(), "parts": [each.shape() for each in parts]})
+        self._write_text("metrics.prom", prometheus_text(self.name, parts, is_running=True))
 
     def note_error(self, reason: str) -> None:
         self._write_text("error.txt", reason.rstrip() + "\n")
@@ -180,11 +185,11 @@ class RunFolder:
         return (self.checkpoint / "metadata").exists() or any(self.checkpoint.glob("*/metadata"))
 
     def _end(self, state: State) -> None:
-        run, progress = self.run, self.progress
+        run, parts = self.run, self.parts
         if run is not None and run.state is State.RUNNING:
             self._write("run.json", replace(run, state=state, ended_ms=int(time.time() * 1000)).shape())
-        if progress is not None:
-            self._write_text("metrics.prom", prometheus_text(self.name, progress, is_running=False))
+        if parts:
+            self._write_text("metrics.prom", prometheus_text(self.name, parts, is_running=False))
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

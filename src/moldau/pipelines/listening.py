@@ -16,13 +16,16 @@ class FolderListener(StreamingQueryListener):
 
     def __init__(self, folder: RunFolder, tell: Callable[[Progress], None]) -> None:
         self._folder, self._tell = folder, tell
-        before = folder.progress
-        self._rows_total = before.rows_total if before is not None and folder.has_checkpoint else 0
+        self._parts = {each.part: each for each in folder.parts} if folder.has_checkpoint else {}
+        self._order = list(self._parts)
         self._noted: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """The folder knows already."""
+        """Queries are started in the order in which rows go through them."""
+        part = self._part_of(event.name)
+        if part is not None and part not in self._order:
+            self._order.append(part)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         self.note(json.loads(event.progress.json))
@@ -39,15 +42,24 @@ class FolderListener(StreamingQueryListener):
             self.note(json.loads(each.json))
 
     def note(self, told: dict[str, Any]) -> None:
-        name = told.get("name") or ""
-        if name != self._folder.name and not name.startswith(f"{self._folder.name}-"):
+        part = self._part_of(told.get("name"))
+        if part is None:
             return
         with self._lock:
             batch, at = int(told["batchId"]), str(told["timestamp"])
-            if (batch, at) <= self._noted.get(name, (-1, "")):
+            if (batch, at) <= self._noted.get(part, (-1, "")):
                 return
-            self._noted[name] = (batch, at)
-            progress = progress_of(told, self._rows_total)
-            self._rows_total = progress.rows_total
-            self._folder.note_progress(progress)
-        self._tell(progress)
+            self._noted[part] = (batch, at)
+            before = self._parts.get(part)
+            rows_before, late_before = (before.rows_total, before.late_total) if before is not None else (0, 0)
+            progress = self._parts[part] = progress_of(told, rows_before, late_before, part)
+            ordered = [*self._order, *(each for each in self._parts if each not in self._order)]
+            self._folder.note_progress(*(self._parts[each] for each in ordered if each in self._parts))
+            self._tell(progress)
+
+    def _part_of(self, query: str | None) -> str | None:
+        """What a query is called beside the pipeline's name; None if it is not the pipeline's."""
+        name = self._folder.name
+        if query == name:
+            return ""
+        return query.removeprefix(f"{name}-") if query is not None and query.startswith(f"{name}-") else None

@@ -1,15 +1,18 @@
 """How far a pipeline is: what Spark tells after each batch, in few numbers, and as text for Prometheus."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """After a batch. `lag` is what was in the topics and not yet read, for each `topic-partition`."""
+    """After a batch of a query. `lag` is what was in the topics and not yet read, for each `topic-partition`.
+
+    A pipeline of several queries has a `part` for each. `late` are rows left out because the watermark had passed them.
+    """
 
     batch: int
     at_ms: int
@@ -18,6 +21,9 @@ class Progress:
     rows_per_s: float
     batch_ms: int
     lag: Mapping[str, int] = field(default_factory=dict)
+    late: int = 0
+    late_total: int = 0
+    part: str = ""
 
     @property
     def lag_total(self) -> int:
@@ -29,6 +35,7 @@ class Progress:
         return (
             f"batch {self.batch} · {self.rows:,} rows · {self.rows_per_s:,.0f} rows/s · "
             f"lag {self.lag_total:,} · {self.batch_ms / 1000:.1f} s · {self.rows_total:,} in all"
+            + (f" · {self.late_total:,} too late" if self.late_total else "")
         )
 
     def shape(self) -> dict[str, Any]:
@@ -36,12 +43,22 @@ class Progress:
 
     @classmethod
     def of_shape(cls, shape: Mapping[str, Any]) -> Self:
-        return cls(**{name: shape[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: shape[name] for name in cls.__dataclass_fields__ if name in shape})
 
 
-def progress_of(told: Mapping[str, Any], rows_before: int) -> Progress:
+def together(parts: Sequence[Progress]) -> Progress:
+    """A pipeline of several queries as one: the rows of its first, the slowest reader of each partition."""
+    lag: dict[str, int] = {}
+    for part in parts:
+        for place, behind in part.lag.items():
+            lag[place] = max(behind, lag.get(place, 0))
+    at_ms = max(each.at_ms for each in parts)
+    return replace(parts[0], part="", lag=lag, at_ms=at_ms)
+
+
+def progress_of(told: Mapping[str, Any], rows_before: int, late_before: int = 0, part: str = "") -> Progress:
     """From the JSON of Spark's StreamingQueryProgress. `rows_before` were read by earlier batches."""
-    rows = int(told.get("numInputRows") or 0)
+    rows, late = int(told.get("numInputRows") or 0), _late(told.get("stateOperators") or ())
     rate = told.get("processedRowsPerSecond")
     return Progress(
         batch=int(told["batchId"]),
@@ -51,7 +68,14 @@ def progress_of(told: Mapping[str, Any], rows_before: int) -> Progress:
         rows_per_s=float(rate) if isinstance(rate, int | float) else 0.0,
         batch_ms=int(told.get("batchDuration") or (told.get("durationMs") or {}).get("triggerExecution") or 0),
         lag=_lag(told.get("sources") or ()),
+        late=late,
+        late_total=late_before + late,
+        part=part,
     )
+
+
+def _late(operators: Iterable[Mapping[str, Any]]) -> int:
+    return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in operators)
 
 
 def _lag(sources: Any) -> dict[str, int]:
@@ -75,26 +99,33 @@ def _offsets(told: Any) -> dict[str, dict[str, int]]:
     return told if isinstance(told, dict) and all(isinstance(each, dict) for each in told.values()) else {}
 
 
-def prometheus_text(name: str, progress: Progress, *, is_running: bool) -> str:
+def prometheus_text(name: str, parts: Sequence[Progress], *, is_running: bool) -> str:
     """For the textfile collector of a node exporter."""
     pipeline = f'pipeline="{_escaped(name)}"'
+    each = {_labels(pipeline, part): part for part in parts}
     lines = [
         *_metric("up", "gauge", "Whether the pipeline runs", {pipeline: int(is_running)}),
-        *_metric("batch_id", "gauge", "The last batch that was finished", {pipeline: progress.batch}),
-        *_metric("input_rows_total", "counter", "Rows read by all batches", {pipeline: progress.rows_total}),
-        *_metric("rows_per_second", "gauge", "Rows a second in the last batch", {pipeline: progress.rows_per_s}),
-        *_metric("batch_seconds", "gauge", "How long the last batch took", {pipeline: progress.batch_ms / 1000}),
-        *_metric("progress_timestamp_seconds", "gauge", "When that was", {pipeline: progress.at_ms / 1000}),
-        *_metric("lag_records", "gauge", "Records not read yet", _lag_samples(pipeline, progress.lag)),
+        *_metric("batch_id", "gauge", "The last batch that was finished", {at: of.batch for at, of in each.items()}),
+        *_metric("input_rows_total", "counter", "Rows read", {at: of.rows_total for at, of in each.items()}),
+        *_metric("late_rows_total", "counter", "Rows left out as late", {at: of.late_total for at, of in each.items()}),
+        *_metric("rows_per_second", "gauge", "In the last batch", {at: of.rows_per_s for at, of in each.items()}),
+        *_metric("batch_seconds", "gauge", "Of the last batch", {at: of.batch_ms / 1000 for at, of in each.items()}),
+        *_metric("progress_timestamp_seconds", "gauge", "When", {at: of.at_ms / 1000 for at, of in each.items()}),
+        *_metric("lag_records", "gauge", "Records not read yet", _lag_samples(each)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _lag_samples(pipeline: str, lag: Mapping[str, int]) -> dict[str, float]:
+def _labels(pipeline: str, progress: Progress) -> str:
+    return f'{pipeline},part="{_escaped(progress.part)}"' if progress.part else pipeline
+
+
+def _lag_samples(parts: Mapping[str, Progress]) -> dict[str, float]:
     samples: dict[str, float] = {}
-    for place, behind in lag.items():
-        topic, _, partition = place.rpartition("-")
-        samples[f'{pipeline},topic="{_escaped(topic)}",partition="{partition}"'] = behind
+    for labels, progress in parts.items():
+        for place, behind in progress.lag.items():
+            topic, _, partition = place.rpartition("-")
+            samples[f'{labels},topic="{_escaped(topic)}",partition="{partition}"'] = behind
     return samples
 
 
