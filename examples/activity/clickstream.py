@@ -1,22 +1,29 @@
-"""A clickstream to feed the activity pipeline with: hot users, late events, repetitions and broken ones.
+"""A clickstream to feed the activity pipeline with: visitors that come and go, a hot one, late and broken events.
 
     python clickstream.py --topic clicks --events 100000 --bootstrap-servers localhost:9092
     moldau pipeline run activity --topic clicks --once
 
-The same seed gives the same events, so that what comes out can be compared with what went in.
+Events are numbered from 0; repetitions and broken ones come on top, and are counted. The same seed gives the same
+records, so that what comes out can be compared with what went in.
 """
 
 import argparse
 import json
 import random
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from confluent_kafka import Producer
 
 KINDS = ("view", "view", "view", "view", "click", "click", "search", "cart", "purchase")
-PAGES = ("/", "/search", "/product/1", "/product/2", "/product/3", "/basket", "/checkout")
+PAGES = ("/", "/", "/", "/search", "/search", "/product/1", "/product/2", "/product/3", "/basket", "/checkout")
+BROKEN = (b'{"event_id": ', b'{"event_id": "x", "user": ""}', b"no json", b"")
+CHUNK = 10_000
+REPEATED_AFTER_MAX = 2_000
+
+Record = tuple[bytes | None, bytes, int]
 
 
 @dataclass(frozen=True)
@@ -28,37 +35,112 @@ class Mix:
     late_s_max: int = 300
     repeated: float = 0.01
     broken: float = 0.005
-    users: int = 500
+    users: int = 20_000
+    events_per_visit: float = 20
+    visit_s: float = 90.0
     events_per_s: float = 200.0
 
 
-def events(count: int, seed: int, start_ms: int, mix: Mix) -> Iterator[tuple[str | None, str, int]]:
-    """Key, value and time of `count` records. Repetitions and broken events are among them."""
-    chance = random.Random(seed)
-    last: tuple[str | None, str] | None = None
-    for number in range(count):
-        now_ms = start_ms + int(number * 1000 / mix.events_per_s)
-        roll = chance.random()
-        if roll < mix.broken:
-            yield None, chance.choice(('{"event_id": ', '{"event_id": "x", "user": ""}', "no json", "")), now_ms
-        elif roll < mix.broken + mix.repeated and last is not None:
-            yield *last, now_ms
-        else:
-            last = _event(chance, seed, number, now_ms, mix)
-            yield *last, now_ms
+@dataclass
+class Made:
+    """How many of what were made."""
+
+    events: int = 0
+    late: int = 0
+    repeated: int = 0
+    broken: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.events + self.repeated + self.broken
 
 
-def _event(chance: random.Random, seed: int, number: int, now_ms: int, mix: Mix) -> tuple[str, str]:
-    user = "user-0" if chance.random() < mix.skew else f"user-{chance.randrange(1, mix.users)}"
-    late_ms = chance.randrange(mix.late_s_max * 1000) if chance.random() < mix.late else 0
-    event = {
-        "event_id": f"{seed}-{number}",
-        "user": user,
-        "kind": chance.choice(KINDS),
-        "page": chance.choice(PAGES),
-        "at": str(now_ms - late_ms),
+class Clickstream:
+    """Key, value and time of records, in chunks. `made` counts them."""
+
+    def __init__(self, seed: int, start_ms: int, mix: Mix) -> None:
+        self._chance = random.Random(seed)
+        self._seed, self._start_ms, self._mix = seed, start_ms, mix
+        self._visits_per_s = mix.events_per_s / mix.events_per_visit
+        self.made = Made()
+
+    def chunks(self, count: int) -> Iterator[list[Record]]:
+        """`count` events, and what comes on top of them."""
+        for first in range(0, count, CHUNK):
+            yield self._chunk(first, min(CHUNK, count - first))
+
+    def _chunk(self, first: int, count: int) -> list[Record]:
+        chance, mix = self._chance, self._mix
+        kinds, pages = chance.choices(KINDS, k=count), chance.choices(PAGES, k=count)
+        ms_per_event = 1000 / mix.events_per_s
+        made: list[Record] = []
+        for index, kind, page in zip(range(count), kinds, pages, strict=True):
+            number = first + index
+            now_ms = self._start_ms + int(number * ms_per_event)
+            user = b"user-%d" % self._user(number / mix.events_per_s)
+            at_ms = now_ms if chance.random() >= mix.late else self._late(now_ms)
+            words = (self._seed, number, user, kind.encode(), page.encode(), at_ms)
+            value = b'{"event_id": "%d-%d", "user": "%b", "kind": "%b", "page": "%b", "at": "%d"}' % words
+            made.append((user, value, now_ms))
+            if chance.random() < mix.repeated:
+                made.append(self._repetition(made, now_ms))
+            if chance.random() < mix.broken:
+                made.append(self._broken(now_ms))
+        self.made.events += count
+        return made
+
+    def _user(self, now_s: float) -> int:
+        """The hot one, or one of those who came not long ago: the later, the more likely."""
+        if self._chance.random() < self._mix.skew:
+            return 0
+        came_s = now_s - self._chance.expovariate(1 / self._mix.visit_s)
+        return 1 + int(came_s * self._visits_per_s) % (self._mix.users - 1)
+
+    def _late(self, now_ms: int) -> int:
+        self.made.late += 1
+        return now_ms - self._chance.randrange(self._mix.late_s_max * 1000)
+
+    def _repetition(self, made: list[Record], now_ms: int) -> Record:
+        """Of a good event: broken ones have no key."""
+        self.made.repeated += 1
+        back = self._chance.randrange(min(len(made), REPEATED_AFTER_MAX))
+        key, value, _ = next(each for each in made[len(made) - 1 - back :] if each[0] is not None)
+        return key, value, now_ms
+
+    def _broken(self, now_ms: int) -> Record:
+        self.made.broken += 1
+        return None, self._chance.choice(BROKEN), now_ms
+
+
+def send(producer: Producer, topic: str, records: list[Record]) -> None:
+    for key, value, time_ms in records:
+        while True:
+            try:
+                producer.produce(topic, value, key, timestamp=time_ms)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.poll(0)
+
+
+def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) -> None:
+    """Every record is acknowledged by all replicas when this returns."""
+    refused: list[str] = []
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "enable.idempotence": True,
+        "linger.ms": 50,
+        "compression.type": "lz4",
+        "queue.buffering.max.messages": 500_000,
+        "delivery.report.only.error": True,
+        "on_delivery": lambda error, _: refused.append(str(error)),
     }
-    return user, json.dumps(event)
+    producer = Producer(settings)
+    for records in stream.chunks(count):
+        send(producer, topic, records)
+    left = producer.flush(300)
+    if left or refused:
+        sys.exit(f"{left + len(refused):,} records were not acknowledged: {refused[:1]}")
 
 
 def main() -> None:
@@ -66,23 +148,25 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--topic", default="clicks")
     parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--events-per-s", type=float, default=Mix.events_per_s, help="in the time of the events")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start-ms", type=int, help="the time of the first event; else the last is from now")
+    parser.add_argument("--json", action="store_true", help="print what was made as JSON")
     asked = parser.parse_args()
-    mix = Mix()
     # Not long ago: what is older than a topic's retention may be deleted before anybody reads it.
-    start_ms = asked.start_ms or int((time.time() - asked.events / mix.events_per_s) * 1000)
-    producer = Producer({"bootstrap.servers": asked.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
-    for key, value, time_ms in events(asked.events, asked.seed, start_ms, mix):
-        while True:
-            try:
-                producer.produce(asked.topic, value, key, timestamp=time_ms)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-    left = producer.flush(60)
-    print(f"{asked.events - left:,} events are in {asked.topic}")
+    start_ms = asked.start_ms or int((time.time() - asked.events / asked.events_per_s) * 1000)
+    stream = Clickstream(asked.seed, start_ms, Mix(events_per_s=asked.events_per_s))
+    begun_s = time.monotonic()
+    fill(asked.bootstrap_servers, asked.topic, stream, asked.events)
+    took_s = time.monotonic() - begun_s
+    made = stream.made
+    if asked.json:
+        print(json.dumps({**asdict(made), "records": made.records, "seconds": round(took_s, 3), "seed": asked.seed}))
+        return
+    print(
+        f"{made.events:,} events are in {asked.topic}, {made.late:,} of them late; on top, {made.repeated:,} "
+        f"repetitions and {made.broken:,} broken ones; {made.records / took_s:,.0f} records/s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,37 +1,37 @@
-"""The activity report: one page that needs nothing else; the flows of the pipeline; the clickstream that feeds it."""
+"""The activity report: one page that needs nothing else, written in one step, and again while the pipeline runs."""
 
-import importlib.util
-import json
+import logging
 import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from moldau.pipelines.activity import Activity
-from moldau.pipelines.report import BARS_MAX, Report, Share, merged, report_html
-
-ACTIVITY = Activity(name="a", bootstrap_servers="here:9092", topic="clicks", out="clicks.activity", lake="/lake")
+from moldau.pipelines.plots import Series, Share, bars, ceiling, ranking
+from moldau.pipelines.refreshing import Refresh, write_report
+from moldau.pipelines.report import ROWS_MAX, Report, report_html
+from moldau.pipelines.reporting import in_words, moment, step_of
 
 
 def report(**changes: object) -> Report:
     fields = {
         "title": "Activity of <clicks>",
-        "made_at": "2026-01-02T00:00:00Z",
+        "made_at": "2026-01-02 00:00:00",
         "first": "2026-01-01 00:00:00",
         "last": "2026-01-01 01:00:00",
         "events": 100,
         "users": 7,
-        "by_window": [Share("00:00", 60), Share("00:01", 40)],
+        "step": "minute",
+        "times": ["2026-01-01 00:00:00", "2026-01-01 00:01:00"],
+        "by_partition": [Series("0", [40, 30]), Series("1", [20, 0]), Series("2", [0, 10])],
         "by_kind": [Share("view", 90), Share("purchase", 10)],
         "pages": [Share("/<script>", 100)],
         "sessions": 9,
         "session_lengths": [Share("at once", 4), Share("1 min", 5)],
         "keys": [Share("user-0", 20), Share("user-1", 5), Share("user-2", 3)],
-        "partitions": [Share("0", 70), Share("1", 20), Share("2", 10)],
         "dead_letters": [Share("user is missing", 3)],
+        "refused": 4,
     }
     return Report(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -53,78 +53,121 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.proves("D3")
+@pytest.mark.proves("D3", part="the report")
 def test_the_report_is_one_page_that_asks_nobody() -> None:
     page = report_html(report())
     tags = Tags(page)
     assert not tags.open
-    assert tags.seen["svg"] == 3
-    assert tags.seen["script"] == 0
+    assert tags.seen["svg"] == 2
+    assert tags.seen["table"] == 6
+    assert tags.seen["script"] == tags.seen["link"] == tags.seen["img"] == 0
     assert not re.search(r"https?:|url\(|@import", page)
     assert "Activity of &lt;clicks&gt;" in page
+    assert "/&lt;script&gt;" in page
 
 
+@pytest.mark.proves("T3")
 def test_hot_keys_and_skew_stand_out() -> None:
     assert [each.name for each in report().hot_keys] == ["user-0"]
     assert report().skew == pytest.approx(2.1)
     page = report_html(report())
-    assert '<p class="warn">user-0: more than 5% of all records each.' in page
+    assert '<p class="warn">More than 5% of all records: user-0.' in page
     assert '<p class="warn">The largest has 2.10 times the mean.' in page
-    assert '<rect class="hot"' in page
-    even = report_html(report(keys=[Share("user-1", 5)], partitions=[Share("0", 50), Share("1", 50)]))
+    assert page.count("<tr class=hot>") == 2
+    even = report_html(report(keys=[Share("user-1", 5)], by_partition=[Series("0", [25, 25]), Series("1", [50, 0])]))
     assert 'class="warn"' not in even
+    assert "class=hot" not in even
     assert "No key has more than 5% of all records." in even
 
 
+def test_what_happened_when_is_the_sum_over_partitions() -> None:
+    assert report().by_time == [60, 40]
+    assert report().partitions == [Share("0", 70), Share("1", 20), Share("2", 10)]
+    page = report_html(report())
+    assert "<title>2026-01-01 00:00:00: 60</title>" in page
+    assert "<title>0, 2026-01-01 00:01:00: 30</title>" in page
+
+
+def test_figures_are_of_everything_not_only_of_what_is_listed() -> None:
+    page = report_html(report(late=17))
+    assert "<div><b>4</b>dead letters</div>" in page
+    assert "<div><b>17</b>too late, left out</div>" in page
+
+
 def test_a_report_of_nothing_is_a_page_too() -> None:
-    lists = "by_window by_kind pages session_lengths keys partitions dead_letters"
+    lists = "times by_kind by_partition pages session_lengths keys dead_letters"
     nothing: dict[str, object] = {name: [] for name in lists.split()}
     page = report_html(report(events=0, **nothing))
     assert not Tags(page).open
     assert page.count("None.") == 7
 
 
-def test_many_bars_become_few_and_lose_nothing() -> None:
-    shares = [Share(str(number), number) for number in range(1001)]
-    shown = merged(shares, BARS_MAX)
-    assert len(shown) <= BARS_MAX
-    assert sum(each.count for each in shown) == sum(range(1001))
-    assert merged([], 5) == []
+def test_a_thousand_partitions_do_not_make_an_endless_page() -> None:
+    page = report_html(report(by_partition=[Series(str(number), [1, 1]) for number in range(1000)]))
+    assert f"and {1000 - ROWS_MAX} more" in page
 
 
-def test_every_part_has_a_name_a_group_and_a_checkpoint_of_its_own() -> None:
-    parts = ACTIVITY.parts()
-    assert [each.name for each in parts] == ["a-clean", "a-counts", "a-sessions", "a-load", "a-lake"]
-    assert len({ACTIVITY.checkpoint_of(each, "/c") for each in parts}) == len(parts)
-    assert len({each.source.group for each in parts}) == len(parts)
-    for part in parts:
-        compile(part.script(master=None, checkpoint="/c", once=False), part.name, "exec")
+def test_only_the_report_of_a_pipeline_that_runs_loads_itself_again() -> None:
+    assert 'http-equiv="refresh"' in report_html(report(is_live=True))
+    assert 'http-equiv="refresh"' not in report_html(report())
 
 
-def clickstream() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "activity" / "clickstream.py"
-    spec = importlib.util.spec_from_file_location("clickstream", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules["clickstream"] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize(("count", "top"), [(0, 4), (4, 4), (5, 8), (9, 20), (21, 40), (41, 80), (4001, 8000)])
+def test_axes_end_at_numbers_that_read_well(count: int, top: int) -> None:
+    assert ceiling(count) == top
 
 
-def test_a_clickstream_has_skew_late_events_repetitions_and_broken_ones() -> None:
-    made = clickstream()
-    records = list(made.events(20_000, 3, 1_700_000_000_000, made.Mix()))
-    assert records == list(made.events(20_000, 3, 1_700_000_000_000, made.Mix()))
-    good = []
-    for key, value, time_ms in records:
-        if key is not None:
-            good.append((json.loads(value), time_ms))
-    ids = Counter(event["event_id"] for event, _ in good)
-    users = Counter(event["user"] for event, _ in good)
-    assert 50 < len(records) - len(good) < 150
-    assert 100 < sum(count - 1 for count in ids.values()) < 300
-    assert 0.15 < users["user-0"] / len(good) < 0.25
-    assert any(time_ms - int(event["at"]) > 200_000 for event, time_ms in good)
+def test_columns_stay_within_their_plot() -> None:
+    plot = bars([moment(each) for each in range(120)], list(range(120)))
+    for x, y, width, height in re.findall(r'<rect x="(.+?)" y="(.+?)" width="(.+?)" height="(.+?)"', plot):
+        assert 0 <= float(x) <= float(x) + float(width) <= 760
+        assert 0 <= float(y) <= float(y) + float(height) <= 190.1
+
+
+def test_names_cannot_leave_their_cells() -> None:
+    assert "<b>" not in ranking([Share("<b>", 1)], 1)
+
+
+@pytest.mark.parametrize(
+    ("span_s", "step_s", "words"),
+    [
+        (0, 1, "second"),
+        (119, 1, "second"),
+        (120, 2, "2 seconds"),
+        (3600, 60, "minute"),
+        (5 * 3600, 300, "5 minutes"),
+        (9 * 86_400, 7200, "2 hours"),
+        (121 * 86_400, 2 * 86_400, "2 days"),
+    ],
+)
+def test_time_is_cut_into_pieces_that_people_think_in(span_s: int, step_s: int, words: str) -> None:
+    assert step_of(span_s) == step_s
+    assert in_words(step_s) == words
+    assert span_s // step_s <= 120
+
+
+def test_a_report_is_replaced_in_one_step(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "report.html"
+    write_report(place, report())
+    write_report(place, report(title="Later"))
+    assert "<h1>Later</h1>" in place.read_text()
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_reports_are_made_again_but_take_a_tenth_of_the_time_at_most(caplog: pytest.LogCaptureFixture) -> None:
+    now_s, made_at = 0.0, []
+
+    def write(_: object) -> None:
+        nonlocal now_s
+        made_at.append(now_s)
+        now_s += 2 if len(made_at) == 1 else 20
+        if len(made_at) == 2:
+            raise RuntimeError("the lake is closed")
+
+    refresh = Refresh(write, 60, lambda: now_s)
+    with caplog.at_level(logging.WARNING):
+        while now_s < 400:
+            refresh(None)
+            now_s += 1
+    assert made_at == [60, 122, 322]
+    assert "the report could not be refreshed: the lake is closed" in caplog.text

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from spark_scene import reading
 
 from moldau.pipelines.activity import EVENTS, Activity, counts, load, sessions, sorted_out
+from moldau.pipelines.ejecting import SETTINGS
 from moldau.pipelines.flow import SqlStep
 from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.reporting import make_report
@@ -162,11 +163,11 @@ def test_raw_events_become_results_each_once(spark: Any, moldau_broker: Broker, 
 
     found = make_report(spark, job, "now")
     assert (found.events, found.users) == (120, 8)
-    assert [each.count for each in found.by_window] == [60, 60]
+    assert (len(found.times), found.step, found.by_time) == (120, "second", [1] * 120)
     assert {each.name: each.count for each in found.by_kind} == {"view": 108, "purchase": 12}
     assert found.hot_keys[0].name == "hot"
     assert [(each.name, each.count) for each in found.partitions] == [("0", 30), ("1", 90)]
-    assert sum(each.count for each in found.dead_letters) == len(BAD)
+    assert (sum(each.count for each in found.dead_letters), found.refused) == (len(BAD), len(BAD))
     assert found.sessions == 8
     assert "Activity of" in (tmp_path / "report.html").read_text()
 
@@ -186,3 +187,63 @@ def test_raw_events_become_results_each_once(spark: Any, moldau_broker: Broker, 
     assert {each["user"] for each in visits} == {"hot", *(f"u{number}" for number in range(7))}
     loads = values(spark, moldau_broker, f"{job.out}.load")
     assert sum(each["records"] for each in loads if (each["what"], each["name"]) == ("key", "hot")) == 30
+
+
+def made(topic: str, broker: Broker, folder: Path, **changes: Any) -> Activity:
+    job = Activity(
+        name=f"a-{topic}",
+        bootstrap_servers=broker.bootstrap_servers,
+        topic=topic,
+        out=f"{topic}.out",
+        lake=str(folder / "lake"),
+        lateness="5 minutes",
+        rows_per_batch_max=100,
+    )
+    return replace(job, **changes)
+
+
+@pytest.mark.proves("D3")
+def test_the_ejected_pipeline_does_the_same_by_itself(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    fill(moldau_broker, topic)
+    job = made(topic, moldau_broker, tmp_path)
+    script = job.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
+    exec(compile(script, "ejected.py", "exec"), {"__name__": "__main__"})
+    ids = sorted(each["event_id"] for each in values(spark, moldau_broker, f"{job.out}.events"))
+    assert ids == sorted(f"e{number}" for number in range(120))
+    assert len(rows(spark, moldau_broker, f"{job.out}.dead-letters")) == len(BAD)
+    assert make_report(spark, job, "now").events == 120
+    assert {name for name in SETTINGS if spark.conf.get(name) != SETTINGS[name]} == set()
+
+
+def test_a_report_of_an_empty_topic_is_written_too(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    del spark
+    job = made(topic, moldau_broker, tmp_path)
+    with moldau_broker.client() as client:
+        job.create_topics(client, 1)
+    conditions = Conditions(folder=RunFolder(tmp_path, job.name), master="local[2]", once=True)
+    job.run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
+    assert "None." in (tmp_path / "report.html").read_text()
+
+
+def test_events_that_come_too_late_are_left_out_and_counted(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    job = made(topic, moldau_broker, tmp_path, rows_per_batch_max=1)
+    with moldau_broker.client() as client:
+        job.create_topics(client, 1)
+    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
+    for number, at_ms in enumerate([START_MS, START_MS + 3_600_000, START_MS + 1000, START_MS + 3_601_000]):
+        producer.produce(topic, event(number, "u", at_ms), "u", 0, timestamp=at_ms)
+        assert producer.flush(30) == 0
+    folder = RunFolder(tmp_path, job.name)
+    conditions = Conditions(folder=folder, master="local[2]", once=True)
+    job.run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
+    assert sorted(each["event_id"] for each in values(spark, moldau_broker, f"{job.out}.events")) == ["e0", "e1", "e3"]
+    assert [each.part for each in folder.parts] == ["clean", "counts", "sessions", "load", "lake"]
+    assert {each.part: each.rows_total for each in folder.parts}["clean"] == 4
+    assert folder.parts[0].late_total == 1
+    assert "<b>1</b>too late, left out" in (tmp_path / "report.html").read_text()

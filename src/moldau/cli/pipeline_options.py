@@ -1,17 +1,17 @@
-"""What the jobs of `moldau pipeline run` have in common: options, places in topics, and how a run is shown."""
+"""What the jobs of `moldau pipeline run` have in common: options, and how a run is shown."""
 
-import asyncio
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import Complaint
 from moldau.cli.output import note, show_json_line
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", folder_of(self.root, self.name))
 
+    @property
+    def checkpoint_place(self) -> str:
+        return self.checkpoint or str(self.folder.checkpoint)
+
     def conditions(self) -> "Conditions":
         from moldau.cli.options import pairs
         from moldau.pipelines.running import Conditions
@@ -116,62 +120,55 @@ class RunOptions:
 
 
 class Display:
-    """Progress for people on standard error, in one line where there is a terminal; for programs on standard output."""
+    """Progress for people on standard error, for programs on standard output.
+
+    On a terminal, several queries have a line each that is written anew; elsewhere each batch is a line.
+    """
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
-        self._was_idle = False
+        self._lines: dict[str, str] = {}
+        self._idle: set[str] = set()
 
     def __call__(self, progress: "Progress") -> None:
         if self._is_json:
             show_json_line(progress.shape())
             sys.stdout.flush()
-            return
-        is_idle = not progress.rows
-        if sys.stderr.isatty():
-            print(f"\r\x1b[2K{progress.line}", end="" if is_idle else "\n", file=sys.stderr, flush=True)
-        elif not (is_idle and self._was_idle):
-            note(progress.line)
-        self._was_idle = is_idle
+        elif sys.stderr.isatty():
+            print(self.block(progress, shutil.get_terminal_size().columns), end="", file=sys.stderr, flush=True)
+        elif progress.rows or progress.part not in self._idle:
+            note(_line(progress))
+        self._idle = self._idle - {progress.part} if progress.rows else self._idle | {progress.part}
+
+    def block(self, progress: "Progress", width: int) -> str:
+        """All lines again, in the place of those that are there."""
+        line = _line(progress)[: width - 1]
+        if not progress.part:
+            return f"\r\x1b[2K{line}" + ("\n" if progress.rows else "")
+        above = len(self._lines)
+        self._lines[progress.part] = line
+        back = f"\x1b[{above}A" if above else ""
+        return back + "".join(f"\r\x1b[2K{each}\n" for each in self._lines.values())
+
+
+def _line(progress: "Progress") -> str:
+    return f"{progress.part:<9}{progress.line}" if progress.part else progress.line
 
 
 def eject(flow: "Flow", options: RunOptions) -> None:
     """The job as a script, to a file or to standard output."""
-    checkpoint = options.checkpoint or str(options.folder.checkpoint)
-    script = flow.script(master=options.master, checkpoint=checkpoint, once=options.once)
-    if options.eject == "-":
+    script = flow.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
+    eject_script(script, str(options.eject))
+
+
+def eject_script(script: str, place: str) -> None:
+    if place == "-":
         print(script, end="")
         return
-    Path(str(options.eject)).write_text(script)
-    note(f"{options.eject}: run it with python, where pip install 'moldau[spark]' has been done")
+    Path(place).write_text(script)
+    note(f"{place}: run it with python, where pip install 'moldau[spark]' has been done")
 
 
-def places(bootstrap: str, topics: list[str], start: str, until: str | None) -> tuple[str, str | None]:
-    """--from and --until as the options startingOffsets and endingOffsets."""
-    from moldau.cli.positions import AtStart, parse_position
-    from moldau.pipelines.flow import offsets_text
-
-    begin = parse_position(start, "--from")
-    finish = None if until is None else parse_position(until, "--until")
-    if isinstance(finish, AtStart):
-        raise wrong_usage("--until start: nothing comes before the start")
-    starts, ends = asyncio.run(_resolve(bootstrap, topics, begin, finish))
-    starting = "earliest" if isinstance(begin, AtStart) and finish is None else offsets_text(starts)
-    return starting, None if ends is None else offsets_text(ends)
-
-
-async def _resolve(bootstrap: str, topics: list[str], begin: Any, finish: Any) -> tuple[Any, Any]:
-    from moldau.cli.connecting import connect_asynchronously
-    from moldau.cli.positions import extents, resolve
-    from moldau.client.words import Isolation
-    from moldau.model.ids import TopicPartition
-
-    async with connect_asynchronously(bootstrap) as client:
-        views = [await client.describe_topic(topic) for topic in topics]
-        found = [TopicPartition(view.name, each.index) for view in views for each in view.partitions]
-        known = await extents(client, found, Isolation.READ_COMMITTED)
-        starts = await resolve(client, begin, known, Isolation.READ_COMMITTED)
-        if finish is None:
-            return starts, None
-        ends = await resolve(client, finish, known, Isolation.READ_COMMITTED)
-        return starts, {place: max(end, starts[place]) for place, end in ends.items()}
+def local_or_url(place: str) -> str:
+    """A folder by its whole path: Spark's idea of where it stands may be another."""
+    return place if "://" in place else str(Path(place).absolute())

@@ -1,19 +1,18 @@
 """`moldau pipeline run`: one command for each job, and a Python file of the user's own."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from moldau.cli import pipeline_flows
+from moldau.cli import pipeline_activity, pipeline_flows
 from moldau.cli import pipeline_options as given
 from moldau.cli.connections import Connection
 from moldau.cli.option_groups import expanded
-from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.options import Json
 from moldau.cli.output import note
 from moldau.cli.pipeline_groups import BATCH_ROWS, Reading, Running, Session, Topic
-from moldau.cli.pipeline_options import RunOptions, complaining, places
+from moldau.cli.pipeline_options import complaining, local_or_url
 
 
 class Jobs(TyperGroup):
@@ -26,7 +25,7 @@ class Jobs(TyperGroup):
 
 
 app = typer.Typer(cls=Jobs, no_args_is_help=True, help="Run a job, or FILE.py with a function transform(frame).")
-for each in (pipeline_flows.transform, pipeline_flows.aggregate, pipeline_flows.dedupe):
+for each in (pipeline_activity.activity, pipeline_flows.transform, pipeline_flows.aggregate, pipeline_flows.dedupe):
     app.command()(each)
 
 
@@ -62,68 +61,6 @@ def archive(
         identity = {"topic": topic, "to": job.root}
         job.run(options.conditions(), new_run("archive", identity, options.master or "local[*]"))
     note(f"{options.name} is done: {job.root}")
-
-
-@app.command()
-def activity(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Raw events.")],
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="NAME", help="Results go to NAME.events, NAME.counts …")
-    ] = None,
-    lake: Annotated[
-        str | None, typer.Option("--lake", metavar="PATH", help="Parquet files go there, not into the run's folder.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="The report, written when the run ends.")
-    ] = None,
-    lateness: Annotated[str, typer.Option("--lateness", help="How late an event may come.")] = "10 minutes",
-    window: Annotated[str, typer.Option("--window", help="What is counted together.")] = "1 minute",
-    pause: Annotated[str, typer.Option("--pause", help="After so long, a new session begins.")] = "30 minutes",
-    partitions: Annotated[int, typer.Option("--partitions", help="Of result topics that are not there yet.")] = -1,
-    start: given.From = "start",
-    once: given.Once = False,
-    rows_per_batch: given.RowsPerBatch = BATCH_ROWS,
-    name: given.Name = None,
-    folder: given.Root = None,
-    master: given.Master = None,
-    checkpoint: given.Checkpoint = None,
-    conf: given.Conf = None,
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    json: given.JsonLines = False,
-) -> None:
-    """Raw events → checked, each once, counted, in sessions, by load → topics exactly once, Parquet, a report."""
-    from moldau.cli.connecting import connect
-    from moldau.pipelines.activity import Activity
-    from moldau.pipelines.folders import new_run
-
-    options = RunOptions(
-        root=folder,
-        name=name or f"activity-{topic}",
-        once=once,
-        master=master,
-        checkpoint=checkpoint,
-        conf=conf,
-        json=json,
-    )
-    job = Activity(
-        name=options.name,
-        bootstrap_servers=bootstrap_servers,
-        topic=topic,
-        out=out or f"{topic}.activity",
-        lake=local_or_url(lake or str(options.folder.path / "lake")),
-        starting=places(bootstrap_servers, [topic], start, None)[0],
-        lateness=lateness,
-        window=window,
-        pause=pause,
-        rows_per_batch_max=rows_per_batch,
-    )
-    with connect(bootstrap_servers) as client:
-        job.create_topics(client, partitions)
-    page = (report or options.folder.path / "report.html").absolute()
-    with complaining():
-        identity = {"topic": topic, "out": job.out, "lake": job.lake}
-        job.run(options.conditions(), new_run("activity", identity, master or "local[*]"), page)
-    note(f"{options.name} is done; the report is {page}")
 
 
 @app.command()
@@ -186,8 +123,3 @@ def restore(
 
 def lake_place(to: str, topic: str) -> str:
     return f"{local_or_url(to).rstrip('/')}/{topic}"
-
-
-def local_or_url(place: str) -> str:
-    """A folder by its whole path: Spark's idea of where it stands may be another."""
-    return place if "://" in place else str(Path(place).absolute())

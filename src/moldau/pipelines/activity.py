@@ -6,9 +6,11 @@ raw topic ── clean ──┬─ <out>.events         checked events, each ev
                      ├─ sessions → <out>.sessions   visits of a user without a long pause
                      ├─ load     → <out>.load       records by window and key, and by window and partition
                      └─ lake     → Parquet files
+
+Each is a query with a checkpoint of its own. The report is made of the lake, again and again while they run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -19,9 +21,10 @@ from moldau.client.blocking import BlockingClient
 from moldau.client.words import NewTopic
 from moldau.model.errors import TopicAlreadyExists
 from moldau.pipelines.archive import ArchiveSink
+from moldau.pipelines.ejecting import queries_script
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
 from moldau.pipelines.folders import Run
-from moldau.pipelines.report import report_html
+from moldau.pipelines.refreshing import REPORT_EVERY_S, Refresh, write_report
 from moldau.pipelines.running import Conditions, run_queries
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
@@ -159,8 +162,10 @@ class Activity:
     lateness: str = "10 minutes"
     window: str = "1 minute"
     pause: str = "30 minutes"
+    every: str = "1 second"
     rows_per_batch_max: int = 500_000
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)  # of Kafka's clients, wherever topics are read or written
+    raw_options: Mapping[str, str] = field(default_factory=dict)  # where the raw topic is read
 
     def clean(self) -> Flow:
         source = TopicSource(
@@ -169,10 +174,10 @@ class Activity:
             starting=self.starting,
             group=self.name,
             rows_per_batch_max=self.rows_per_batch_max,
-            options=self.options,
+            options={**self.options, **self.raw_options},
         )
         steps = (*self.checking(), OnceStep(self.lateness), SqlStep(sorted_out(self.out)))
-        sink = TopicSink(bootstrap_servers=self.bootstrap_servers)
+        sink = TopicSink(bootstrap_servers=self.bootstrap_servers, options=self.options)
         return Flow(job="activity", name=f"{self.name}-clean", source=source, steps=steps, sink=sink)
 
     @staticmethod
@@ -198,7 +203,7 @@ class Activity:
 
     def _result(self, what: str, query: str, record: str) -> Flow:
         steps = (SqlStep(EVENTS), WatermarkStep("at", self.lateness), SqlStep(query), SqlStep(record))
-        sink = TopicSink(bootstrap_servers=self.bootstrap_servers, topic=f"{self.out}.{what}")
+        sink = TopicSink(bootstrap_servers=self.bootstrap_servers, topic=f"{self.out}.{what}", options=self.options)
         return Flow(job="activity", name=f"{self.name}-{what}", source=self._events(what), steps=steps, sink=sink)
 
     def _events(self, reader: str) -> TopicSource:
@@ -210,15 +215,17 @@ class Activity:
             options=self.options,
         )
 
-    def run(self, conditions: Conditions, run: Run, report: Path) -> None:
+    def run(self, conditions: Conditions, run: Run, report: Path, report_every_s: float = REPORT_EVERY_S) -> None:
         """All parts side by side; once, one after the other, for each reads what the one before it wrote."""
         parts = self.parts()
         stages = [[part] for part in parts] if conditions.once else [parts]
+        refresh = Refresh(lambda spark: self._write_report(spark, conditions, report, is_live=True), report_every_s)
         run_queries(
             [partial(self._start, flows, conditions) for flows in stages],
             conditions,
             run,
-            finish=lambda spark: self._write_report(spark, report),
+            finish=lambda spark: self._write_report(spark, conditions, report, is_live=False),
+            meanwhile=refresh,
         )
 
     def parts(self) -> list[Flow]:
@@ -227,19 +234,29 @@ class Activity:
     def checkpoint_of(self, flow: Flow, place: str) -> str:
         return f"{place}/{flow.name.removeprefix(f'{self.name}-')}"
 
-    def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> list[Any]:
-        place = conditions.checkpoint_place
-        return [flow.start(spark, self.checkpoint_of(flow, place), once=conditions.once) for flow in flows]
+    def script(self, *, master: str | None, checkpoint: str, once: bool) -> str:
+        """All parts as plain PySpark."""
+        flows = [(part, self.checkpoint_of(part, checkpoint)) for part in self.parts()]
+        return queries_script(self.name, flows, self.topics, master=master, every=None if once else self.every)
 
-    def _write_report(self, spark: Any, place: Path) -> None:
+    def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> Iterator[Any]:
+        for flow in flows:
+            checkpoint = self.checkpoint_of(flow, conditions.checkpoint_place)
+            yield flow.start(spark, checkpoint, once=conditions.once, every=self.every)
+
+    def _write_report(self, spark: Any, conditions: Conditions, place: Path, *, is_live: bool) -> None:
         from moldau.pipelines.reporting import make_report
 
-        made_at = datetime.now(UTC).isoformat(timespec="seconds")
-        place.write_text(report_html(make_report(spark, self, made_at)))
+        made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        late = sum(each.late_total for each in conditions.folder.parts if each.part == "clean")
+        write_report(place, make_report(spark, self, made_at, late=late, is_live=is_live))
+
+    @property
+    def topics(self) -> list[str]:
+        return [f"{self.out}.{each}" for each in OUTPUTS]
 
     def create_topics(self, client: BlockingClient, partitions: int) -> None:
         """Those that are not there yet."""
-        wanted = [NewTopic(f"{self.out}.{each}", partitions) for each in OUTPUTS]
-        for outcome in client.create_topics(wanted):
+        for outcome in client.create_topics([NewTopic(each, partitions) for each in self.topics]):
             if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
                 raise outcome.error

@@ -122,7 +122,7 @@ class SqlStep:
         return frame.sparkSession.sql(self.text)
 
     def code(self) -> str:
-        return f'frame.createOrReplaceTempView("input")\nframe = spark.sql({self.text.strip()!r})\n'
+        return f'frame.createOrReplaceTempView("input")\nframe = spark.sql({text_code(self.text.strip())})\n'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,23 +145,26 @@ class Flow:
             frame = step.apply(frame)
         return frame
 
-    def start(self, spark: Any, checkpoint: str, *, once: bool) -> Any:
-        """The running query."""
+    def start(self, spark: Any, checkpoint: str, *, once: bool, every: str | None = None) -> Any:
+        """The running query. `every` so often it looks for more; by itself, as soon as it can."""
         writer = self.sink.stream(self.frame(spark)).queryName(self.name).option("checkpointLocation", checkpoint)
-        return (writer.trigger(availableNow=True) if once else writer).start()
+        if once:
+            writer = writer.trigger(availableNow=True)
+        elif every is not None:
+            writer = writer.trigger(processingTime=every)
+        return writer.start()
 
     def write(self, spark: Any) -> None:
         """A bounded job, to its end."""
         self.sink.write(self.frame(spark))
 
+    def code(self) -> list[str]:
+        """Pieces of a script that make `writer`; of a bounded job, that write it."""
+        return [self.source.code(), *(step.code() for step in self.steps), self.sink.code(is_bounded=self.is_bounded)]
+
     def script(self, *, master: str | None, checkpoint: str, once: bool) -> str:
         """The same job without us."""
-        parts = [
-            _HEAD.format(title=self.name, job=self.job, name=self.name, master=master),
-            self.source.code(),
-            *(step.code() for step in self.steps),
-            self.sink.code(is_bounded=self.is_bounded),
-        ]
+        parts = [_HEAD.format(title=self.name, job=self.job, name=self.name, master=master), *self.code()]
         if not self.is_bounded:
             trigger = ".trigger(availableNow=True)" if once else ""
             parts.append(
@@ -173,6 +176,14 @@ class Flow:
 
 def options_code(options: Mapping[str, str]) -> str:
     return "".join(f"    .option({name!r}, {value!r})\n" for name, value in options.items())
+
+
+def text_code(text: str) -> str:
+    """A text as Python has it; one of several lines stays as it is to read."""
+    if "\n" not in text:
+        return repr(text)
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"""')
+    return f'"""\n{escaped}\n"""'
 
 
 def offsets_text(offsets: Mapping[TopicPartition, int]) -> str:

@@ -36,3 +36,9 @@ def write_text(spark: Any, place: str, text: str) -> None:
     finally:
         stream.close()
     replace_folder(spark, f"{place}.new", place)
+
+
+def make_folder(spark: Any, place: str) -> None:
+    """If it is not there."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(place)
+    path.getFileSystem(spark._jsc.hadoopConfiguration()).mkdirs(path)

@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from moldau.pipelines.requirements import PipelineError, require_spark
 _LOOK_S: Final = 0.2
 
 Result = TypeVar("Result")
-Start: TypeAlias = Callable[[Any], Sequence[Any]]
+Start: TypeAlias = Callable[[Any], Iterable[Any]]
 
 
 class Stopped(KeyboardInterrupt):
@@ -33,6 +33,10 @@ class JobFailed(PipelineError):
 
 def unheard(progress: Progress) -> None:
     """Nobody looks at the progress."""
+
+
+def nothing(spark: Any) -> None:
+    """There is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +118,15 @@ def _aside(work: Callable[[], Result], signals: Signals, cancel: Callable[[], No
 
 
 def run_queries(
-    stages: Sequence[Start], conditions: Conditions, run: Run, finish: Callable[[Any], None] | None = None
+    stages: Sequence[Start],
+    conditions: Conditions,
+    run: Run,
+    finish: Callable[[Any], None] = nothing,
+    meanwhile: Callable[[Any], None] = nothing,
 ) -> None:
     """Streaming queries, those of a stage side by side, until all are done, one fails, or somebody says stop.
 
-    Then `finish`, unless one has failed.
+    `meanwhile` is called again and again while they run, and `finish` at the end, unless one has failed.
     """
     with _spark_for(conditions, run) as (spark, signals):
         from moldau.pipelines.listening import FolderListener
@@ -129,22 +137,24 @@ def run_queries(
         try:
             for start in stages:
                 if signals.number is None:
-                    queries += start(spark)
-                    _await(queries, signals)
+                    for query in start(spark):
+                        queries.append(query)  # one by one: those that run are stopped if the next does not start
+                    _await(queries, signals, partial(meanwhile, spark))
         finally:
             for query in queries:
                 query.stop()
                 listener.note_last(query)
             spark.streams.removeListener(listener)
-        if finish is not None:
-            finish(spark)
+        finish(spark)
         signals.check()
 
 
-def _await(queries: Sequence[Any], signals: Signals) -> None:
+def _await(queries: Sequence[Any], signals: Signals, meanwhile: Callable[[], None]) -> None:
     left = list(queries)
     while left and signals.number is None:
         left = [query for query in left if not query.awaitTermination(_LOOK_S)]
+        if left and signals.number is None:
+            meanwhile()
 
 
 @contextmanager
