@@ -1,0 +1,52 @@
+"""Purchases of a clickstream to a topic of their own, and how many there are by page: a stream, then a batch.
+
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 purchases_kafka.py --topic clicks
+
+As for any Kafka, with the official connector, which is a jar: its version must be that of Spark (here 4.3.0).
+"""
+
+import argparse
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, from_json
+
+FORMAT = "kafka"
+EVENT = "event_id string, user string, kind string, page string, at string"
+
+parser = argparse.ArgumentParser(description="Purchases of a clickstream.")
+parser.add_argument("--bootstrap-servers", default="localhost:9092")
+parser.add_argument("--topic", default="clicks")
+parser.add_argument("--to", default="purchases")
+parser.add_argument("--checkpoint", default="/tmp/purchases-checkpoint")
+asked = parser.parse_args()
+
+spark = SparkSession.builder.appName("purchases").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+
+clicks = (
+    spark.readStream.format(FORMAT)
+    .option("kafka.bootstrap.servers", asked.bootstrap_servers)
+    .option("subscribe", asked.topic)
+    .option("startingOffsets", "earliest")
+    .load()
+)
+purchases = clicks.where(from_json(col("value").cast("string"), EVENT)["kind"] == "purchase").select("key", "value")
+query = (
+    purchases.writeStream.format(FORMAT)
+    .option("kafka.bootstrap.servers", asked.bootstrap_servers)
+    .option("topic", asked.to)
+    .option("checkpointLocation", asked.checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+
+written = (
+    spark.read.format(FORMAT)
+    .option("kafka.bootstrap.servers", asked.bootstrap_servers)
+    .option("subscribe", asked.to)
+    .load()
+)
+pages = written.select(from_json(col("value").cast("string"), EVENT)["page"].alias("page"))
+for row in pages.groupBy("page").count().orderBy(col("count").desc(), "page").collect():
+    print(f"{row['count']:8,}  {row['page']}")
