@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.bench import cases, end_to_end, fetching, footprint, latency, replicating, transactions
+from moldau.cli.bench import cases, end_to_end, fetching, footprint, groups, latency, replicating, transactions
 from moldau.cli.bench.bench import Bench, Load
 from moldau.cli.bench.cluster import any_cluster, own_broker
 from moldau.cli.bench.footprint import measure_footprint
@@ -17,7 +17,7 @@ from moldau.cli.bench.producing import ProduceCase, run_produce
 from moldau.cli.bench.reports import report
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.session import Plan, stall_p99_ms
-from moldau.cli.bench.targets import footprint_verdicts, replicated_verdicts, transaction_verdicts
+from moldau.cli.bench.targets import footprint_verdicts, group_verdicts, replicated_verdicts, transaction_verdicts
 from moldau.model.units import MiB
 
 BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
@@ -110,3 +110,14 @@ def test_transactions_are_measured_open_and_read(bench: Bench) -> None:
     assert rounds[transactions.COMMIT_NAME.format(SMALL.producers)][0].requests == SMALL.producers
     assert rounds[transactions.COMMITTED_NAME][0].bytes > SMALL.filled_bytes // 2
     assert [each.unit for each in transaction_verdicts(found)] == ["us", "us", "x", "MB"]
+
+
+def test_groups_are_measured_beside_an_echo(tmp_path: Path) -> None:
+    size = groups.Size(beats_per_s=200, beat_seconds=0.2, connections=3, members=4, groups=7, partitions=3, commits=500)
+    found = groups.measure_groups(Plan(None, tmp_path, 1, 1), lambda _: None, size)
+    assert len(found.rounds[groups.ECHO_NAME][0].samples_ms) == 40
+    assert all(0 < each < 60 for each in found.settled_s.values())
+    (reloaded,) = found.reloads
+    assert reloaded.seconds > 0
+    assert reloaded.quiet_ms
+    assert len(group_verdicts(found)) == 6

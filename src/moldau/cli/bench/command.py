@@ -300,6 +300,27 @@ def transactions(
 
 
 @app.command()
+def groups(
+    folder: Folder = None,
+    rounds: Rounds = 3,
+    commits: Annotated[int, typer.Option("--commits", min=1, max=100_000_000, help="To be loaded at the start.")] = (
+        5_000_000
+    ),
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """What heartbeats cost, 200 members who come at once, and a start with many committed offsets."""
+    from moldau.cli.bench.groups import Size, measure_groups
+    from moldau.cli.bench.reports import progress
+    from moldau.cli.bench.targets import group_verdicts
+
+    with progress() as tell:
+        found = measure_groups(_plan(None, True, folder, rounds, 1), tell, Size(commits=commits))
+    _show(found.rounds, group_verdicts(found), json)
+    _judge(group_verdicts(found), strict)
+
+
+@app.command()
 def footprint(folder: Folder = None, strict: Strict = False, json: Json = False) -> None:
     """Memory when idle, with 2,000 connections, with 1,000 partitions; and how long a start takes."""
     from moldau.cli.bench import suite

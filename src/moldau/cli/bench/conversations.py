@@ -3,6 +3,8 @@
 A conversation is a generator: it yields what it asks, and is sent the answer. One request of each is under way.
 """
 
+import heapq
+import math
 import select
 import socket
 import time
@@ -23,26 +25,28 @@ _scratch = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class Asked(NamedTuple):
-    """A request on its way; of the answer, its bytes or only their number."""
+    """A request on its way, at once or after a while; of the answer, its bytes or only their number."""
 
     address: Address
     frame: bytes
     is_kept: bool = True
+    after_s: float = 0.0
 
 
 class Reply(NamedTuple):
-    """What came, without the length before it."""
+    """What came, without the length before it, and how long after it was asked for."""
 
     size: int
     kept: memoryview
+    elapsed_s: float
 
 
 Conversation = Generator[Asked, Reply, None]
 
 
-def ask(address: Address, request: Message, version: int) -> Generator[Asked, Reply, Any]:
+def ask(address: Address, request: Message, version: int, *, after_s: float = 0.0) -> Generator[Asked, Reply, Any]:
     """One question inside a conversation: `answer = yield from ask(...)`."""
-    reply = yield Asked(address, frame_of(version, request))
+    reply = yield Asked(address, frame_of(version, request), after_s=after_s)
     _, position = parse_response_header(request.API_KEY, version, reply.kept)
     return decode_response(request.API_KEY, version, reply.kept[position:])
 
@@ -55,6 +59,7 @@ class Talk:
         self._lines: dict[Address, socket.socket] = {}
         self._is_kept = True
         self._received_bytes = 0
+        self._asked_s = 0.0
         self._buffer = bytearray()
 
     def line(self, address: Address) -> socket.socket:
@@ -62,13 +67,22 @@ class Talk:
             self._lines[address] = connected(address)
         return self._lines[address]
 
-    def begin(self, conversation: Conversation) -> socket.socket | None:
-        """The connection on which the first answer will come."""
+    def begin(self, conversation: Conversation) -> Asked | None:
+        """The first question."""
         self._conversation = conversation
-        return self._go_on(next(conversation, None))
+        return next(conversation, None)
 
-    def receive(self, line: socket.socket) -> socket.socket | None:
-        """Take what has come: where the next answer, or the rest of this one, will come; None at the end of all."""
+    def ask(self, asked: Asked) -> socket.socket:
+        """The connection on which the answer will come."""
+        self._is_kept, self._received_bytes = asked.is_kept, 0
+        self._buffer.clear()
+        line = self.line(asked.address)
+        self._asked_s = time.perf_counter()
+        line.sendall(asked.frame)
+        return line
+
+    def receive(self, line: socket.socket) -> "socket.socket | Asked | None":
+        """Take what has come: where the rest of the answer will come, or the next question; None at the end of all."""
         assert self._conversation is not None, "it has begun"
         count = line.recv_into(_scratch)
         if not count:
@@ -78,9 +92,9 @@ class Talk:
         self._received_bytes += count
         if self._received_bytes < LENGTH_BYTES or self._received_bytes < LENGTH_BYTES + self._size():
             return line
-        reply = Reply(self._size(), memoryview(bytes(self._buffer))[LENGTH_BYTES:])
+        kept = memoryview(bytes(self._buffer))[LENGTH_BYTES:]
         try:
-            return self._go_on(self._conversation.send(reply))
+            return self._conversation.send(Reply(self._size(), kept, time.perf_counter() - self._asked_s))
         except StopIteration:
             return None
 
@@ -90,15 +104,6 @@ class Talk:
             raise NoAnswer(f"an answer of {size} bytes; is this a Kafka port?")
         return size
 
-    def _go_on(self, asked: Asked | None) -> socket.socket | None:
-        if asked is None:
-            return None
-        self._is_kept, self._received_bytes = asked.is_kept, 0
-        self._buffer.clear()
-        line = self.line(asked.address)
-        line.sendall(asked.frame)
-        return line
-
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
@@ -107,25 +112,55 @@ class Talk:
 def converse(conversations: Iterable[tuple[Talk, Conversation]]) -> float:
     """Until all have come to their end; how many seconds that took."""
     started = time.perf_counter()
-    waiting: dict[int, tuple[Talk, socket.socket]] = {}
-    poller = select.poll()
-
-    def listen(talk: Talk, line: socket.socket | None) -> None:
-        if line is not None:
-            waiting[line.fileno()] = talk, line
-            poller.register(line.fileno(), select.POLLIN)
-
+    room = _Room()
     for talk, conversation in conversations:
-        listen(talk, talk.begin(conversation))
-    while waiting:
-        events = poller.poll(SILENCE_S_MAX * 1000)
-        if not events:
+        room.go_on(talk, talk.begin(conversation))
+    while not room.is_empty:
+        room.turn()
+    return time.perf_counter() - started
+
+
+class _Room:
+    """All who talk: those who wait for an answer, and those who will ask later."""
+
+    def __init__(self) -> None:
+        self._poller = select.poll()
+        self._waiting: dict[int, tuple[Talk, socket.socket]] = {}
+        self._later: list[tuple[float, int, Talk, Asked]] = []
+        self._count = 0  # so that no two of them are alike
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting and not self._later
+
+    def go_on(self, talk: Talk, asked: Asked | None) -> None:
+        if asked is None:
+            return
+        if asked.after_s > 0:
+            self._count += 1
+            heapq.heappush(self._later, (time.perf_counter() + asked.after_s, self._count, talk, asked))
+            return
+        line = talk.ask(asked)
+        self._waiting[line.fileno()] = talk, line
+        self._poller.register(line.fileno(), select.POLLIN)
+
+    def turn(self) -> None:
+        now = time.perf_counter()
+        while self._later and self._later[0][0] <= now:
+            _, _, talk, asked = heapq.heappop(self._later)
+            self.go_on(talk, asked._replace(after_s=0.0))
+        wait_s = self._later[0][0] - now if self._later else SILENCE_S_MAX
+        events = self._poller.poll(max(math.ceil(wait_s * 1000), 0))
+        if not events and not self._later:
             raise NoAnswer(f"the server has not answered for {SILENCE_S_MAX:g} s; does its log say why?")
         for descriptor, _ in events:
-            talk, line = waiting[descriptor]
-            following = talk.receive(line)
-            if following is not line:
-                poller.unregister(descriptor)
-                del waiting[descriptor]
-                listen(talk, following)
-    return time.perf_counter() - started
+            self._receive(descriptor)
+
+    def _receive(self, descriptor: int) -> None:
+        talk, line = self._waiting[descriptor]
+        following = talk.receive(line)
+        if following is not line:
+            self._poller.unregister(descriptor)
+            del self._waiting[descriptor]
+            assert not isinstance(following, socket.socket), "one request of each is under way"
+            self.go_on(talk, following)

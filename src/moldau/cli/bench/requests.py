@@ -75,21 +75,27 @@ def frame_of(version: int, request: Message) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request tried once before the load begins: the answer, its size, and that it tells of no error."""
+    """A request tried once before the load begins: the answer, and its size."""
 
     reply_bytes: int
     answer: Any
 
 
 def probe(address: Address, frame: bytes) -> Probe:
+    """Of records produced or fetched, and without an error."""
+    found = try_once(address, frame)
+    _refuse_errors(found.answer)
+    return found
+
+
+def try_once(address: Address, frame: bytes) -> Probe:
+    """Whatever the answer tells of."""
     api_key, version = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
     with connected(address) as connection:
         connection.sendall(frame)
         reply = _receive_frame(connection)
     _, position = parse_response_header(api_key, version, reply)
-    answer = decode_response(api_key, version, reply[position:])
-    _refuse_errors(answer)
-    return Probe(len(reply) + 4, answer)
+    return Probe(len(reply) + 4, decode_response(api_key, version, reply[position:]))
 
 
 def _receive_frame(connection: Any) -> memoryview:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.cli.bench import cases, compaction, fetching, latency, replicating, transactions
+from moldau.cli.bench import cases, compaction, fetching, groups, latency, membership, replicating, transactions
 from moldau.cli.bench.footprint import Footprint
 from moldau.cli.bench.producing import ProduceCase
 from moldau.cli.bench.rounds import Round
@@ -198,6 +198,37 @@ def transaction_verdicts(found: transactions.TransactionsMeasured) -> list[Verdi
         memory = found.memory_bytes / MB
         text = f"memory for {found.producers} transactional producers, each with a transaction open"
         judged.append(Verdict(text, 60, False, "MB", Spread(memory, memory, memory)))
+    return judged
+
+
+def _share_of_core(name: str) -> Target:
+    def figure(measured: Measured) -> Spread:
+        return spread([(each.server_cpu_s or 0.0) / each.elapsed_s for each in measured[name]])
+
+    return Target(f"{name}: 5,000/s", 0.2, False, "cores", (name,), figure)
+
+
+GROUPS: Final = (
+    *(_share_of_core(groups.BEAT_NAME.format(each)) for each in membership.PROTOCOLS),
+    Target(
+        "p99 of an ack while offsets are loaded, of afterwards",
+        2.0,
+        False,
+        "x",
+        (groups.RELOAD_NAME, groups.QUIET_NAME),
+        _p99(groups.RELOAD_NAME, groups.QUIET_NAME),
+    ),
+)
+
+
+def group_verdicts(found: groups.GroupsMeasured) -> list[Verdict]:
+    size = found.size
+    loaded = spread([each.seconds for each in found.reloads])
+    judged = _judged(GROUPS, found.rounds)
+    judged.append(Verdict(f"{size.commits:,} commits of {size.groups:,} groups are loaded", 3.0, False, "s", loaded))
+    for protocol, seconds in found.settled_s.items():
+        text = f"{size.members} members join until all is stable, {protocol} protocol"
+        judged.append(Verdict(text, 5.0, False, "s", Spread(seconds, seconds, seconds)))
     return judged
 
 
