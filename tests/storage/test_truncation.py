@@ -83,6 +83,18 @@ def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_b
     assert steps > 1 or at_once > 1 or offset == 1
 
 
+def test_a_cut_that_the_disk_let_down_half_way_is_made_at_the_next_try() -> None:
+    bench = by_three_producers()
+    (whole,) = [name for name in bench.names() if name.endswith(".log")][-1:]
+    bench.mounted.open(f"{FOLDER}/{whole}").truncate(len(bench.file(whole)) - 300)
+    replay = bench.log.producers_below(57)
+    while replay.step():
+        pass
+    bench.log.truncate_to(57, replay)
+    assert bench.log.end_offset == 57
+    assert [bench.log.producers.by_id[each].next_sequence for each in (5, 6, 7)] == [9, 9, 9]
+
+
 def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:
     bench = filled()
     replay = bench.log.producers_below(45)
