@@ -1,0 +1,70 @@
+"""A cluster of two executors, one of which is killed in the middle of its work: the jobs go on, exactly once."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+import pytest
+from confluent_kafka import Producer
+from spark_scene import DRIVER_SETTINGS, live, read_committed
+
+from moldau.testing.broker import Broker
+
+MASTER: Final = "local-cluster[2,1,1024]"
+ROWS: Final = 300
+PADDING: Final = b" " * 20_000  # so that a task's rows are more than travels in its message to the driver
+SETTINGS: Final = {
+    **DRIVER_SETTINGS,
+    "spark.executor.memory": "1024m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20",  # a task has several
+    "spark.shuffle.io.retryWait": "500ms",  # who is dead stays dead
+    "spark.locality.wait": "0s",
+}
+
+
+def fill(broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(ROWS):
+        producer.produce(topic, b"%d" % number + PADDING, partition=number % 2)
+    assert producer.flush(60) == 0
+
+
+def spark_home(folder: Path) -> Path:
+    """The installed Spark by another name: its workers leave their logs in its folder."""
+    folder.mkdir()
+    for each in Path(str(pyspark.__file__)).parent.iterdir():
+        if each.name != "work":
+            (folder / each.name).symlink_to(each)
+    return folder
+
+
+@pytest.mark.proves("D2", "D5")
+def test_every_row_is_out_once_though_executors_die(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+    fill(moldau_broker, topic)
+    targets = {kind: moldau_broker.create_topic(f"{topic}-{kind}", partitions=2) for kind in ("stream", "batch")}
+    traps: dict[str, dict[str, Any]] = {
+        "stream": {"place": "staging", "first_batch": 1, "note": str(tmp_path / "in-the-stream")},
+        "batch": {"place": "staged", "first_batch": 0, "note": str(tmp_path / "in-the-batch")},
+    }
+    plan = {
+        "master": MASTER,
+        "settings": SETTINGS,
+        "servers": moldau_broker.bootstrap_servers,
+        "source": topic,
+        "targets": targets,
+        "traps": traps,
+        "rows_per_batch": ROWS // 3,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "staging": str(tmp_path / "staging"),
+    }
+    home = spark_home(tmp_path / "home")
+    code, words = live("cluster_driver.py", plan, SPARK_HOME=str(home), SPARK_LOCAL_IP="127.0.0.1")
+    assert code == 0, words
+    killed = {int(Path(trap["note"]).read_text()) for trap in traps.values()}
+    assert len(killed) == len(traps)
+    for target in targets.values():
+        rows = read_committed(moldau_broker, target, 2)
+        assert sorted(int(value) for _, value in rows) == list(range(ROWS))
+    assert not list(tmp_path.rglob("*.arrow"))
