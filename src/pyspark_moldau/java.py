@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -72,3 +73,16 @@ def _wrapped(java: Path) -> Path:
     program.write_text(_WRAPPER.format(java=java))
     program.chmod(0o755)
     return home
+
+
+def main() -> None:
+    """`python -m pyspark_moldau.java` says which Java it is, or what to do."""
+    try:
+        ensure_java()
+    except JavaMissing as error:
+        sys.exit(str(error))
+    print(os.environ["JAVA_HOME"])
+
+
+if __name__ == "__main__":
+    main()

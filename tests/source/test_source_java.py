@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_moldau.java import JavaMissing, ensure_java
+from pyspark_moldau.java import JavaMissing, ensure_java, main
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +66,14 @@ def test_the_package_is_the_last_resort_and_one_module_is_left_out(
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "Main"]
     told = subprocess.run([f"{home()}/bin/java", *words], capture_output=True, text=True, check=True)
     assert told.stdout == "-Xmx1g a b Main\n"
+
+
+def test_which_one_it_is_can_be_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="Java 17 or newer"):
+        main()
+    put_java(tmp_path / "mine", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "mine"))
+    main()
+    assert capsys.readouterr().out == f"{tmp_path / 'mine'}\n"
