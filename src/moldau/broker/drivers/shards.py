@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from moldau.broker.drivers.shard_loading import Loadable, ShardLoading
+from moldau.broker.drivers.shard import CoordinatingShard
+from moldau.broker.drivers.shard_loading import ShardLoading
 from moldau.broker.groups.offsets_topic import partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.topics import request_topics
@@ -21,26 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class CoordinatingShard(Loadable, Protocol):
-    """One partition that this node leads, and the machine that decides for what is kept in it."""
-
-    leader_epoch: int  # the last one that it has heard of
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to load."""
-        ...
-
-    def resign(self) -> None:
-        """Another node leads the partition, or it is gone."""
-        ...
-
-    async def close(self) -> None:
-        """The node stops: what was decided is written first."""
-        ...
-
-
-S = TypeVar("S", bound=CoordinatingShard)
+S = TypeVar("S", bound=CoordinatingShard[Any, Any])
 
 
 class Shards(Generic[S]):

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.drivers.partition_log import PartitionLog
-from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.drivers.shard import CoordinatingShard
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.transactions.coding import TransactionCoding
 from moldau.broker.transactions.markers import Markers
-from moldau.machines.decision import Decision, Now
+from moldau.machines.decision import Decision
 from moldau.machines.metadata.features import TRANSACTION_VERSION_FEATURE
 from moldau.machines.transactions import (
     ProducerIdentity,
@@ -21,15 +21,12 @@ from moldau.machines.transactions import (
 )
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidTxnState,
     KafkaError,
-    NotCoordinator,
     ProducerFenced,
-    RequestTimedOut,
 )
-from moldau.model.ids import ProducerId, TopicPartition
+from moldau.model.ids import ProducerId
 from moldau.model.units import SECOND_MS
 
 if TYPE_CHECKING:
@@ -41,10 +38,8 @@ COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and br
 BUSY_S: Final = 0.1
 FINAL: Final = (ProducerFenced, InvalidProducerIdMapping, InvalidTxnState)  # after these a producer gives up
 
-Answer = TypeVar("Answer")
 
-
-class TransactionShard:
+class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
     """What handlers ask about transactions goes through `commit` and `read`; both raise while the shard is loading."""
 
     def __init__(
@@ -54,49 +49,29 @@ class TransactionShard:
         markers: Markers,
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
-        self._broker = broker
-        self._partition = partition
         self._markers = markers
-        self._log: PartitionLog[Record] = PartitionLog(
+        log: PartitionLog[Record] = PartitionLog(
             partition,
             TransactionCoding(lambda: broker.image.features.get(TRANSACTION_VERSION_FEATURE, 0)),
             broker.clock,
             broker.executor,
             read_bytes=broker.settings.transaction_state_log_load_buffer_size,
         )
-        self._driver: ReplicatedDriver[TransactionsMachine, Record] = ReplicatedDriver(
-            self._log,
+        super().__init__(
+            partition,
+            broker,
+            log,
             self._new_machine,
-            broker.clock,
-            refusals=Refusals(lost=self._refusal),
+            on_failure,
+            kind="transaction",
+            commit_ms_max=lambda: COMMIT_MS_MAX,
             perform=self._perform,
-            failed=lambda error: on_failure(f"{partition.name} cannot coordinate its transactions", error),
         )
-        self.read = self._driver.read
-        self._awaits_load = False
-        self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
-
-    @property
-    def name(self) -> TopicPartition:
-        return self._partition.name
-
-    @property
-    def is_ready(self) -> bool:
-        return self._driver.is_leading
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to load."""
-        return self._partition.log.end_offset == self._partition.log.start_offset
 
     @property
     def coordinator_epoch(self) -> int:
         """By which partitions refuse the markers of a former coordinator."""
         return self.leader_epoch
-
-    @property
-    def now(self) -> Now:
-        return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
 
     def _new_machine(self) -> TransactionsMachine:
         now = self.now
@@ -106,29 +81,10 @@ class TransactionShard:
             coordinator_epoch=lambda: self.coordinator_epoch,
         )
 
-    def _refusal(self) -> KafkaError:
-        if self._awaits_load:
-            return CoordinatorLoadInProgress("The transaction is being loaded; try again.")
-        return NotCoordinator("This broker does not coordinate the transaction.")
-
-    # Requests
-
-    async def commit(self, decide: Callable[[TransactionsMachine], Decision[Record, Answer]]) -> Answer:
-        """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
-        leading = self._partition.leading
-        if leading is None:
-            return await self._driver.write(decide)
-        if leading.machine.is_under_min_isr:
-            raise CoordinatorNotAvailable(f"Too few replicas of {self.name} are in sync.")
-        try:
-            return await self._driver.write(decide, timeout_ms=COMMIT_MS_MAX)
-        except RequestTimedOut:
-            raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
-
     async def commit_with_id(
         self, decide: Callable[[TransactionsMachine, ProducerId | None], Decision[Record, ProducerIdentity]]
     ) -> ProducerIdentity:
-        """The same for what may need a fresh producer id, which is fetched only then."""
+        """`commit` for what may need a fresh producer id, which is fetched only then."""
         try:
             return await self.commit(lambda machine: decide(machine, None))
         except ProducerIdNeeded:
@@ -168,28 +124,10 @@ class TransactionShard:
 
     # Life
 
-    def expect_load(self) -> None:
-        """It will be loaded soon: whoever asks meanwhile is told so."""
-        self._awaits_load = True
-
-    async def load(self) -> None:
-        """Replay the log, then speak for it."""
-        began_ms = self._broker.clock.monotonic_ms()
-        await self._driver.lead()
-        self._awaits_load = False
-        if self._driver.is_leading:
-            took_ms = self._broker.clock.monotonic_ms() - began_ms
-            logger.debug("%s: transactions are loaded in %.0f ms", self.name, took_ms)
-
     def resign(self) -> None:
-        """Another node leads the partition, or it is gone."""
-        self._awaits_load = False
         self._markers.forget(self)
-        self._driver.resign()
-        self._log.close()
+        super().resign()
 
     async def close(self) -> None:
-        """The node stops: what was decided is written first."""
         self._markers.forget(self)
-        await self._driver.close()
-        self._log.close()
+        await super().close()

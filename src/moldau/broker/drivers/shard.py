@@ -1,0 +1,121 @@
+"""One partition of a topic that a machine stands on: how the machine comes to speak for it, and how it ceases to."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from moldau.broker.drivers.partition_log import PartitionLog
+from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.partitions.partition import Partition
+from moldau.machines.decision import Decision, Now, ReplicatedMachine
+from moldau.model.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaError,
+    NotCoordinator,
+    RequestTimedOut,
+)
+from moldau.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
+Record = TypeVar("Record")
+Answer = TypeVar("Answer")
+
+
+class CoordinatingShard(Generic[Machine, Record]):
+    """What is led here, loaded when it comes and given up when it goes. Those who are coordinated are of one kind."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        broker: "Broker",
+        log: PartitionLog[Record],
+        new_machine: Callable[[], Machine],
+        on_failure: Callable[[str, BaseException], None],
+        *,
+        kind: str,
+        commit_ms_max: Callable[[], float],
+        **options: Any,
+    ) -> None:
+        """`kind` is what is coordinated, in a word; so long a commit may take; `options` are the driver's."""
+        self._broker = broker
+        self._partition = partition
+        self._log = log
+        self._kind = kind
+        self._commit_ms_max = commit_ms_max
+        self._driver: ReplicatedDriver[Machine, Record] = ReplicatedDriver(
+            log,
+            new_machine,
+            broker.clock,
+            refusals=Refusals(lost=self._refusal),
+            failed=lambda error: on_failure(f"{partition.name} cannot coordinate any {kind}", error),
+            **options,
+        )
+        self.read = self._driver.read
+        self._awaits_load = False
+        self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
+
+    @property
+    def name(self) -> TopicPartition:
+        return self._partition.name
+
+    @property
+    def is_ready(self) -> bool:
+        return self._driver.is_leading
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to load."""
+        return self._partition.log.end_offset == self._partition.log.start_offset
+
+    @property
+    def now(self) -> Now:
+        return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
+
+    async def commit(self, decide: Callable[[Machine], Decision[Record, Answer]]) -> Answer:
+        """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
+        leading = self._partition.leading
+        if leading is None:
+            return await self._driver.write(decide)
+        if leading.machine.is_under_min_isr:
+            raise CoordinatorNotAvailable(f"Too few replicas of {self.name} are in sync.")
+        try:
+            return await self._driver.write(decide, timeout_ms=self._commit_ms_max())
+        except RequestTimedOut:
+            raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
+
+    def _refusal(self) -> KafkaError:
+        if self._awaits_load:
+            return CoordinatorLoadInProgress(f"The {self._kind} is being loaded; try again.")
+        return NotCoordinator(f"This broker does not coordinate the {self._kind}.")
+
+    # Life
+
+    def expect_load(self) -> None:
+        """It will be loaded soon: whoever asks meanwhile is told so."""
+        self._awaits_load = True
+
+    async def load(self) -> None:
+        """Replay the log, then speak for it."""
+        began_ms = self._broker.clock.monotonic_ms()
+        await self._driver.lead()
+        self._awaits_load = False
+        if self._driver.is_leading:
+            took_ms = self._broker.clock.monotonic_ms() - began_ms
+            logger.debug("%s is loaded in %.0f ms", self.name, took_ms)
+
+    def resign(self) -> None:
+        """Another node leads the partition, or it is gone."""
+        self._awaits_load = False
+        self._driver.resign()
+        self._log.close()
+
+    async def close(self) -> None:
+        """The node stops: what was decided is written first."""
+        await self._driver.close()
+        self._log.close()
