@@ -66,12 +66,12 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """All partitions of the topics whose whole name matches."""
+    """All partitions of the topics in whose names it is found; `^` and `$` tie it to the ends."""
 
     expression: str
 
     def matches(self, topic: str) -> bool:
-        return re.fullmatch(self.expression, topic) is not None
+        return re.search(self.expression, topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
