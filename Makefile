@@ -39,6 +39,16 @@ test: check ## check, then run every test
 test-spark: $(SPARK_STAMP) ## the tests that run Spark; needs java 17, installs PySpark
 	$(PYTEST) tests/spark
 
+.PHONY: test-spark-standalone
+test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of processes: a master and two workers
+	$(PYTEST) extra/spark/test_standalone_pipelines.py
+
+.PHONY: test-connector
+test-connector: $(SPARK_STAMP) ## Spark's own Kafka connector beside ours, on our broker; needs java 17 and mvn
+	@command -v mvn >/dev/null || { echo "mvn is not installed. On Debian or Ubuntu: apt install maven" >&2; exit 1; }
+	mvn --quiet --batch-mode --file extra/spark/pom.xml package
+	$(PYTEST) extra/spark --ignore=extra/spark/test_standalone_pipelines.py
+
 .PHONY: test-kcat
 test-kcat: $(DEV_STAMP) ## the tests with kcat, which must be installed
 	@command -v kcat >/dev/null || { echo "kcat is not installed. On Debian or Ubuntu: apt install kcat" >&2; exit 1; }
@@ -57,6 +67,10 @@ soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers an
 .PHONY: soak-sink
 soak-sink: $(DEV_STAMP) ## the Spark sink's commits, killed and stopped at every place that matters; RUNS=3 times 132 cases
 	SINK_RUNS=$(or $(RUNS),3) $(PYTEST) tests/sink/test_sink_crashes.py
+
+.PHONY: soak-spark
+soak-spark: $(SPARK_STAMP) ## an exactly-once query whose driver and executors are killed at random; RUNS=30, SEED=1
+	$(BIN)/python extra/spark/soak.py --runs $(or $(RUNS),30) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak-kill
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
@@ -99,7 +113,7 @@ check: $(DEV_STAMP) ## format, lint, types, layers, house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@for each in $(wildcard tests/*/conftest.py); do $(BIN)/mypy $$each; done
+	@for each in $(wildcard tests/*/conftest.py extra/*/conftest.py); do $(BIN)/mypy $$each; done
 	$(BIN)/lint-imports
 	$(PYTEST) tests/house
 

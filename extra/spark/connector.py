@@ -1,0 +1,82 @@
+"""Spark's own connector and ours, side by side: the same options in, rows or an error out."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from moldau.testing.broker import Broker
+
+HERE: Final = Path(__file__).parent
+OFFICIAL: Final = "kafka"
+OURS: Final = "moldau"
+BOTH: Final = (OFFICIAL, OURS)
+DONE_S_MAX: Final = 300
+SETTINGS: Final = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.level": "OFF",
+}
+
+has_spark: Final = importlib.util.find_spec("pyspark") is not None
+
+
+def jars() -> list[Path]:
+    """What `make test-connector` has fetched."""
+    folders = sorted((HERE / "target").glob("connector-*"))
+    return sorted(folders[-1].glob("*.jar")) if folders else []
+
+
+def with_options(asked: Any, form: str, broker: Broker, options: Mapping[str, object]) -> Any:
+    """`spark.read`, `df.write` and their like; an option that is None is left out."""
+    asked = asked.format(form)
+    for name, value in {"kafka.bootstrap.servers": broker.bootstrap_servers, **options}.items():
+        if value is not None:
+            asked = asked.option(name, str(value))
+    return asked
+
+
+def table(spark: Any, form: str, broker: Broker, options: Mapping[str, object]) -> list[Any]:
+    """A batch query's rows, all columns, in the order of their offsets."""
+    frame = with_options(spark.read, form, broker, options).load()
+    return list(frame.orderBy("topic", "partition", "offset").collect())
+
+
+def awaited(writing: Any) -> Any:
+    """A stream, to the end of what is there."""
+    query = writing.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(DONE_S_MAX)
+    finally:
+        query.stop()
+    return query
+
+
+class Kept:
+    """A stream whose rows are kept in Parquet files, with a checkpoint that both connectors may go on from."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self._spark = spark
+        self.checkpoint, self._rows = folder / "checkpoint", folder / "rows"
+
+    def run(self, form: str, broker: Broker, options: Mapping[str, object]) -> None:
+        frame = with_options(self._spark.readStream, form, broker, options).load()
+        writing = frame.writeStream.format("parquet").option("path", str(self._rows))
+        awaited(writing.option("checkpointLocation", str(self.checkpoint)))
+
+    @property
+    def rows(self) -> list[Any]:
+        return list(self._spark.read.parquet(str(self._rows)).orderBy("topic", "partition", "offset").collect())
+
+    @property
+    def stored_offsets(self) -> list[str]:
+        """Where each batch ended, as the checkpoint has it."""
+        return stored_offsets(self.checkpoint)
+
+
+def stored_offsets(checkpoint: Path) -> list[str]:
+    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda each: int(each.name))
+    return [each.read_text().splitlines()[-1] for each in files]

@@ -1,0 +1,45 @@
+"""A driver program: from a topic to a topic for ever, exactly once, with rows that differ from life to life."""
+
+import json
+import sys
+from typing import Any
+
+from pyspark_moldau import session
+
+
+def shaped(frame: Any, shape: str) -> Any:
+    """The same rows by another plan."""
+    rows = frame.selectExpr("value", "uuid() as key")
+    match shape:
+        case "joined":
+            one = frame.sparkSession.range(1)
+            return rows.crossJoin(one).select("value", "key").repartition("key")
+        case "gathered":
+            return rows.repartition("key").coalesce(1)
+        case _:
+            return rows.repartition("key")
+
+
+def live(plan: dict[str, Any]) -> None:
+    spark = session("soak", master=plan["master"], settings=plan["settings"])
+    frame = (
+        spark.readStream.format("moldau")
+        .option("kafka.bootstrap.servers", plan["servers"])
+        .option("subscribe", plan["source"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", plan["rows_per_batch"])
+        .load()
+    )
+    query = (
+        shaped(frame, plan["shape"])
+        .writeStream.format("moldau")
+        .option("kafka.bootstrap.servers", plan["servers"])
+        .option("topic", plan["target"])
+        .option("checkpointLocation", plan["checkpoint"])
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    live(json.loads(sys.argv[1]))

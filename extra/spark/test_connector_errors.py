@@ -1,0 +1,177 @@
+"""What Spark's own connector refuses, ours refuses; where ours says no and the other does not, it is on purpose."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connector import BOTH, OFFICIAL, OURS, awaited, table, with_options
+from connector_scene import produce_numbers
+
+from moldau.testing.broker import Broker
+
+TOPIC = "{topic}"
+
+# Options of a batch read that are wrong, beside `subscribe`; None takes one away.
+WRONG_IN_A_BATCH: dict[str, dict[str, object]] = {
+    "no topics": {"subscribe": None},
+    "an empty list of topics": {"subscribe": " , "},
+    "two ways to name topics": {"assign": '{"a": [0]}'},
+    "an empty pattern": {"subscribe": None, "subscribePattern": " "},
+    "an assignment that is none": {"subscribe": None, "assign": "a"},
+    "a topic that is not there": {"subscribe": "nowhere"},
+    "no bootstrap": {"kafka.bootstrap.servers": None},
+    "start at the latest": {"startingOffsets": "latest"},
+    "a partition's start at the latest": {"startingOffsets": '{"{topic}": {"0": -1, "1": 0}}'},
+    "end at the earliest": {"endingOffsets": "earliest"},
+    "a partition's end at the earliest": {"endingOffsets": '{"{topic}": {"0": -2, "1": 0}}'},
+    "offsets that are none": {"startingOffsets": "soon"},
+    "a partition that is not named": {"startingOffsets": '{"{topic}": {"0": 1}}'},
+    "a partition that is not there": {"startingOffsets": '{"{topic}": {"0": 1, "1": 1, "7": 1}}'},
+    "an end that leaves out a partition": {"endingOffsets": '{"{topic}": {"0": 1}}'},
+    "times that leave out a partition": {"startingOffsetsByTimestamp": '{"{topic}": {"0": 1}}'},
+    "a start after the end": {
+        "startingOffsets": '{"{topic}": {"0": 3, "1": 3}}',
+        "endingOffsets": '{"{topic}": {"0": 1, "1": 1}}',
+    },
+    "a start after the last record": {"startingOffsets": '{"{topic}": {"0": 99999, "1": 0}}'},
+    "a time that is none": {"startingTimestamp": "noon"},
+    "an end time that is none": {"endingTimestamp": "noon"},
+    "a start time after the last record": {"startingTimestamp": 9_999_999_999_999},
+    "a start time after the end time": {
+        "startingOffsetsByTimestamp": '{"{topic}": {"0": 9, "1": 9}}',
+        "endingOffsetsByTimestamp": '{"{topic}": {"0": 1, "1": 1}}',
+    },
+    "no such strategy": {"startingOffsetsByTimestampStrategy": "perhaps"},
+    "no partitions at least": {"minPartitions": 0},
+    "partitions that are no number": {"minPartitions": "many"},
+    "no records at most": {"maxRecordsPerPartition": 0},
+    "the least above the most": {"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4},
+    "no flag": {"failOnDataLoss": "perhaps"},
+    "no flag for headers": {"includeHeaders": "perhaps"},
+    "auto.offset.reset": {"kafka.auto.offset.reset": "earliest"},
+    "key.deserializer": {"kafka.key.deserializer": "x"},
+    "value.deserializer": {"kafka.value.deserializer": "x"},
+    "enable.auto.commit": {"kafka.enable.auto.commit": "true"},
+    "interceptor.classes": {"kafka.interceptor.classes": "x"},
+    "isolation.level": {"kafka.isolation.level": "perhaps"},
+}
+# In a stream these too.
+WRONG_IN_A_STREAM: dict[str, dict[str, object]] = {
+    "an end": {"endingOffsets": "latest"},
+    "an end by times": {"endingOffsetsByTimestamp": '{"{topic}": {"0": 1, "1": 1}}'},
+    "no topics": {"subscribe": None},
+    "a topic that is not there": {"subscribe": "nowhere"},
+    "a partition that is not named": {"startingOffsets": '{"{topic}": {"0": 1}}'},
+    "a start time after the last record": {"startingTimestamp": 9_999_999_999_999},
+    "the least above the most": {"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4},
+    "a delay that is none": {"maxTriggerDelay": "a while"},
+    "a most that is no number": {"maxOffsetsPerTrigger": "many"},
+    "auto.offset.reset": {"kafka.auto.offset.reset": "earliest"},
+}
+# Ours says so; the other reads less than was asked for, or passes over what it does not know.
+ONLY_OURS_REFUSES: dict[str, dict[str, object]] = {
+    "a partition to assign that is not there": {"subscribe": None, "assign": '{"{topic}": [0, 9]}'},
+    "a setting that nobody knows": {"kafka.fetch.max.byte": "1"},
+}
+WRONG_ROWS = {
+    "no value": "select 'x' as payload",
+    "a value that is a number": "select 1 as value",
+    "a key that is a number": "select 1 as key, 'x' as value",
+    "a partition that is a long": "select 'x' as value, 1L as partition",
+    "headers that are text": "select 'x' as value, 'h' as headers",
+    "a topic that is null": "select 'x' as value, cast(null as string) as topic",
+    "a partition that is not there": "select 'x' as value, 99 as partition",
+    "a partition below zero": "select 'x' as value, -5 as partition",
+}
+WRONG_WRITES: dict[str, dict[str, object]] = {
+    "no topic": {"topic": None},
+    "no bootstrap": {"kafka.bootstrap.servers": None},
+    "key.serializer": {"kafka.key.serializer": "x"},
+    "value.serializer": {"kafka.value.serializer": "x"},
+    "a name that is none": {"topic": "no topic!"},
+    "acks": {"kafka.acks": "7"},
+}
+SLOW = {"kafka.max.block.ms": 5_000, "kafka.delivery.timeout.ms": 6_000, "kafka.request.timeout.ms": 5_000}
+
+
+def of(topic: str, given: dict[str, object]) -> dict[str, object]:
+    named = {name: value.replace(TOPIC, topic) if isinstance(value, str) else value for name, value in given.items()}
+    return {"subscribe": topic, **named}
+
+
+def complaint(attempt: Any) -> str | None:
+    """What it says, if it says no."""
+    try:
+        attempt()
+    except Exception as error:
+        return str(error) or repr(error)
+    return None
+
+
+@pytest.fixture(scope="module")
+def filled(moldau_broker: Broker) -> str:
+    topic = moldau_broker.create_topic("for-errors", partitions=2)
+    produce_numbers(moldau_broker, topic, 20)
+    return topic
+
+
+def complaints(attempt: Any) -> dict[str, str | None]:
+    said = {form: complaint(lambda form=form: attempt(form)) for form in BOTH}
+    for form, words in said.items():
+        print(f"{form}: {(words or 'nothing').splitlines()[:2]}")
+    return said
+
+
+@pytest.mark.parametrize("name", WRONG_IN_A_BATCH)
+def test_both_refuse_in_a_batch(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+    options = of(filled, WRONG_IN_A_BATCH[name])
+    said = complaints(lambda form: table(spark, form, moldau_broker, options))
+    assert said[OFFICIAL], "the other does not refuse this"
+    assert said[OURS], said[OFFICIAL]
+
+
+@pytest.mark.parametrize("name", WRONG_IN_A_STREAM)
+def test_both_refuse_in_a_stream(spark: Any, moldau_broker: Broker, filled: str, tmp_path: Path, name: str) -> None:
+    options = of(filled, WRONG_IN_A_STREAM[name])
+
+    def run(form: str) -> None:
+        frame = with_options(spark.readStream, form, moldau_broker, options).load()
+        awaited(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
+
+    said = complaints(run)
+    assert said[OFFICIAL], "the other does not refuse this"
+    assert said[OURS], said[OFFICIAL]
+
+
+@pytest.mark.parametrize("name", ONLY_OURS_REFUSES)
+def test_ours_is_stricter_on_purpose(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+    options = of(filled, ONLY_OURS_REFUSES[name])
+    said = complaints(lambda form: table(spark, form, moldau_broker, options))
+    assert said[OFFICIAL] is None, "the other refuses it too: this belongs to the others"
+    assert said[OURS]
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_both_refuse_such_rows(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+    options = {**SLOW, "topic": None if "topic" in WRONG_ROWS[name] else filled}
+    frame = spark.sql(WRONG_ROWS[name])
+    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
+    assert said[OFFICIAL], "the other does not refuse this"
+    assert said[OURS], said[OFFICIAL]
+
+
+@pytest.mark.parametrize("name", WRONG_WRITES)
+def test_both_refuse_such_writes(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+    options = {**SLOW, "topic": filled, **WRONG_WRITES[name]}
+    frame = spark.sql("select 'x' as value")
+    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
+    assert said[OFFICIAL], "the other does not refuse this"
+    assert said[OURS], said[OFFICIAL]
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "ignore"])
+def test_a_topic_cannot_be_overwritten(spark: Any, moldau_broker: Broker, filled: str, mode: str) -> None:
+    frame = spark.sql("select 'x' as value")
+    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, {"topic": filled}).mode(mode).save())
+    assert said[OFFICIAL], "the other does not refuse this"
+    assert said[OURS], said[OFFICIAL]
