@@ -9,6 +9,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_moldau.outgoing import beyond_their_topics, set_apart
+from pyspark_moldau.outlets import CommitRefused, NotDelivered, ShutOut
 from pyspark_moldau.sink_options import ROW_BYTES_MAX, SinkOptions
 
 log = logging.getLogger("pyspark_moldau")
@@ -18,6 +19,9 @@ _POLL_EVERY_ROWS: Final = 10_000
 _ROOM_S: Final = 0.1
 _FLUSH_S_MAX: Final = 900.0
 _METADATA_S_MAX: Final = 60.0
+_INIT_S_MAX: Final = 180.0
+_CALL_S: Final = 30.0
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
 _DEFAULTS: Final[dict[str, str | bool]] = {
     "enable.idempotence": "true",
     "linger.ms": "20",
@@ -29,11 +33,7 @@ _DEFAULTS: Final[dict[str, str | bool]] = {
 }
 
 
-class NotDelivered(RuntimeError):
-    """A record was refused, or nobody took it in time."""
-
-
-class Outlet:
+class LibrdkafkaOutlet:
     """A producer, and the first thing that went wrong with what it was given."""
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
@@ -53,6 +53,29 @@ class Outlet:
             rows += batch.num_rows
             after_batch()
         return rows
+
+    def initialise(self) -> None:
+        _persist(self.producer.init_transactions, _INIT_S_MAX)
+
+    def begin(self) -> None:
+        self.producer.begin_transaction()
+
+    def commit(self, seconds_max: float) -> None:
+        try:
+            _persist(self.producer.commit_transaction, seconds_max)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                raise CommitRefused(error.args[0].str()) from error
+            raise _shut_out_or(error) from error
+
+    def abort(self, seconds_max: float) -> None:
+        try:
+            _persist(self.producer.abort_transaction, seconds_max)
+        except KafkaException as error:
+            raise _shut_out_or(error) from error
+
+    def close(self) -> None:
+        """It ends by itself when nobody holds it."""
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
         self._hand_over(topic, value, key, _ANY_PARTITION, {})
@@ -112,9 +135,27 @@ class Outlet:
             self.failure = _sentence(error, message.topic() or "?", message.partition())
 
 
+def _shut_out_or(error: KafkaException) -> Exception:
+    cause = error.args[0]
+    is_fenced = cause.code() in _FENCED or (cause.fatal() and "fenced" in cause.str().lower())
+    return ShutOut(cause.str()) if is_fenced else error
+
+
+def _persist(call: Callable[[float], Any], seconds_max: float) -> None:
+    """Call again as long as the error may pass."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            call(min(_CALL_S, max(deadline - time.monotonic(), 1.0)))
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+
+
 def produce_all(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
     """At least once, without a transaction: how many records were taken, or an error."""
-    outlet = Outlet(options)
+    outlet = LibrdkafkaOutlet(options)
     try:
         rows = outlet.produce(batches)
         outlet.flush()

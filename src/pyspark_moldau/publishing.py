@@ -11,14 +11,11 @@ outcome is raised, and the marker tells whoever comes next. `reached` hears the 
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
-
-from confluent_kafka import KafkaError, KafkaException
+from typing import Final, TypeAlias
 
 from pyspark_moldau.markers import Marker, Markers
-from pyspark_moldau.producing import Outlet
+from pyspark_moldau.outlets import CommitRefused, Outlet, ShutOut
 from pyspark_moldau.sink_options import Identity, SinkOptions
 from pyspark_moldau.staging import StagedPart, sweep
 
@@ -39,14 +36,12 @@ FAIL_POINTS: Final = (
     "swept",
 )
 
-_INIT_S_MAX: Final = 180.0
 _CALL_S: Final = 30.0
 _ABORT_S_MAX: Final = 60.0
 _TIMEOUT_MS_MIN: Final = 60_000
 _TIMEOUT_MS_MAX: Final = 900_000
 _ROWS_PER_MS: Final = 10
 _TIMEOUT_SETTING: Final = "transaction.timeout.ms"
-_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
 
 
 class CheckpointTooOld(RuntimeError):
@@ -78,11 +73,9 @@ class Publisher:
         self._writer, self._reached = identity.writer, reached
         self.timeout_ms = wanted_timeout_ms(options, rows)
         self._markers = Markers(options.kafka, options.commit_topic) if identity.is_lasting else None
-        self._outlet = Outlet(
-            options,
-            {"transactional.id": f"moldau-spark-{self._writer}", _TIMEOUT_SETTING: str(self.timeout_ms)},
-        )
+        self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
         self._marker: Marker | None = None
+        self.is_open = False
 
     def open(self) -> None:
         """Shut out all others, then see how far the writer has come."""
@@ -90,13 +83,14 @@ class Publisher:
             self._markers.prepare()
         self._reached("started")
         try:
-            _persist(self._outlet.producer.init_transactions, _INIT_S_MAX)
-        except KafkaException as error:
-            said = f"{error.args[0].str()} (kafka.transaction.timeout.ms is {self.timeout_ms})"
+            self._outlet.initialise()
+        except Exception as error:
+            said = f"{error} (kafka.transaction.timeout.ms is {self.timeout_ms})"
             raise RuntimeError(f"The sink cannot begin its transactions: {said}") from error
         self._reached("initialised")
         if self._markers is not None:
             self._marker = self._markers.newest(self._writer)
+        self.is_open = True
         self._reached("marker read")
 
     def publish(self, marker: Marker, parts: Sequence[StagedPart]) -> bool:
@@ -118,7 +112,7 @@ class Publisher:
 
     def _send(self, marker: Marker, parts: Sequence[StagedPart]) -> None:
         try:
-            self._outlet.producer.begin_transaction()
+            self._outlet.begin()
             self._reached("begun")
             for part in sorted(parts, key=lambda part: part.task):
                 self._outlet.produce(part.batches(), lambda: self._reached("publishing"))
@@ -134,45 +128,42 @@ class Publisher:
 
     def _commit(self) -> None:
         try:
-            _persist(self._outlet.producer.commit_transaction, self.timeout_ms / 1000 + _CALL_S)
-        except KafkaException as error:
-            cause = error.args[0]
-            if cause.txn_requires_abort():
-                self._give_up(error)
-                raise
-            if _is_fenced(cause):
-                raise self._taken_over() from error
+            self._outlet.commit(self.timeout_ms / 1000 + _CALL_S)
+        except CommitRefused as error:
+            self._give_up(error)
+            raise
+        except ShutOut as error:
+            raise self._taken_over() from error
+        except Exception as error:
             raise OutcomeUnknown(
-                f"Whether {self._writer} has committed its batch is unknown ({cause.str()}); a restart finds out."
+                f"Whether {self._writer} has committed its batch is unknown ({error}); a restart finds out."
             ) from error
 
     def _give_up(self, error: BaseException) -> None:
         """Abort, as well as it goes: what is left open, the next life or the broker ends."""
         try:
-            _persist(self._outlet.producer.abort_transaction, _ABORT_S_MAX)
-        except KafkaException as refusal:
-            if _is_fenced(refusal.args[0]):
-                raise self._taken_over() from error
-            log.warning("The transaction of %s could not be aborted: %s", self._writer, refusal.args[0].str())
+            self._outlet.abort(_ABORT_S_MAX)
+        except ShutOut:
+            raise self._taken_over() from error
+        except Exception as refusal:
+            log.warning("The transaction of %s could not be aborted: %s", self._writer, refusal)
+
+    def close(self) -> None:
+        self._outlet.close()
 
     def _taken_over(self) -> TakenOver:
         return TakenOver(f"Another run of {self._writer} has taken over: this one publishes nothing any more.")
 
 
-def _is_fenced(error: Any) -> bool:
-    return error.code() in _FENCED or (error.fatal() and "fenced" in error.str().lower())
+def outlet_for(options: SinkOptions, transactional_id: str, timeout_ms: int) -> Outlet:
+    """Our own client sends what tasks have made ready; librdkafka where TLS or SASL are wanted."""
+    if options.is_raw:
+        from pyspark_moldau.transacting import RawOutlet
 
+        return RawOutlet(options, transactional_id, timeout_ms)
+    from pyspark_moldau.producing import LibrdkafkaOutlet
 
-def _persist(call: Callable[[float], Any], seconds_max: float) -> None:
-    """Call again as long as the error may pass."""
-    deadline = time.monotonic() + seconds_max
-    while True:
-        try:
-            call(min(_CALL_S, max(deadline - time.monotonic(), 1.0)))
-            return
-        except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() > deadline:
-                raise
+    return LibrdkafkaOutlet(options, {"transactional.id": transactional_id, _TIMEOUT_SETTING: str(timeout_ms)})
 
 
 class Publishers:
@@ -189,21 +180,42 @@ class Publishers:
         rows = sum(part.rows for part in parts)
         if not rows:
             return False
-        settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic))
+        settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic, options.is_raw))
         key = (settings, options.commit_topic, identity.writer)
         publisher = self._kept.pop(key, None)
-        if publisher is None or publisher.timeout_ms < wanted_timeout_ms(options, rows):
+        if publisher is not None and publisher.timeout_ms < wanted_timeout_ms(options, rows):
+            publisher.close()
+            publisher = None
+        if publisher is None:
             publisher = Publisher(options, identity, rows, self._reached)
-            publisher.open()
-            sweep(options.staging, identity.writer, identity.batch - 1)
-        is_new = publisher.publish(Marker(identity.batch, rows, options.topic), parts)
+        try:
+            is_new = self._publish(publisher, options, identity, parts)
+        except BaseException:
+            publisher.close()  # any failure begins anew
+            raise
         if identity.is_lasting:
-            self._keep(key, publisher)  # only after a success: any failure begins anew
+            self._keep(key, publisher)
+        else:
+            publisher.close()
         sweep(options.staging, identity.writer, identity.batch)
         self._reached("swept")
         return is_new
 
+    def close(self) -> None:
+        """Let go of all that was kept."""
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+    def _publish(
+        self, publisher: Publisher, options: SinkOptions, identity: Identity, parts: Sequence[StagedPart]
+    ) -> bool:
+        if not publisher.is_open:
+            publisher.open()
+            sweep(options.staging, identity.writer, identity.batch - 1)
+        rows = sum(part.rows for part in parts)
+        return publisher.publish(Marker(identity.batch, rows, options.topic), parts)
+
     def _keep(self, key: tuple[str, str, str], publisher: Publisher) -> None:
         self._kept[key] = publisher
         while len(self._kept) > self.KEPT_MAX:
-            self._kept.pop(next(iter(self._kept)))
+            self._kept.pop(next(iter(self._kept))).close()

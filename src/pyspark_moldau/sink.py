@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_moldau.batching import made_ready
 from pyspark_moldau.limits import OptionError
 from pyspark_moldau.outgoing import check_columns, outgoing
 from pyspark_moldau.producing import produce_all
@@ -101,7 +102,8 @@ def write_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions, identi
     records = (each for batch in batches for each in outgoing(batch, options))
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         context = TaskContext.get()
-        return Staged(stage(records, options.staging, identity, context.partitionId(), context.taskAttemptId()))
+        with made_ready(records, options) as ready:
+            return Staged(stage(ready, options.staging, identity, context.partitionId(), context.taskAttemptId()))
     return Produced(produce_all(records, options))
 
 

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from moldau.records.compression import Compression
 from pyspark_moldau.kafka_settings import KafkaSettings, producer_settings
 from pyspark_moldau.limits import OptionError
 
 COMMIT_TOPIC: Final = "moldau-spark-commits"
 # As much as Java's producers send; librdkafka's own default is a little below.
 ROW_BYTES_MAX: Final = 1_048_576
+_BATCH_BYTES_MAX: Final = 524_288
+_COMPRESSION: Final = "compression.type"
+_CODECS: Final = {each.name.lower(): each for each in Compression}
 _FOLDER: Final = "moldau-staging"
 _CHECKPOINT: Final = "checkpointlocation"
 _REFUSED: Final = {
@@ -52,10 +56,31 @@ class SinkOptions:
     has_headers: bool
     has_timestamps: bool
     identity: Identity | None  # of a batch query: `txnAppId` and `txnVersion`
+    is_raw: bool = True  # exactly once: tasks make record batches, and our own client sends them
 
     @property
     def row_bytes_max(self) -> int:
         return self.kafka.number("max.request.size", ROW_BYTES_MAX)
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Of a record batch before it is compressed; a row that is larger is a batch of its own."""
+        return min(self.kafka.number("batch.size", _BATCH_BYTES_MAX), self.row_bytes_max)
+
+    @property
+    def codec(self) -> Compression:
+        name = self.kafka.java.get(_COMPRESSION, "none").lower()
+        if name not in _CODECS:
+            raise OptionError(f"Option 'kafka.{_COMPRESSION}' must be one of {', '.join(_CODECS)}, not {name!r}.")
+        return _CODECS[name]
+
+    @property
+    def codec_level(self) -> int | None:
+        name = f"compression.{self.codec.name.lower()}.level"
+        text = self.kafka.java.get(name)
+        if text is not None and not text.removeprefix("-").isdecimal():
+            raise OptionError(f"Option 'kafka.{name}' must be a number, not {text!r}.")
+        return None if text is None else int(text)
 
 
 def sink_stream_options(raw: Mapping[str, str]) -> SinkOptions:
@@ -86,7 +111,7 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | No
     kafka = producer_settings(given)
     if guarantee is Guarantee.EXACTLY_ONCE:
         _check_transactional(kafka)
-    return SinkOptions(
+    options = SinkOptions(
         kafka=kafka,
         topic=_text(given, "topic"),
         guarantee=guarantee,
@@ -96,7 +121,21 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | No
         has_headers=_flag(given, "includeHeaders", default=True),
         has_timestamps=_flag(given, "includeTimestamp", default=False),
         identity=identity,
+        is_raw=_is_raw(given, kafka),
     )
+    if options.is_raw:
+        _ = options.codec_level  # what cannot be read is refused now
+    return options
+
+
+def _is_raw(given: Mapping[str, str], kafka: KafkaSettings) -> bool:
+    """Our own client knows neither TLS nor SASL."""
+    chosen = given.get("sender", "auto").strip().lower()
+    if chosen not in ("auto", "raw", "librdkafka"):
+        raise OptionError(f"Option 'sender' must be auto, raw or librdkafka, not {chosen!r}.")
+    if chosen == "raw" and not kafka.is_plaintext:
+        raise OptionError("Option 'sender' cannot be 'raw' with TLS or SASL: leave it out, and librdkafka sends.")
+    return chosen != "librdkafka" and kafka.is_plaintext
 
 
 def _check_transactional(kafka: KafkaSettings) -> None:

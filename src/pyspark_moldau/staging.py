@@ -6,17 +6,18 @@ Staging is transport and nothing more: no fsync, no manifest. A replay writes ev
 """
 
 import contextlib
-import io
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pyspark_moldau.batching import BATCH
 from pyspark_moldau.outgoing import RECORD
 from pyspark_moldau.sink_options import Identity
 
@@ -42,7 +43,7 @@ class StagedPart:
         rows = 0
         with self._open() as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
-                rows += batch.num_rows
+                rows += rows_in(batch)
                 yield batch
         if rows != self.rows:
             raise StagingFailed(f"Task {self.task} staged {self.rows} rows, {rows} are found in {self.path}.")
@@ -55,12 +56,17 @@ class StagedPart:
         if self.content is not None:
             return pa.BufferReader(self.content)
         try:
-            return pa.OSFile(self.path)
+            return pa.memory_map(self.path)
         except FileNotFoundError:
             raise StagingFailed(
                 f"The rows of task {self.task} were staged in {self.path}, which the driver cannot see. Set the option "
                 "'stagingLocation' to a folder that all nodes share."
             ) from None
+
+
+def rows_in(batch: pa.RecordBatch) -> int:
+    """Each row is a record, or a batch of some."""
+    return int(pc.sum(batch["rows"]).as_py() or 0) if batch.schema.equals(BATCH) else batch.num_rows
 
 
 def stage(
@@ -73,47 +79,45 @@ def stage(
 ) -> StagedPart:
     """Write the rows of one task. `attempt` is another one for every run of every task."""
     path = folder_of(staging, identity.writer) / str(identity.batch) / f"{attempt}.arrow"
-    with _Spill(path, inline_bytes_max) as spill:
-        rows = 0
-        with pa.ipc.new_stream(spill, RECORD) as stream:
-            for batch in batches:
-                rows += batch.num_rows
-                stream.write_batch(batch)
-    return StagedPart(identity.writer, task, rows, *spill.taken())
+    left = iter(batches)
+    few, is_all = _few(left, inline_bytes_max)
+    if is_all:
+        memory = pa.BufferOutputStream()
+        rows = _write(few, memory)
+        return StagedPart(identity.writer, task, rows, memory.getvalue().to_pybytes(), None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with pa.OSFile(str(path), "wb") as file:
+            rows = _write(chain(few, left), file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return StagedPart(identity.writer, task, rows, None, str(path))
 
 
-class _Spill(io.RawIOBase):
-    """Memory first, a file as soon as there is too much of it."""
+def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:
+    """The first batches, and whether they are all and not too large for a message."""
+    few: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in left:
+        few.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes > bytes_max:
+            return few, False
+    return few, True
 
-    def __init__(self, path: Path, inline_bytes_max: int) -> None:
-        self._path, self._inline_bytes_max = path, inline_bytes_max
-        self._memory = io.BytesIO()
-        self._file: IO[bytes] | None = None
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        if self._file is None and self._memory.tell() + len(memoryview(content)) > self._inline_bytes_max:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb")
-            self._file.write(self._memory.getbuffer())
-        return (self._file or self._memory).write(content)
-
-    def taken(self) -> tuple[bytes | None, str | None]:
-        """The content or the path."""
-        return (self._memory.getvalue(), None) if self._file is None else (None, str(self._path))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-            if error is not None:
-                self._path.unlink(missing_ok=True)
+def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> int:
+    rows = 0
+    stream = None
+    for batch in batches:
+        if stream is None:
+            schema = BATCH if batch.schema.equals(BATCH) else RECORD
+            stream = pa.ipc.new_stream(sink, schema)
+        rows += rows_in(batch)
+        stream.write_batch(batch)
+    (stream or pa.ipc.new_stream(sink, RECORD)).close()
+    return rows
 
 
 def folder_of(staging: Path, writer: str) -> Path:

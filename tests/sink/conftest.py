@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sink_lives import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
+from pyspark_moldau.publishing import Publishers
 
 _numbers = itertools.count(1)
 
@@ -24,6 +26,21 @@ def _no_life_outlives_its_test() -> Iterator[None]:
     end_all()
 
 
+@pytest.fixture(autouse=True)
+def _no_publisher_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: list[Publishers] = []
+    begin = Publishers.__init__
+
+    def noted(self: Publishers, *given: Any) -> None:
+        begin(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(Publishers, "__init__", noted)
+    yield
+    for each in made:
+        each.close()
+
+
 @pytest.fixture
 def topic(broker: Broker) -> str:
     return broker.create_topic(f"out-{next(_numbers)}", PARTITIONS)
@@ -31,7 +48,7 @@ def topic(broker: Broker) -> str:
 
 @pytest.fixture
 def make_sink(broker: Broker, topic: str, tmp_path: Path) -> Callable[..., Sink]:
-    def make(**named: int) -> Sink:
+    def make(**named: Any) -> Sink:
         staging = tmp_path / "staging"
         return Sink(servers=broker.bootstrap_servers, topic=topic, writer=f"query-{topic}", staging=staging, **named)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pyspark_moldau.batching import made_ready
 from pyspark_moldau.outgoing import outgoing
 from pyspark_moldau.publishing import Publishers, nothing
 from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
@@ -65,17 +66,19 @@ def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[Stage
     rows = rows_of(batch, plan["rows"], plan["life"])
     chance.shuffle(rows)
     tasks = plan["tasks"] + chance.randrange(2)
-    return [
-        stage(
-            _records(rows[task::tasks], options),
-            options.staging,
-            Identity(plan["writer"], batch),
-            task,
-            attempt=chance.randrange(1_000_000),
-            inline_bytes_max=plan["inline_bytes_max"],
-        )
-        for task in range(tasks)
-    ]
+    parts = []
+    for task in range(tasks):
+        with made_ready(_records(rows[task::tasks], options), options) as ready:
+            part = stage(
+                ready,
+                options.staging,
+                Identity(plan["writer"], batch),
+                task,
+                attempt=chance.randrange(1_000_000),
+                inline_bytes_max=plan["inline_bytes_max"],
+            )
+        parts.append(part)
+    return parts
 
 
 def _records(rows: list[tuple[bytes, bytes]], options: SinkOptions) -> Iterator[pa.RecordBatch]:
@@ -86,7 +89,12 @@ def _records(rows: list[tuple[bytes, bytes]], options: SinkOptions) -> Iterator[
 
 def live(plan: dict[str, Any]) -> None:
     options = sink_stream_options(
-        {"kafka.bootstrap.servers": plan["servers"], "topic": plan["topic"], "stagingLocation": plan["staging"]}
+        {
+            "kafka.bootstrap.servers": plan["servers"],
+            "topic": plan["topic"],
+            "stagingLocation": plan["staging"],
+            "sender": plan["sender"],
+        }
     )
     trap = Trap(**plan["trap"]) if plan["trap"] else None
     publishers = Publishers(trap or nothing)

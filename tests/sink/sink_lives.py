@@ -49,6 +49,7 @@ class Sink:
     rows: int = 120
     tasks: int = 2
     inline_bytes_max: int = 2000
+    sender: str = "raw"
 
     def life(self, name: str, batches: list[int], trap: Mapping[str, Any] | None = None) -> "Life":
         plan = {
@@ -59,6 +60,7 @@ class Sink:
             "rows": self.rows,
             "tasks": self.tasks,
             "inline_bytes_max": self.inline_bytes_max,
+            "sender": self.sender,
             "life": name,
             "batches": batches,
             "trap": trap,

@@ -18,29 +18,35 @@ from pyspark_moldau.publishing import FAIL_POINTS
 
 RUNS: Final = int(os.environ.get("SINK_RUNS", "0"))
 PUBLISHED_AT: Final = ("committed", "swept")
-LARGE: Final = {"rows": 300, "tasks": 3, "inline_bytes_max": 2000}
-SMALL: Final = {"rows": 3, "tasks": 1, "inline_bytes_max": 1 << 20}
+LARGE: Final[dict[str, int]] = {"rows": 300, "tasks": 3, "inline_bytes_max": 2000}
+SMALL: Final[dict[str, int]] = {"rows": 3, "tasks": 1, "inline_bytes_max": 1 << 20}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where the first life ends, in which batch, how it goes on, and how many rows there are."""
+    """Where the first life ends, in which batch, how it goes on, how many rows there are, and who sends them."""
 
     place: str
     batch: int
     ending: str
     is_large: bool
+    sender: str = "raw"
 
     def __str__(self) -> str:
-        return f"{self.place.replace(' ', '-')}-{self.batch}-{self.ending}-{'large' if self.is_large else 'small'}"
+        size = "large" if self.is_large else "small"
+        named = f"{self.place.replace(' ', '-')}-{self.batch}-{self.ending}-{size}"
+        return named if self.sender == "raw" else f"{named}-{self.sender}"
 
 
 # Only the first batch of a life has these places: afterwards the producer is kept.
 OPENING: Final = ("started", "initialised", "marker read")
 ENDINGS: Final = ("restart", "twice", "orphan")
+SENDERS: Final = ("raw", "librdkafka")
 MATRIX: Final = [
-    Case(place, batch, ending, is_large)
-    for place, batch, ending, is_large in itertools.product(FAIL_POINTS, (0, 2), ENDINGS, (True, False))
+    Case(place, batch, ending, is_large, sender)
+    for place, batch, ending, is_large, sender in itertools.product(
+        FAIL_POINTS, (0, 2), ENDINGS, (True, False), SENDERS
+    )
     if not (place in OPENING and batch)
 ]
 SAMPLE: Final = [
@@ -49,12 +55,14 @@ SAMPLE: Final = [
     *(Case(place, 0, "orphan", True) for place in ("marker read", "publishing", "flushed")),
     Case("flushed", 0, "twice", False),
     Case("started", 0, "orphan", False),
+    *(Case(place, 2, "restart", True, "librdkafka") for place in ("publishing", "flushed", "committed")),
+    *(Case(place, 0, "orphan", True, "librdkafka") for place in ("marker read", "publishing", "flushed")),
 ]
 LATER_S: Final = (0.0003, 0.001, 0.002, 0.003, 0.005, 0.01)
 
 
 def trap(case: Case, how: str) -> dict[str, Any]:
-    times = 4 if case.place == "publishing" and case.is_large else 1
+    times = 2 if case.place == "publishing" and case.is_large else 1
     return {"place": case.place, "batch": case.batch, "how": how, "times": times}
 
 
@@ -103,15 +111,16 @@ def assert_once(case: Case, sink: Sink, publisher: str) -> None:
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("case", MATRIX * RUNS or SAMPLE, ids=str)
 def test_a_batch_is_out_exactly_once_wherever_its_driver_died(case: Case, make_sink: Callable[..., Sink]) -> None:
-    sink = make_sink(**(LARGE if case.is_large else SMALL))
+    sink = make_sink(**(LARGE if case.is_large else SMALL), sender=case.sender)
     assert_once(case, sink, crash(case, sink))
 
 
+@pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("later_s", LATER_S * RUNS * 5 or LATER_S[2:3])
 def test_a_driver_that_dies_while_it_commits_has_committed_all_or_nothing(
-    later_s: float, make_sink: Callable[..., Sink]
+    later_s: float, sender: str, make_sink: Callable[..., Sink]
 ) -> None:
-    sink = make_sink(**LARGE)
+    sink = make_sink(**LARGE, sender=sender)
     fall = {"place": "flushed", "batch": 1, "how": "kill", "later_s": later_s}
     sink.life("first", [0, 1], fall).is_killed_at("flushed")
     said = sink.life("last", [1, 2]).ends()
@@ -130,11 +139,14 @@ def test_a_checkpoint_older_than_the_sink_is_refused(make_sink: Callable[..., Si
     read_output(sink.servers, sink.topic).assert_exactly_once(range(3), sink.rows)
 
 
+@pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("place", ["begun", "publishing", "flushed"] if RUNS else ["flushed"])
-def test_a_broker_that_dies_under_a_commit_loses_nothing_and_doubles_nothing(place: str, tmp_path: Path) -> None:
+def test_a_broker_that_dies_under_a_commit_loses_nothing_and_doubles_nothing(
+    place: str, sender: str, tmp_path: Path
+) -> None:
     with Broker(settings={"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}) as broker:
         topic = broker.create_topic("out", PARTITIONS)
-        sink = Sink(servers=broker.bootstrap_servers, topic=topic, writer="query", staging=tmp_path)
+        sink = Sink(servers=broker.bootstrap_servers, topic=topic, writer="query", staging=tmp_path, sender=sender)
         first = sink.life("first", [0, 1], {"place": place, "batch": 1, "how": "stop"})
         first.stands_still_at(place)
         broker.kill()

@@ -100,3 +100,20 @@ def test_a_transaction_may_stand_open_as_long_as_its_rows_need(rows: int, timeou
     assert wanted_timeout_ms(sink_stream_options(TOPIC), rows) == timeout_ms
     asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
     assert wanted_timeout_ms(asked, rows) == 5000
+
+
+def test_our_own_client_sends_unless_it_cannot_or_is_told_not_to() -> None:
+    assert sink_stream_options(TOPIC).is_raw
+    assert not sink_stream_options({**TOPIC, "sender": "librdkafka"}).is_raw
+    assert not sink_stream_options({**TOPIC, "kafka.security.protocol": "SSL"}).is_raw
+    with pytest.raises(OptionError, match="'sender' cannot be 'raw' with TLS or SASL"):
+        sink_stream_options({**TOPIC, "kafka.security.protocol": "SASL_SSL", "sender": "raw"})
+
+
+def test_how_batches_are_made_is_read_from_the_settings_of_the_producer() -> None:
+    options = sink_stream_options(
+        {**TOPIC, "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7", "kafka.batch.size": "16384"}
+    )
+    assert (options.codec.name, options.codec_level, options.batch_bytes_max) == ("ZSTD", 7, 16384)
+    with pytest.raises(OptionError, match=r"compression\.gzip\.level' must be a number"):
+        sink_stream_options({**TOPIC, "kafka.compression.type": "gzip", "kafka.compression.gzip.level": "best"})

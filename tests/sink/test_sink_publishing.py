@@ -11,9 +11,11 @@ from sink_lives import PARTITIONS, READ_S_MAX, is_open
 
 from moldau.client.partitioning import partition_of
 from moldau.testing import Broker
+from pyspark_moldau.batching import made_ready
 from pyspark_moldau.markers import MarkersUnreadable
 from pyspark_moldau.outgoing import outgoing
-from pyspark_moldau.producing import NotDelivered, produce_all
+from pyspark_moldau.outlets import NotDelivered
+from pyspark_moldau.producing import produce_all
 from pyspark_moldau.publishing import Publishers, TakenOver
 from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
 from pyspark_moldau.staging import StagedPart, StagingFailed, stage
@@ -21,15 +23,16 @@ from pyspark_moldau.staging import StagedPart, StagingFailed, stage
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-@pytest.fixture
-def options(broker: Broker, topic: str, tmp_path: Path) -> SinkOptions:
+@pytest.fixture(params=["raw", "librdkafka"])
+def options(broker: Broker, topic: str, tmp_path: Path, request: pytest.FixtureRequest) -> SinkOptions:
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
-    return sink_stream_options(given)
+    return sink_stream_options({**given, "sender": request.param})
 
 
 def staged(options: SinkOptions, identity: Identity, columns: dict[str, Any], task: int = 0) -> StagedPart:
     rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
-    return stage(rows, options.staging, identity, task, attempt=task, inline_bytes_max=0)
+    with made_ready(rows, options) as ready:
+        return stage(ready, options.staging, identity, task, attempt=task, inline_bytes_max=0)
 
 
 def read(options: SinkOptions, topic: str, partitions: Iterable[int]) -> list[Any]:
@@ -132,23 +135,23 @@ def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(opti
     identity = Identity(f"w-{topic}", 0)
     columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
     with pytest.raises(NotDelivered, match=f"{topic}-7 was not delivered: the topic has no such partition"):
-        publishers.commit(options, identity, [staged(options, identity, columns)])
+        publishers.commit(options, identity, [staged(options, identity, columns)])  # or its task fails already
     assert not is_open(options.kafka.bootstrap_servers, topic)
     assert values(options) == []
     assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
     assert values(options) == [b"good"]
 
 
-@pytest.mark.parametrize("is_exactly_once", [True, False])
+@pytest.mark.parametrize("sender", ["raw", "librdkafka", None])
 def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
-    broker: Broker, topic: str, tmp_path: Path, is_exactly_once: bool
+    broker: Broker, topic: str, tmp_path: Path, sender: str | None
 ) -> None:
     dead = broker.create_topic(f"{topic}-dead")
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
-    options = sink_stream_options({**given, "topic": topic, "deadLetterTopic": dead})
+    options = sink_stream_options({**given, "topic": topic, "deadLetterTopic": dead, "sender": sender or "auto"})
     columns = {"value": ["1", "2", "3"], "partition": pa.array([0, 7, None], pa.int32())}
     identity = Identity(f"w-{topic}", 0)
-    if is_exactly_once:
+    if sender is not None:  # exactly once
         assert Publishers().commit(options, identity, [staged(options, identity, columns)])
     else:
         produce_all(outgoing(pa.RecordBatch.from_pydict(columns), options), options)

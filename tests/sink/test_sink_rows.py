@@ -101,7 +101,7 @@ def values_of(part: StagedPart) -> list[str]:
 
 
 def test_few_rows_travel_in_the_message_and_many_in_a_file(tmp_path: Path) -> None:
-    few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["1", "2", "3"], 100)
+    few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["1", "2", "3"], 10)
     assert (few.path, few.rows, values_of(few)) == (None, 1, ["1"])
     assert many.path == str(tmp_path / "a%2Fb" / "3" / "77.arrow")
     assert (many.content, many.rows, values_of(many)) == (None, 3, ["1", "2", "3"])

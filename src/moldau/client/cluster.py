@@ -161,6 +161,11 @@ class Cluster:
         await self.refresh([])
         return sorted(self.metadata.brokers.values(), key=lambda each: each.node_id)
 
+    async def feature(self, name: str) -> int:
+        """The level of a feature that the cluster has finalized; 0 where it knows none of that name."""
+        await self.refresh([])
+        return max((each.features.get(name, 0) for each in self._links.values() if not each.is_closed), default=0)
+
     async def _ask_metadata(self, names: list[str] | None, creates: bool | None) -> list[TopicView]:
         wanted = None if names is None else [messages.MetadataRequest.MetadataRequestTopic(name=each) for each in names]
         may_create = self.settings.creates_topics if creates is None else creates

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
@@ -44,6 +44,11 @@ class Link:
     @property
     def is_closed(self) -> bool:
         return self._conversation.phase is Phase.CLOSED
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """What the cluster has finalized, by name; empty until the first answer has come."""
+        return self._conversation.features
 
     async def open(self, network: Network) -> None:
         """Connect; `OSError` when nobody answers in time. Versions are negotiated while requests already wait."""

@@ -14,6 +14,7 @@ from moldau.client.errors import PASSING, check, error_of
 from moldau.client.routing import first_error, partitions_of
 from moldau.client.words import ProducerIdentity
 from moldau.model.ids import TopicPartition
+from moldau.model.ports import Buffer
 from moldau.records.builder import NewRecord, build_batch
 from moldau.records.record import Record
 from moldau.wire import messages
@@ -57,13 +58,20 @@ class TransactionalProducer:
     async def send(self, topic: str, partition: int, records: Sequence[Record | NewRecord]) -> int:
         """One batch; the offset of its first record."""
         place = TopicPartition(topic, partition)
+        return await self.send_batch(place, self.batch(place, records), len(records))
+
+    async def send_batch(self, place: TopicPartition, batch: Buffer, records_count: int) -> int:
+        """A batch that was made elsewhere, of our identity and with the sequence that is next there."""
         if self.is_v1 and place not in self._enrolled:
             await self.coordinator.ask(self.enrolling([place]), added_codes, version_at_most=ADD_PARTITIONS)
             self._enrolled[place] = None
-        batch = self.batch(place, records)
         offset = await self._deliver(place, batch)
-        self._sequences[place] = (self._sequences.get(place, 0) + len(records)) % SEQUENCES
+        self._sequences[place] = (self.next_sequence(place) + records_count) % SEQUENCES
         return offset
+
+    def next_sequence(self, place: TopicPartition) -> int:
+        """Of the next batch that goes there."""
+        return self._sequences.get(place, 0)
 
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, generation: int = -1, member: str = ""
@@ -97,7 +105,7 @@ class TransactionalProducer:
             records,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
-            base_sequence=self._sequences.get(place, 0),
+            base_sequence=self.next_sequence(place),
             is_transactional=True,
         )
         return bytes(batch)
@@ -140,7 +148,7 @@ class TransactionalProducer:
         self._enrolled.clear()
         self._enrolled_groups.clear()
 
-    async def _deliver(self, place: TopicPartition, batch: bytes) -> int:
+    async def _deliver(self, place: TopicPartition, batch: Buffer) -> int:
         client = self._client
 
         async def once() -> Any:

@@ -1,0 +1,194 @@
+"""Rows as record batches: read back by the code that reads everybody's, they are what they were."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from moldau.client.partitioning import murmur2, partition_of
+from moldau.model.units import MiB
+from moldau.records.builder import assemble_batch
+from moldau.records.header import HEADER_BYTES
+from moldau.records.record import Record, iterate_records
+from pyspark_moldau.batching import BATCH, Batching, chunks
+from pyspark_moldau.columns import HEADERS
+from pyspark_moldau.encoding import ROWS_MAX, varints
+from pyspark_moldau.hashing import hashes, partitions_of
+from pyspark_moldau.outgoing import outgoing
+from pyspark_moldau.outlets import NotDelivered
+from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.staging import rows_in
+
+NOW_MS: Final = 1_700_000_000_000
+PARTITIONS: Final = {"out": 3, "other": 1, "dead": 1}
+
+
+def options(**given: str) -> SinkOptions:
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    return sink_stream_options({"kafka.bootstrap.servers": "here:9092", **named})
+
+
+def batched(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]]:
+    rows = outgoing(pa.RecordBatch.from_pydict(columns), chosen)
+    made = list(Batching(chosen, PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows))
+    assert all(each.schema == BATCH for each in made)
+    return [batch for each in made for batch in each.to_pylist()]
+
+
+def read(batch: dict[str, Any]) -> list[Record]:
+    """As a consumer reads it. Offsets are those within the batch."""
+    whole = assemble_batch(
+        batch["body"],
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=batch["codec"],
+        last_offset_delta=batch["rows"] - 1,
+        base_timestamp=batch["base_timestamp"],
+        max_timestamp=batch["max_timestamp"],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        records_count=batch["rows"],
+    )
+    records = list(iterate_records(bytes(whole)))
+    assert [each.offset for each in records] == list(range(batch["rows"]))
+    assert max(each.timestamp for each in records) == batch["max_timestamp"]
+    return records
+
+
+def maybe(chance: random.Random, make: Callable[[], Any], nothing: float = 0.2) -> Any:
+    return None if chance.random() < nothing else make()
+
+
+def any_rows(chance: random.Random, count: int) -> dict[str, Any]:
+    def octets(most: int) -> bytes:
+        return chance.randbytes(chance.choice([0, 1, 63, 64, chance.randrange(most)]))
+
+    def headers() -> list[dict[str, Any]]:
+        return [{"key": "h" * chance.randrange(70), "value": maybe(chance, lambda: octets(90))} for _ in range(3)]
+
+    return {
+        "key": [maybe(chance, lambda: octets(200)) for _ in range(count)],
+        "value": [maybe(chance, lambda: octets(9_000)) for _ in range(count)],
+        "headers": pa.array([maybe(chance, headers, 0.6) for _ in range(count)], HEADERS),
+        "timestamp": pa.array(
+            [maybe(chance, lambda: chance.randrange(2 * NOW_MS) * 1000, 0.1) for _ in range(count)],
+            pa.timestamp("us", "UTC"),
+        ),
+    }
+
+
+def plain(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((each["key"], each["value"]) for each in headers or ())
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_rows_come_back_from_their_batches_as_they_were(codec: str) -> None:
+    for seed in range(20):
+        columns = any_rows(random.Random(seed), 1 + seed * 11)
+        chosen = options(topic="other", includeTimestamp="true", kafka__compression__type=codec)
+        found = [record for batch in batched(columns, chosen) for record in read(batch)]
+        assert [each.key for each in found] == columns["key"]
+        assert [each.value for each in found] == columns["value"]
+        assert [each.headers for each in found] == [plain(each) for each in columns["headers"].to_pylist()]
+        wanted = columns["timestamp"].cast(pa.int64()).to_pylist()
+        assert [each.timestamp for each in found] == [NOW_MS if each is None else each // 1000 for each in wanted]
+
+
+@pytest.mark.proves("D2")
+def test_rows_go_where_the_java_clients_would_put_them_and_keep_their_order() -> None:
+    chance = random.Random(5)
+    keys = [b"%d" % chance.randrange(40) for _ in range(2_000)]
+    columns = {"key": keys, "value": [b"%d" % number for number in range(2_000)]}
+    seen: dict[int, list[bytes | None]] = {}
+    for batch in batched(columns, options(topic="out", kafka__batch__size="2000")):
+        assert len(batch["body"]) < 2_000
+        seen.setdefault(batch["partition"], []).extend(each.value for each in read(batch))
+    for partition, values in seen.items():
+        assert values == [b"%d" % number for number, key in enumerate(keys) if partition_of(key, 3) == partition]
+    assert sum(map(len, seen.values())) == 2_000
+
+
+def test_rows_without_a_key_are_spread_evenly_in_long_runs() -> None:
+    batches = batched({"value": ["x"] * 30_000}, options(topic="out"))
+    counts = {number: sum(each["rows"] for each in batches if each["partition"] == number) for number in range(3)}
+    assert sorted(counts.values())[0] >= 9_000
+    assert len(batches) == 3
+
+
+def test_a_partition_that_is_named_beats_the_key_and_topics_are_kept_apart() -> None:
+    columns = {
+        "topic": ["out", "other", "out", "out"],
+        "key": ["k"] * 4,
+        "value": list("1234"),
+        "partition": pa.array([2, None, 2, 1], pa.int32()),
+    }
+    found = {(each["topic"], each["partition"]): [r.value for r in read(each)] for each in batched(columns, options())}
+    assert found == {("out", 1): [b"4"], ("out", 2): [b"1", b"3"], ("other", 0): [b"2"]}
+
+
+def test_a_partition_that_does_not_exist_is_an_error_or_a_dead_letter() -> None:
+    columns = {"value": list("12"), "partition": pa.array([0, 3], pa.int32())}
+    with pytest.raises(NotDelivered, match="out-3 was not delivered: the topic has no such partition"):
+        batched(columns, options(topic="out"))
+    good, dead = batched(columns, options(topic="out", deadLetterTopic="dead"))
+    assert (good["topic"], good["rows"], dead["topic"], dead["rows"]) == ("out", 1, "dead", 1)
+    assert read(dead)[0].headers[0] == ("moldau.reason", b"column 'partition' is 3, and out has 3 partitions")
+
+
+def test_no_batch_is_much_larger_than_it_may_be_but_for_a_row_that_is() -> None:
+    values = [bytes(size) for size in (100, 5_000, 300_000, 10, 600_000, 20)]
+    batches = batched({"value": values}, options(topic="other"))
+    assert [each["rows"] for each in batches] == [4, 1, 1]
+    small = batched({"value": [b""] * 25_000}, options(topic="other"))
+    assert [each["rows"] for each in small] == [ROWS_MAX, ROWS_MAX, 5_000]
+    assert all(len(each["body"]) + HEADER_BYTES < 524_288 for each in small)
+
+
+def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
+    chosen = options()
+    small = [
+        each
+        for name in ("out", "other") * 5
+        for each in outgoing(pa.RecordBatch.from_pydict({"topic": [name], "value": ["1"]}), chosen)
+    ]
+    (whole,) = chunks(small)
+    assert whole["topic"].to_pylist() == ["out", "other"] * 5
+    large = pa.RecordBatch.from_pydict({"topic": ["out"] * 90, "value": [bytes(MiB - 200)] * 90})
+    pieces = list(chunks(outgoing(large, chosen)))
+    assert [piece.num_rows for piece in pieces] == [4] * 22 + [2]
+
+
+def test_what_is_staged_is_counted_in_records() -> None:
+    rows = outgoing(pa.RecordBatch.from_pydict({"value": ["x"] * 7}), options(topic="out"))
+    (made,) = Batching(options(topic="out"), PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows)
+    assert (made.num_rows, rows_in(made)) == (1, 7)
+
+
+def test_hashes_are_those_of_the_java_clients() -> None:
+    chance = random.Random(3)
+    keys = [chance.randbytes(length) for length in range(150)] * 3
+    chance.shuffle(keys)
+    column = pa.array([b"before", *keys], pa.binary()).slice(1)
+    assert partitions_of(column, 11).tolist() == [partition_of(key, 11) for key in keys]
+    assert partitions_of(pa.array([b"", b""], pa.binary()), 5).tolist() == [partition_of(b"", 5)] * 2
+    found = hashes(np.frombuffer(b"abcdef", np.uint8), np.array([0, 2]), np.array([6, 3]))
+    assert found.tolist() == [murmur2(b"abcdef"), murmur2(b"cde")]
+
+
+def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
+    from moldau.records.varint import encode_varint
+
+    edges = [sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)]
+    octets, taken = varints(np.array(edges, np.int64))
+    found = [bytes(row[:count]) for row, count in zip(octets, taken.tolist(), strict=True)]
+    assert found == [encode_varint(number) for number in edges]
+
+
+def test_a_codec_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of none, gzip, snappy, lz4, zstd, not 'brotli'"):
+        options(topic="out", kafka__compression__type="brotli")
