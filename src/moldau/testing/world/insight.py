@@ -55,6 +55,23 @@ def stable_offsets_of(node: Node, topic: str) -> Iterator[tuple[Replica, int]]:
             yield _replica(partition), partition.last_stable_offset
 
 
+def led_by(node: Node, topics: tuple[str, ...]) -> Iterator[Replica]:
+    """The partitions of these topics that this node leads."""
+    for partition in node.broker.partitions.all():
+        if partition.is_leader and partition.name.topic in topics:
+            yield _replica(partition)
+
+
+def has_ends_in_doubt(node: Node) -> bool:
+    """Whether it has decided how a transaction ends, and that is not committed."""
+    return any(held.effects for shard in node.broker.transactions.shards() for held in shard._driver._held)
+
+
+def has_markers_to_send(node: Node) -> bool:
+    """Whether it has decided so for good, and some partitions have not heard of it."""
+    return node.broker.transactions.markers.backlog > 0
+
+
 def _replica(partition: Partition) -> Replica:
     leading = partition.leading
     return Replica(

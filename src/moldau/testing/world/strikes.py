@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -70,6 +70,10 @@ ELECTION_STRIKES: Final = (
 )
 
 
+Accomplice = Callable[[Callable[[], bool]], Coroutine[None, None, None]]
+"""Strikes on its own, as long as the chaos goes on; nodes that it kills come back with the others."""
+
+
 class Aim(Enum):
     """Whom a strike is meant for."""
 
@@ -123,6 +127,7 @@ class ClusterChaos:
         self._chance = simulation.chance("strikes")
         self._may_lose_power = may_lose_power
         self.held_apis: tuple[int, ...] = HELD_APIS
+        self.accomplices: tuple[Accomplice, ...] = ()
         self._first = list(always)
         self._revivals: dict[str, asyncio.Task[None]] = {}
         self._slowness = {node.name: self._chance.choice((1.0, 1.0, 1.0, 20.0)) for node in nodes}  # in calm times
@@ -139,6 +144,8 @@ class ClusterChaos:
         async with asyncio.TaskGroup() as strikers:
             for _ in range(self.mix.strikers):
                 strikers.create_task(self._strike_on(goes_on))
+            for accomplice in self.accomplices:
+                strikers.create_task(accomplice(goes_on))
         await self.heal()
 
     async def heal(self) -> None:

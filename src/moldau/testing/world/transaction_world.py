@@ -9,8 +9,10 @@ from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.model.ports import Ports
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Program, Script, Simulation
-from moldau.testing.workload import client
+from moldau.testing.workload import Violation, client
+from moldau.testing.world.ambush import Ambush
 from moldau.testing.world.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
+from moldau.testing.world.decision_probe import DecisionProbe
 from moldau.testing.world.roster import REPLICAS, Roster
 from moldau.testing.world.stable_probe import StableProbe
 from moldau.testing.world.strikes import HELD_APIS
@@ -47,7 +49,10 @@ class TransactionWorld(ClusterWorld):
     def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
         super().__init__(simulation, trouble)
         self.results = TransformLedger()
-        self.watch.stable = StableProbe(RESULTS, self.nodes)
+        self.decisions = DecisionProbe((RESULTS, OFFSETS_TOPIC), self.nodes)
+        ambush = Ambush(simulation, self.nodes, simulation.chance("ambush"))
+        self.watch.more = (StableProbe(RESULTS, self.nodes).look, self.decisions.look, ambush.look)
+        self.chaos.accomplices = (ambush.lie_in_wait,)
         self.watch.aims = (self.ledger.topic, RESULTS, STATE_TOPIC, OFFSETS_TOPIC)
         self.chaos.held_apis = (*HELD_APIS, *TRANSACTION_APIS)
         self._transformers: list[Transformer] = []
@@ -100,5 +105,8 @@ class TransactionWorld(ClusterWorld):
         await self._within("every number is transformed", all_done(transforming))
         self._result_reader.transformers_are_done = True
         await self._within("all results are read and nothing is open", all_done([reading]))
+        if not self.decisions.looks:
+            raise Violation("no marker was ever looked at")
+        self.simulation.tally["looks at markers"] += self.decisions.looks
         self.simulation.tally["transactions"] += self.results.transactions
         self.simulation.tally["aborted on purpose"] += self.results.aborts

@@ -42,6 +42,7 @@ _OVER: Final = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
 )
+_NOT_OPEN: Final = (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
 
 
 @dataclass(slots=True)
@@ -115,6 +116,9 @@ class Transformer:
         return self.producer_is_done and self._results.committed.get(source, 0) >= self._ledger.acknowledged[source]
 
     async def _bear(self, error: OSError | KafkaError) -> None:
+        if self._is_v1 and isinstance(error, KafkaError) and error.code in _NOT_OPEN:
+            # Whoever ends what it has open takes its epoch away, so it can only hear that it is fenced.
+            raise Violation(f"A producer of version 1 was told that its transaction is not open: {error!r}") from error
         if isinstance(error, KafkaError) and error.code in _OVER:
             await self._rest()
         else:
@@ -140,17 +144,24 @@ class Transformer:
     async def _resume(self) -> int:
         source = self._source.partition
         floor = self._results.committed.get(source, 0)
+        offset = await self._progress(is_stable=True)
+        if offset > floor:  # a commit whose answer was lost
+            self._results.commit(source, offset)
+        return offset
+
+    async def _progress(self, *, is_stable: bool) -> int:
+        """As the group's coordinator tells it: of an open transaction nothing, whoever asks."""
+        source = self._source.partition
+        floor = self._results.committed.get(source, 0)
         whole = messages.OffsetFetchRequest
         topics = [whole.OffsetFetchRequestTopic(name=self._source.topic, partition_indexes=[source])]
         answer = await self._group.ask(
-            whole(group_id=GROUP, topics=topics, require_stable=True),
+            whole(group_id=GROUP, topics=topics, require_stable=is_stable),
             lambda told: [told.error_code, *(each.error_code for topic in told.topics for each in topic.partitions)],
             version_at_most=FETCH_AT_MOST,
         )
         offset = max(int(answer.topics[0].partitions[0].committed_offset), 0)
         self._results.resume(source, offset, floor)
-        if offset > floor:  # a commit whose answer was lost
-            self._results.commit(source, offset)
         return offset
 
     async def _read(self, position: int) -> tuple[list[int], int]:
@@ -178,6 +189,8 @@ class Transformer:
             records = [(now_ms, b"%d" % source, b"%d" % number, ()) for number in numbers]
             await producer.send(RESULTS, place, records)
         await producer.send_offsets(GROUP, {self._source: end})
+        if self._chance.random() < 0.1:
+            await self._progress(is_stable=False)
         luck = self._chance.random()
         if luck < 0.1:
             await producer.end(is_commit=False)

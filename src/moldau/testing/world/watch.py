@@ -1,7 +1,7 @@
 """Looks into the nodes after every event: whoever has just run may have broken a promise."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from moldau.machines.metadata.image import PartitionImage
 from moldau.node.node import Node
@@ -13,7 +13,6 @@ from moldau.testing.world.insight import image_of, quorum_of, replicas_of
 from moldau.testing.world.quorum_probe import QuorumProbe
 from moldau.testing.world.replica_probe import ReplicaProbe
 from moldau.testing.world.roster import Roster
-from moldau.testing.world.stable_probe import StableProbe
 from moldau.testing.world.strikes import Aim
 
 
@@ -30,7 +29,7 @@ class Watch:
         self.images = ImageProbe(simulation.tally)
         self.quorum = QuorumProbe(simulation.tally, hosts)
         self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
-        self.stable: StableProbe | None = None  # where there are transactions
+        self.more: tuple[Callable[[str, Node], None], ...] = ()  # who else looks into a node
         self.aims: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are struck
         simulation.loop.after_event = self._look
 
@@ -61,8 +60,8 @@ class Watch:
         self.replicas.look(host, replicas_of(node), has_written=has_written)
         if changed:
             self.replicas.take(changed)
-        if self.stable is not None:
-            self.stable.look(host, node)
+        for look in self.more:
+            look(host, node)
 
     # For chaos
 

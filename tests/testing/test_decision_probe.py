@@ -1,0 +1,95 @@
+"""The probe of decisions raises an alarm over a marker that nobody has decided for good, and over no other."""
+
+import pytest
+from test_world_probes import Disks
+
+from moldau.broker.transactions.coding import TransactionCoding
+from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.machines.transactions.state import Transaction, TransactionState, record_of
+from moldau.model.ids import ProducerId, TopicPartition
+from moldau.records.builder import build_batch
+from moldau.records.control import build_transaction_marker
+from moldau.records.header import write_offsets
+from moldau.testing.workload import Violation
+from moldau.testing.world.decision_probe import DecisionProbe
+from moldau.testing.world.insight import Replica
+
+STATES, PLACE = TopicPartition(STATE_TOPIC, 0), TopicPartition("t", 0)
+
+
+def decision(offset: int, state: TransactionState, *, epoch: int = 3) -> bytes:
+    record = record_of("id", Transaction(ProducerId(7), epoch, 1000, state, {PLACE: None}))
+    batch = build_batch([(1, *TransactionCoding(lambda: 2).encode(record), ())])
+    write_offsets(batch, 0, offset, 0)
+    return bytes(batch)
+
+
+def marker(offset: int, *, is_commit: bool = True, epoch: int = 3) -> bytes:
+    batch = build_transaction_marker(
+        is_commit=is_commit,
+        producer_id=7,
+        producer_epoch=epoch,
+        coordinator_epoch=0,
+        timestamp_ms=1,
+        base_offset=offset,
+        leader_epoch=0,
+    )
+    return bytes(batch)
+
+
+def led(name: TopicPartition, high_watermark: int, end_offset: int, epoch: int = 0) -> Replica:
+    return Replica(name, epoch, True, high_watermark, end_offset)
+
+
+def probe_of(disks: Disks) -> DecisionProbe:
+    return DecisionProbe(("t",), disks.hosts)
+
+
+def test_a_marker_of_a_committed_decision_is_right() -> None:
+    disks = Disks()
+    disks.write(
+        "node-1",
+        decision(0, TransactionState.ONGOING),
+        decision(1, TransactionState.PREPARE_COMMIT),
+        folder=str(STATES),
+    )
+    disks.write("node-2", marker(0))
+    probe = probe_of(disks)
+    probe.judge("node-1", [led(STATES, 2, 2)])
+    probe.judge("node-2", [led(PLACE, 0, 1)])
+    assert probe.looks == 1
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "is_commit", "epoch"),
+    [(1, True, 3), (2, False, 3), (2, True, 4)],
+    ids=["early", "other", "epoch"],
+)
+def test_a_marker_that_nobody_has_decided_for_good_is_found(high_watermark: int, is_commit: bool, epoch: int) -> None:
+    disks = Disks()
+    disks.write(
+        "node-1",
+        decision(0, TransactionState.ONGOING),
+        decision(1, TransactionState.PREPARE_COMMIT),
+        folder=str(STATES),
+    )
+    disks.write("node-2", marker(0, is_commit=is_commit, epoch=epoch))
+    probe = probe_of(disks)
+    probe.judge("node-1", [led(STATES, high_watermark, 2)])
+    with pytest.raises(Violation, match="nobody has decided"):
+        probe.judge("node-2", [led(PLACE, 0, 1)])
+
+
+def test_a_decision_stays_one_when_another_leads() -> None:
+    disks = Disks()
+    disks.write("node-1", decision(0, TransactionState.PREPARE_ABORT), folder=str(STATES))
+    probe = probe_of(disks)
+    probe.judge("node-1", [led(STATES, 1, 1)])
+    disks.write(
+        "node-2", decision(0, TransactionState.PREPARE_ABORT), decision(1, TransactionState.EMPTY), folder=str(STATES)
+    )
+    disks.write("node-2", marker(0, is_commit=False))
+    probe.judge("node-2", [led(STATES, 2, 2, epoch=1), led(PLACE, 1, 1)])
+    disks.write("node-2", marker(1, is_commit=False))
+    probe.judge("node-2", [led(PLACE, 1, 2)])
+    assert probe.looks == 2, "each marker is looked at once"
