@@ -86,7 +86,8 @@ soak-moves: $(DEV_STAMP) ## partitions move to a new broker under load, are call
 
 .PHONY: soak-transactions
 soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, and FRAMES=1000 requests that come too late
-	MOLDAU_TRANSACTION_RUNS=$(or $(RUNS),100) MOLDAU_DELAYED_FRAMES=$(or $(FRAMES),1000) \
+	MOLDAU_TRANSACTION_RUNS=$(or $(RUNS),100) MOLDAU_TRANSACTION_FIRST=$(or $(FIRST),0) \
+	  MOLDAU_DELAYED_FRAMES=$(or $(FRAMES),1000) \
 	  $(PYTEST) tests/clients/test_transactions_under_faults.py tests/clients/test_transactions_delayed.py
 
 .PHONY: sim
