@@ -90,7 +90,8 @@ def plain(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]
 def test_rows_come_back_from_their_batches_as_they_were(codec: str) -> None:
     for seed in range(20):
         columns = any_rows(random.Random(seed), 1 + seed * 11)
-        chosen = options(topic="other", includeTimestamp="true", kafka__compression__type=codec)
+        settings = {"kafka__compression__type": codec, "kafka__batch__size": "20000"}
+        chosen = options(topic="other", includeTimestamp="true", **settings)
         found = [record for batch in batched(columns, chosen) for record in read(batch)]
         assert [each.key for each in found] == columns["key"]
         assert [each.value for each in found] == columns["value"]
