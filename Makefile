@@ -31,6 +31,10 @@ setup: $(DEV_STAMP) ## make .venv with all that `make test` needs
 run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
 	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092
 
+.PHONY: demo
+demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, killed in the middle of a batch; needs java 17
+	@PYTHONPATH=tools exec $(BIN)/python -m demo $(if $(EVENTS),--events $(EVENTS))
+
 .PHONY: test
 test: check ## check, then run every test
 	$(PYTEST) tests --ignore=tests/house --ignore=tests/spark

@@ -25,7 +25,7 @@ from moldau.pipelines.ejecting import queries_script
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
 from moldau.pipelines.folders import Run
 from moldau.pipelines.refreshing import REPORT_EVERY_S, Refresh, write_report
-from moldau.pipelines.running import Conditions, run_queries
+from moldau.pipelines.running import Conditions, run_queries, until_begun
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
 EVENT: Final = "event_id string, user string, kind string, page string, at string"
@@ -242,7 +242,9 @@ class Activity:
     def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> Iterator[Any]:
         for flow in flows:
             checkpoint = self.checkpoint_of(flow, conditions.checkpoint_place)
-            yield flow.start(spark, checkpoint, once=conditions.once, every=self.every)
+            query = flow.start(spark, checkpoint, once=conditions.once, every=self.every)
+            yield query
+            until_begun(query)
 
     def _write_report(self, spark: Any, conditions: Conditions, place: Path, *, is_live: bool) -> None:
         from moldau.pipelines.reporting import make_report

@@ -1,0 +1,80 @@
+"""The demo counts honestly: what is missing, too much, or nobody's, is found; and it sees the middle of a batch."""
+
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from demo.checking import Found, Made, count_ids
+from demo.children import Children, in_sessions
+from demo.watching import Batches, batches, transactional_id
+
+MADE = Made(seed=1, events=5, late=0, repeated=2, broken=3, records=10, seconds=1.0)
+FOUND = Found(out=5, twice=0, lost=0, strangers=0, dead_letters=3, lake=5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "out", "twice", "lost", "strangers"),
+    [
+        ("1-0 1-1 1-2 1-3 1-4", 5, 0, 0, 0),
+        ("1-4 1-0 1-3 1-1 1-2 1-2", 6, 1, 0, 0),
+        ("1-0 1-0 1-0 1-4", 4, 2, 3, 0),
+        ("1-0 1-1 1-2 1-3 1-5", 5, 0, 1, 1),
+        ("1-0 1-1 1-2 1-3 2-4 x 1-x", 7, 0, 1, 3),
+        ("", 0, 0, 5, 0),
+    ],
+)
+def test_ids_are_counted_one_by_one(ids: str, out: int, twice: int, lost: int, strangers: int) -> None:
+    assert count_ids(ids.split(), MADE) == (out, twice, lost, strangers)
+
+
+def test_more_repetitions_than_fit_into_a_byte_are_counted() -> None:
+    assert count_ids(["1-0"] * 1000, MADE) == (1000, 999, 4, 0)
+
+
+@pytest.mark.parametrize("wrong", ["out", "twice", "lost", "strangers", "dead_letters", "lake"])
+def test_only_what_is_all_right_is_right(wrong: str) -> None:
+    assert FOUND.is_right(MADE)
+    assert not replace(FOUND, **{wrong: 4}).is_right(MADE)
+
+
+def test_a_batch_that_was_begun_and_not_finished_is_in_the_middle(tmp_path: Path) -> None:
+    assert batches(tmp_path) == Batches(-1, -1)
+    assert transactional_id(tmp_path) is None
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+        for number in ("0", "9", "10", ".11.crc", "12.tmp"):
+            (tmp_path / name / number).touch()
+    assert not batches(tmp_path).is_in_the_middle
+    (tmp_path / "offsets" / "11").touch()
+    assert batches(tmp_path) == Batches(11, 10)
+    assert batches(tmp_path).is_in_the_middle
+    (tmp_path / "metadata").write_text('{"id":"7-8"}\n')
+    assert transactional_id(tmp_path) == "moldau-spark-7-8"
+
+
+STARTS = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], process_group=0)\nprint('up', flush=True)\n"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_no_child_is_left_nor_what_a_child_has_started(tmp_path: Path, is_over: bool) -> None:
+    children = Children(tmp_path)
+    process = children.start("one", [sys.executable, "-c", STARTS + ("" if is_over else "time.sleep(600)")])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    if is_over:
+        process.wait(60)
+    assert len(in_sessions([process.pid])) == (1 if is_over else 2)
+    children.end_all(orphans_s_max=0)
+    assert in_sessions([process.pid]) == []
+
+
+def test_a_kill_leaves_nothing_of_a_process(tmp_path: Path) -> None:
+    children = Children(tmp_path)
+    process = children.start("one", [sys.executable, "-c", STARTS + "time.sleep(600)"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    children.kill(process)
+    assert process.returncode == -signal.SIGKILL
+    assert in_sessions([process.pid]) == []
