@@ -1,6 +1,9 @@
 """The demo counts honestly: what is missing, too much, or nobody's, is found; and it sees the middle of a batch."""
 
+import os
+import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -78,3 +81,33 @@ def test_a_kill_leaves_nothing_of_a_process(tmp_path: Path) -> None:
     children.kill(process)
     assert process.returncode == -signal.SIGKILL
     assert in_sessions([process.pid]) == []
+
+
+def test_a_demo_that_is_interrupted_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo", "--report", str(tmp_path / "report" / "report.html")],
+        env={**os.environ, **paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert "3 brokers serve on" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (130, "stopped; everything that was started has ended\n")
+    assert not list(tmp_path.glob("moldau-demo-*"))
+    assert not [each for each in processes() if str(tmp_path) in each]
+
+
+def processes() -> list[str]:
+    """All that run on this machine, as they were called; none where there is no `ps` to ask."""
+    if shutil.which("ps") is None:
+        return []
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    return listed.splitlines()
