@@ -114,6 +114,25 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
     on_cluster(script)
 
 
+@pytest.mark.proves("S6", part="synced clusters")
+def test_what_a_follower_had_not_synced_before_it_was_killed_counts_when_it_is_on_disk() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]], flush_messages=1, min_insync_replicas=2)
+        await send(cluster, b"a")
+        cluster.host(3).slowness = 2000.0
+        await produce(await cluster.connect(2), "t", batch(b"b"), acks=1)
+        await cluster.until(lambda: copy_of(cluster, 3).log.end_offset == 2, 1.0)
+        assert copy_of(cluster, 3).log.recovery_point == 1
+        cluster.kill(3)
+        assert copy_of(cluster, 2).high_watermark == 1
+        await cluster.start(3)
+        assert copy_of(cluster, 3).log.end_offset == 2
+        await cluster.until(lambda: copy_of(cluster, 2).high_watermark == 2, 30.0)
+        assert copy_of(cluster, 3).log.recovery_point == 2
+
+    on_cluster(script)
+
+
 @pytest.mark.proves("H5")
 def test_a_new_leader_that_has_written_nothing_yet_has_the_old_one_cut_off_all_the_same() -> None:
     async def script(cluster: Cluster) -> None:

@@ -202,6 +202,11 @@ class Partition:
         self.traffic.replication_bytes_in += len(batches)
         self._flush_if_due(log.settings.flush_messages)
 
+    def bring_to_disk(self) -> None:
+        """Where every message is to be on disk before it counts: what an earlier life has written may not be yet."""
+        if self.log.settings.flush_messages == FLUSH_EVERY_MESSAGE and self.log.recovery_point < self.log.end_offset:
+            self._request_sync(self)
+
     def _flush_if_due(self, flush_messages: int) -> None:
         if flush_messages == FLUSH_EVERY_MESSAGE or self.log.unflushed_messages >= flush_messages:
             self._request_sync(self)

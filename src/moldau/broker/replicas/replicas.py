@@ -148,6 +148,7 @@ class Replicas:
         partition.lead(where.leader_epoch, leading)
         self._led[partition] = None
         leading.begin()
+        partition.bring_to_disk()
 
     def _follow(self, partition: Partition, where: PartitionImage) -> None:
         leader = NO_NODE if where.leader == self._node_id else where.leader
