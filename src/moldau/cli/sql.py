@@ -1,19 +1,30 @@
-"""`moldau sql`: a query over topics, on Spark."""
+"""`moldau sql`: a query over topics, on Spark; its answer as of now, or as it comes."""
 
 import asyncio
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from moldau.cli import pipeline_options as given
-from moldau.cli.errors import Complaint
-from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
+from moldau.cli.connections import Connection
+from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.option_groups import expanded
+from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
 
 if TYPE_CHECKING:
     from moldau.model.ids import TopicPartition
+    from moldau.pipelines.asking import Rows
+    from moldau.pipelines.running import Signals
+    from moldau.pipelines.tables import Tables
+
+Result = TypeVar("Result")
 
 ROWS_MAX: Final = 1000
 
@@ -21,65 +32,138 @@ app = typer.Typer()
 
 
 @app.command()
+@expanded
 def sql(
     query: Annotated[str, typer.Argument(show_default=False, metavar="QUERY")],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show no more rows than this.")] = ROWS_MAX,
+    connection: Connection,
+    stream: Annotated[bool, typer.Option("--stream", help="Go on with what comes, until stopped.")] = False,
+    start: Annotated[
+        str, typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset.")
+    ] = "start",
+    until: Annotated[
+        str | None,
+        typer.Option("--until", "-u", metavar="WHERE", help="Up to there: end (as of now), @TIME, an offset."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=1, show_default=str(ROWS_MAX), help="Show no more rows; a stream ends there."
+        ),
+    ] = None,
     master: given.Master = None,
     conf: given.Conf = None,
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
     """Ask topics in SQL: select page, count(*) from clicks group by page. JSON fields are columns.
 
     A topic is a table of its committed records as of now. The fields are those of its newest records; each row has
     _key, _topic, _partition, _offset and _timestamp too. Where values are no JSON, they are in the column value.
+    With --stream the answer goes on: rows as they come, or, where the query aggregates, the table as it changes.
     """
-    from moldau.pipelines.tables import named_topics
+    from moldau.pipelines.asking import ROWS_PER_BATCH
+    from moldau.pipelines.tables import Tables, named_topics, sample_starts
 
-    ends = asyncio.run(_extents(bootstrap_servers))
+    if stream and until is not None:
+        raise wrong_usage("--until and --stream do not go together: a stream has no end; see --limit")
+    servers = connection.plain_servers("sql")
+    ends = asyncio.run(_extents(servers))
     topics = named_topics(query, {place.topic for place in ends})
     if not topics:
         raise Complaint("the query names no topic that is there; put names with dots or dashes in backquotes")
+    places = [_place_of(connection, topic, start, until) for topic in topics]
+    tables = Tables(
+        bootstrap_servers=servers,
+        starting={topic: starting for topic, starting, _ in places},
+        ending={topic: ending for topic, _, ending in places if ending is not None},
+        options=connection.options,
+        streamed_rows_max=ROWS_PER_BATCH if stream else None,
+    )
+    samples = {topic: sample_starts({at: each for at, each in ends.items() if at.topic == topic}) for topic in topics}
+    question = Question(query, tables, samples, limit, master, pairs(conf, "--conf"), is_json=json)
     with given.complaining():
-        columns, rows = _ask(query, topics, ends, bootstrap_servers, master, conf, limit)
-    if json:
-        for row in rows:
-            show_json_line(dict(zip(columns, map(_plain, row), strict=True)))
-    else:
-        show_table(columns, [[_plain(each) for each in row] for row in rows])
-    if len(rows) == limit:
-        note(f"there may be more than {limit} rows: see --limit")
+        question.stream() if stream else question.ask()
 
 
-def _ask(
-    query: str,
-    topics: list[str],
-    ends: "dict[TopicPartition, tuple[int, int]]",
-    bootstrap: str,
-    master: str | None,
-    conf: list[str] | None,
-    limit: int,
-) -> tuple[list[str], list[Any]]:
-    from moldau.cli.options import pairs
-    from moldau.pipelines.reasons import short_reason
-    from moldau.pipelines.requirements import PipelineError, require_spark
-    from moldau.pipelines.running import hush
-    from moldau.pipelines.tables import Tables, sample_starts
+def _place_of(connection: Connection, topic: str, start: str, until: str | None) -> tuple[str, str, str | None]:
+    from moldau.cli.pipeline_places import look_up
 
-    require_spark()
-    from pyspark_moldau import session
+    places = look_up(connection, [topic], start, until)
+    return topic, places.starting, places.ending
 
-    hush()
-    settings = {"spark.log.level": "ERROR", **pairs(conf, "--conf")}
-    spark = session("moldau-sql", master=master, settings=settings)
-    try:
-        for topic in topics:
-            own = {place: extent for place, extent in ends.items() if place.topic == topic}
-            Tables(bootstrap_servers=bootstrap).make(spark, topic, sample_starts(own))
-        answer = spark.sql(query)
-        return list(answer.columns), [tuple(row) for row in answer.limit(limit).collect()]
-    except Exception as error:
-        raise PipelineError(short_reason(str(error))) from error
+
+class Question:
+    """A query, and how its answer is shown."""
+
+    def __init__(
+        self,
+        query: str,
+        tables: "Tables",
+        samples: dict[str, str],
+        limit: int | None,
+        master: str | None,
+        settings: dict[str, str],
+        *,
+        is_json: bool,
+    ) -> None:
+        self._query, self._tables, self._samples, self._limit = query, tables, samples, limit
+        self._master, self._settings, self._is_json = master, settings, is_json
+        self._height = 0  # of the table that a newer one takes the place of
+
+    def ask(self) -> None:
+        columns, rows = self._with_session(self._collect)
+        self._show(columns, rows)
+        if len(rows) == (self._limit or ROWS_MAX):
+            note(f"there may be more than {self._limit or ROWS_MAX} rows: see --limit")
+
+    def stream(self) -> None:
+        self._with_session(self._go_on)
+
+    def _with_session(self, work: "Callable[[Any, Signals], Result]") -> "Result":
+        """Ctrl-C is how a stream ends, and no error."""
+        from moldau.pipelines.running import Stopped, with_session
+
+        try:
+            return with_session("moldau-sql", self._master, self._settings, work)
+        except Stopped as stopped:
+            raise typer.Exit(130 if stopped.args == (signal.SIGINT,) else 0) from None
+
+    def _collect(self, spark: Any, signals: "Signals") -> tuple[list[str], list[Any]]:
+        from moldau.pipelines.asking import asked
+
+        signals.check()
+        with asked():
+            answer = self._frame(spark)
+            return list(answer.columns), [tuple(row) for row in answer.limit(self._limit or ROWS_MAX).collect()]
+
+    def _go_on(self, spark: Any, signals: "Signals") -> None:
+        from moldau.pipelines.asking import Streamed, asked
+
+        # A program is told what has changed; a person is shown the whole table.
+        modes = ("append", "update", "complete") if self._is_json else ("append", "complete")
+        with asked():
+            Streamed(self._show_more, modes, self._limit).run(self._frame(spark), signals)
+
+    def _frame(self, spark: Any) -> Any:
+        for topic, sample in self._samples.items():
+            self._tables.make(spark, topic, sample)
+        return spark.sql(self._query)
+
+    def _show_more(self, rows: "Rows") -> None:
+        is_replaced = rows.is_whole and not self._is_json and sys.stdout.isatty()
+        if is_replaced and 0 < self._height < shutil.get_terminal_size().lines:
+            print(f"\x1b[{self._height}A\x1b[J", end="")
+        self._show(rows.columns, rows.rows)
+        self._height = len(rows.rows) + 1
+        if not self._is_json and not is_replaced:
+            print()
+        sys.stdout.flush()
+
+    def _show(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        if self._is_json:
+            for row in rows:
+                show_json_line(dict(zip(columns, map(_plain, row), strict=True)))
+        else:
+            show_table(columns, [[_plain(each) for each in row] for row in rows])
 
 
 async def _extents(bootstrap: str) -> "dict[TopicPartition, tuple[int, int]]":

@@ -35,16 +35,18 @@ def sample_starts(ends: Mapping[TopicPartition, tuple[int, int]], rows: int = SA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Views of a session, one for each topic."""
+    """Views of a session, one for each topic: of what is there now, or of a stream that goes on."""
 
     bootstrap_servers: str
     starting: Mapping[str, str] = field(default_factory=dict)
     ending: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    streamed_rows_max: int | None = None  # in a batch of a stream; None: what is there now
 
     def make(self, spark: Any, topic: str, sample: str) -> None:
         """The view of a topic. Values that are not JSON objects are in the column `value` as they are."""
         schema = self._schema(spark, topic, sample)
-        records = self._read(spark, topic, self.starting.get(topic, "earliest"), self.ending.get(topic, "latest"))
+        records = self._records(spark, topic)
         if schema is None:
             table = records.selectExpr("cast(value as string) as value", *_RECORD)
         else:
@@ -56,21 +58,28 @@ class Tables:
 
     def _schema(self, spark: Any, topic: str, sample: str) -> Any:
         """What the values have in common, or None if they are no JSON objects."""
-        newest = self._read(spark, topic, sample, "latest").where("value is not null").limit(SAMPLE_ROWS)
+        limits = {"startingOffsets": sample, "endingOffsets": "latest"}
+        newest = self._load(spark.read, topic, limits).where("value is not null").limit(SAMPLE_ROWS)
         texts = newest.selectExpr("cast(value as string) as value").rdd.map(lambda row: row["value"])
         schema = spark.read.json(texts).schema
         names = set(schema.names)
         return None if not names or names == {"_corrupt_record"} else _without_corrupt(schema)
 
-    def _read(self, spark: Any, topic: str, starting: str, ending: str) -> Any:
+    def _records(self, spark: Any, topic: str) -> Any:
+        starting = {"startingOffsets": self.starting.get(topic, "earliest")}
+        if self.streamed_rows_max is not None:
+            limits = {**starting, "maxOffsetsPerTrigger": str(self.streamed_rows_max)}
+            return self._load(spark.readStream, topic, limits)
+        return self._load(spark.read, topic, {**starting, "endingOffsets": self.ending.get(topic, "latest")})
+
+    def _load(self, reader: Any, topic: str, limits: Mapping[str, str]) -> Any:
         options = {
+            **self.options,
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": topic,
-            "startingOffsets": starting,
-            "endingOffsets": ending,
             "kafka.isolation.level": "read_committed",
         }
-        return spark.read.format(FORMAT).options(**options).load()
+        return reader.format(FORMAT).options(**options, **limits).load()
 
 
 def _without_corrupt(schema: Any) -> Any:

@@ -1,0 +1,87 @@
+"""A query that goes on, without Spark: when it has shown enough, and why some queries cannot."""
+
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+from moldau.pipelines.asking import Rows, Streamed, why_not
+
+SORTED = "Sorting is not supported on streaming DataFrames/Datasets, unless it is on aggregated DataFrame/Dataset"
+NO_AGGREGATE = "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. SQLSTATE: 42KDE"
+
+
+@dataclass
+class Frame:
+    """The rows of a batch."""
+
+    rows: list[tuple[int]]
+    columns = ("n",)
+
+    def limit(self, count: int) -> "Frame":
+        return Frame(self.rows[:count])
+
+    def collect(self) -> list[tuple[int]]:
+        return self.rows
+
+
+def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> Streamed:
+    made = Streamed(shown.append, (mode,), rows_max)
+    made._mode = mode
+    return made
+
+
+def test_a_stream_ends_after_as_many_rows_as_were_wanted() -> None:
+    shown: list[Rows] = []
+    answer = streamed(shown, "append", 3)
+    answer._take(Frame([(1,), (2,)]), 0)
+    assert not answer.is_done
+    answer._take(Frame([(3,), (4,)]), 1)
+    answer._take(Frame([(5,)]), 2)
+    assert answer.is_done
+    assert [each.rows for each in shown] == [[(1,), (2,)], [(3,)]]
+
+
+def test_a_table_that_is_shown_again_and_again_has_as_many_rows_each_time() -> None:
+    shown: list[Rows] = []
+    answer = streamed(shown, "complete", 2)
+    for batch in range(3):
+        answer._take(Frame([(1,), (2,), (3,)]), batch)
+    assert not answer.is_done
+    assert [each.rows for each in shown] == [[(1,), (2,)]] * 3
+    assert shown[0].is_whole
+
+
+def test_a_batch_without_rows_is_not_shown() -> None:
+    shown: list[Rows] = []
+    streamed(shown, "append", None)._take(Frame([]), 0)
+    assert shown == []
+
+
+def test_whoever_cannot_show_rows_ends_the_stream() -> None:
+    def show(rows: Rows) -> None:
+        raise BrokenPipeError(rows.mode)
+
+    answer = Streamed(show, ("append",))
+    answer._take(Frame([(1,)]), 0)
+    assert answer.is_done
+    assert isinstance(answer._failure, BrokenPipeError)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "says"),
+    [
+        ([SORTED, NO_AGGREGATE], "a stream has no end, so that its rows cannot be sorted"),
+        (["[X] Something else is wrong.", NO_AGGREGATE], "Something else is wrong."),
+        ([NO_AGGREGATE], "Invalid streaming output mode: complete"),
+    ],
+)
+def test_why_a_query_cannot_be_streamed_is_what_says_something_of_the_query(refusals: list[str], says: str) -> None:
+    assert why_not(refusals).startswith(f"this query cannot be streamed: {says}")
+
+
+def test_a_stream_has_no_end() -> None:
+    result = CliRunner().invoke(app, ["sql", "select 1", "--stream", "--until", "end"])
+    assert result.exit_code == 2
+    assert "a stream has no end" in result.stderr
