@@ -77,15 +77,12 @@ class Batching:
 
     def _batches(self, records: pa.RecordBatch) -> pa.RecordBatch:
         places = self._places(records)
-        ordered = records if places.order is None else records.take(pa.array(places.order))
-        encoded = encode(
-            ordered["key"],
-            ordered["value"],
-            ordered["headers"],
-            np.asarray(pc.fill_null(ordered["timestamp_ms"], self._now_ms())),
-            places.starts,
-            self._options.batch_bytes_max,
+        order = None if places.order is None else pa.array(places.order)
+        keys, values, headers, times_ms = (
+            _in_order(records[name], order) for name in ("key", "value", "headers", "timestamp_ms")
         )
+        times = np.asarray(pc.fill_null(times_ms, self._now_ms()))
+        encoded = encode(keys, values, headers, times, places.starts, self._options.batch_bytes_max)
         at = np.searchsorted(places.starts, encoded.first_rows, "right") - 1
         count = len(encoded.rows)
         return pa.RecordBatch.from_arrays(
@@ -136,6 +133,10 @@ class Batching:
             turns = (self._keyless_rows + np.arange(len(keyless))) // _ROWS_TOGETHER
             partitions[keyless] = turns % count
             self._keyless_rows += len(keyless)
+
+
+def _in_order(column: pa.Array, order: pa.Array | None) -> pa.Array:
+    return column if order is None or column.null_count == len(column) else column.take(order)
 
 
 def chunks(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

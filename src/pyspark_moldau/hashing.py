@@ -9,8 +9,6 @@ import pyarrow as pa
 from moldau.client.partitioning import murmur2
 from pyspark_moldau.positions import Numbers, Octets
 
-Words: type = npt.NDArray[np.uint32]
-
 _SEED: Final = np.uint32(0x9747B28C)
 _FACTOR: Final = np.uint32(0x5BD1E995)
 _SHORT_BYTES_MAX: Final = 64  # longer keys are hashed one by one: as a matrix, one of them would make all rows long
@@ -25,6 +23,7 @@ def partitions_of(keys: pa.Array, partitions: int) -> Numbers:
 
 
 def hashes(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.NDArray[np.uint32]:
+    """Of pieces of `octets`, one behind the other."""
     found = np.empty(len(starts), np.uint32)
     is_short = lengths <= _SHORT_BYTES_MAX
     short, long = np.flatnonzero(is_short), np.flatnonzero(~is_short)
@@ -53,10 +52,15 @@ def _hashes_of_short(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.N
 
 def _words(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.NDArray[np.uint32]:
     """Little-endian words of each key, zeros behind its end."""
-    width = max(int(-(-lengths.max() // 4)), 1) * 4
-    columns = np.arange(width)
-    if not len(octets):
+    longest = int(lengths.max())
+    width = max(-(-longest // 4), 1) * 4
+    if not longest:
         return np.zeros((len(starts), width // 4), np.uint32)
+    if int(starts[-1] - starts[0]) == longest * (len(starts) - 1) and lengths.min() == longest:  # they lie side by side
+        matrix = np.zeros((len(starts), width), np.uint8)
+        matrix[:, :longest] = octets[starts[0] : starts[0] + longest * len(starts)].reshape(-1, longest)
+        return matrix.view("<u4")
+    columns = np.arange(width)
     matrix = octets.take(starts[:, None] + columns, mode="clip")
     matrix[columns >= lengths[:, None]] = 0
     return matrix.view("<u4")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -117,7 +118,7 @@ def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
     rows = batch.num_rows
     given = {name: batch.column(name) for name in batch.schema.names if name in _TYPES and _is_used(name, options)}
     if options.topic is not None:
-        topic = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([options.topic], pa.string()))
+        topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([options.topic]))
     else:
         topic = _texts(given["topic"])
     return pa.RecordBatch.from_arrays(

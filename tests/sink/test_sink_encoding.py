@@ -177,8 +177,12 @@ def test_hashes_are_those_of_the_java_clients() -> None:
     column = pa.array([b"before", *keys], pa.binary()).slice(1)
     assert partitions_of(column, 11).tolist() == [partition_of(key, 11) for key in keys]
     assert partitions_of(pa.array([b"", b""], pa.binary()), 5).tolist() == [partition_of(b"", 5)] * 2
-    found = hashes(np.frombuffer(b"abcdef", np.uint8), np.array([0, 2]), np.array([6, 3]))
-    assert found.tolist() == [murmur2(b"abcdef"), murmur2(b"cde")]
+    for length in (1, 4, 10, 64, 65):
+        alike = [chance.randbytes(length) for _ in range(50)]
+        column = pa.array([b"before", *alike, b"behind"], pa.binary()).slice(1, 50)
+        assert partitions_of(column, 11).tolist() == [partition_of(key, 11) for key in alike]
+    found = hashes(np.frombuffer(b"abcdef", np.uint8), np.array([0, 4]), np.array([3, 2]))
+    assert found.tolist() == [murmur2(b"abc"), murmur2(b"ef")]
 
 
 def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
