@@ -341,6 +341,7 @@ def kraft_versions(quorum: Quorum) -> set[int]:
 def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
+        await asyncio.sleep(20.0)  # so long that a leader who forgets its voters gives up at once
         epoch = quorum.metadata(await quorum.leader()).quorum.machine.epoch
         assert (await add(quorum, 4)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert await raise_kraft_version(quorum, is_only_checked=True) == 0
