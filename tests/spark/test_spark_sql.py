@@ -1,14 +1,22 @@
 """`moldau sql` on Spark: JSON fields are columns, whatever else is there."""
 
 import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
+from moldau.pipelines.asking import QUERY_NAME
 from moldau.testing.broker import Broker
+
+SEEN_S_MAX = 300
 
 
 def ask(broker: Broker, query: str) -> list[dict[str, Any]]:
@@ -44,3 +52,91 @@ def test_topics_are_tables(spark: Any, moldau_broker: Broker, topic: str) -> Non
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert "nope" in result.stderr
+
+
+def stream(broker: Broker, query: str, *more: str) -> Result:
+    words = ["sql", query, "--stream", *more, "--master", "local[2]", "-b", broker.bootstrap_servers]
+    return CliRunner().invoke(app, words)
+
+
+def send(broker: Broker, topic: str, *pages: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for page in pages:
+        producer.produce(topic, json.dumps({"page": page}), partition=0)
+    assert producer.flush(30) == 0
+
+
+def at_batch(spark: Any, batch: int, act: Callable[[], None]) -> threading.Thread:
+    """Act when the query has done so many batches with rows."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + SEEN_S_MAX
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            for query in spark.streams.active:
+                done = [each for each in query.recentProgress if each["numInputRows"]]
+                if query.name == QUERY_NAME and len(done) >= batch:
+                    act()
+                    return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.proves("D3")
+def test_rows_of_a_stream_are_shown_as_they_come(spark: Any, moldau_broker: Broker, topic: str) -> None:
+    send(moldau_broker, topic, "/a", "/b", "/a")
+    more = at_batch(spark, 1, lambda: send(moldau_broker, topic, "/b", "/a"))
+    query = f"select page, _offset from `{topic}` where page = '/a'"
+    result = stream(moldau_broker, query, "--json", "--limit", "3")
+    more.join(SEEN_S_MAX)
+    assert result.exit_code == 0, result.output
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert found == [{"page": "/a", "_offset": 0}, {"page": "/a", "_offset": 2}, {"page": "/a", "_offset": 4}]
+    assert not [each for each in spark.streams.active if each.name == QUERY_NAME]
+
+
+@pytest.mark.proves("D3")
+def test_figures_of_a_stream_change_until_ctrl_c(spark: Any, moldau_broker: Broker, topic: str) -> None:
+    send(moldau_broker, topic, "/a", "/b", "/a")
+    query = f"select page, count(*) as n from `{topic}` group by page"
+    again = at_batch(spark, 1, lambda: send(moldau_broker, topic, "/a"))
+    end = at_batch(spark, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = stream(moldau_broker, query, "--json")
+    again.join(SEEN_S_MAX)
+    end.join(SEEN_S_MAX)
+    assert result.exit_code == 130, result.output
+    found = [tuple(json.loads(line).values()) for line in result.stdout.splitlines()]
+    assert sorted(found[:2]) == [("/a", 2), ("/b", 1)]
+    assert found[2:] == [("/a", 3)]
+    assert "Traceback" not in result.stderr
+
+    end = at_batch(spark, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = stream(moldau_broker, f"{query} order by n desc")
+    end.join(SEEN_S_MAX)
+    assert [line.split() for line in result.stdout.splitlines() if line] == [["PAGE", "N"], ["/a", "3"], ["/b", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("select * from `{}` order by _offset", "a stream has no end, so that its rows cannot be sorted"),
+        (
+            "select *, row_number() over (partition by _key order by _offset) from `{}`",
+            "need rows that are still to come",
+        ),
+        ("select nope from `{}`", "nope"),
+        ("select count(*) from (select page, count(*) from `{}` group by page)", "this query cannot be streamed: "),
+    ],
+)
+def test_a_query_that_cannot_be_streamed_is_refused_in_one_line(
+    spark: Any, moldau_broker: Broker, topic: str, query: str, says: str
+) -> None:
+    send(moldau_broker, topic, "/a")
+    result = stream(moldau_broker, query.format(topic))
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("error: ")
+    assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not [each for each in spark.streams.active if each.name == QUERY_NAME]
