@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from moldau.cli.main import app
 from moldau.cli.pipeline_options import Display
 from moldau.pipelines.activity import OUTPUTS, Activity
 from moldau.pipelines.folders import RunFolder
+from moldau.pipelines.persistent import STARTS_MAX, PersistentQuery
 from moldau.pipelines.progress import Progress
 from moldau.testing.broker import Broker
 
@@ -88,6 +90,46 @@ def test_where_there_is_no_terminal_idle_parts_are_told_once(capsys: pytest.Capt
 
 def _progress(part: str, rows: int = 5) -> Progress:
     return Progress.of_shape({**PROGRESS.shape(), "part": part, "rows": rows})
+
+
+class Query:
+    """What Spark gives for a query; this one fails at once, or is done at once."""
+
+    def __init__(self, failure: str | None) -> None:
+        self._failure = failure
+
+    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802
+        assert seconds == 0.2
+        if self._failure is not None:
+            raise RuntimeError(self._failure)
+        return True
+
+
+IMPATIENT = "[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST"
+
+
+def test_a_query_is_started_again_if_spark_was_too_impatient() -> None:
+    failures = [IMPATIENT, IMPATIENT, None]
+    query = PersistentQuery(lambda: Query(failures.pop(0)))
+    assert [query.awaitTermination(0.2) for _ in range(3)] == [False, False, True]
+    assert not failures
+
+
+@pytest.mark.parametrize(("failure", "starts"), [("the disk is full", 1), (IMPATIENT, STARTS_MAX)])
+def test_a_query_that_fails_otherwise_or_again_and_again_has_failed(failure: str, starts: int) -> None:
+    started = 0
+
+    def start() -> Query:
+        nonlocal started
+        started += 1
+        return Query(failure)
+
+    query = PersistentQuery(start)
+    for _ in range(starts - 1):
+        assert query.awaitTermination(0.2) is False
+    with pytest.raises(RuntimeError, match=re.escape(failure)):
+        query.awaitTermination(0.2)
+    assert started == starts
 
 
 def clickstream() -> ModuleType:

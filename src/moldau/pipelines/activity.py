@@ -24,8 +24,9 @@ from moldau.pipelines.archive import ArchiveSink
 from moldau.pipelines.ejecting import queries_script
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
 from moldau.pipelines.folders import Run
+from moldau.pipelines.persistent import PersistentQuery
 from moldau.pipelines.refreshing import REPORT_EVERY_S, Refresh, write_report
-from moldau.pipelines.running import Conditions, run_queries, until_begun
+from moldau.pipelines.running import Conditions, run_queries
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
 EVENT: Final = "event_id string, user string, kind string, page string, at string"
@@ -242,9 +243,9 @@ class Activity:
     def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> Iterator[Any]:
         for flow in flows:
             checkpoint = self.checkpoint_of(flow, conditions.checkpoint_place)
-            query = flow.start(spark, checkpoint, once=conditions.once, every=self.every)
+            query = PersistentQuery(partial(flow.start, spark, checkpoint, once=conditions.once, every=self.every))
             yield query
-            until_begun(query)
+            query.until_begun()
 
     def _write_report(self, spark: Any, conditions: Conditions, place: Path, *, is_live: bool) -> None:
         from moldau.pipelines.reporting import make_report

@@ -3,7 +3,6 @@
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from moldau.pipelines.reasons import short_reason
 from moldau.pipelines.requirements import PipelineError, require_spark
 
 _LOOK_S: Final = 0.2
-_BEGUN_LOOK_S: Final = 0.05
-_BEGUN_S_MAX: Final = 60.0
 
 Result = TypeVar("Result")
 Start: TypeAlias = Callable[[Any], Iterable[Any]]
@@ -158,18 +155,6 @@ def _await(queries: Sequence[Any], signals: Signals, meanwhile: Callable[[], Non
         left = [query for query in left if not query.awaitTermination(_LOOK_S)]
         if left and signals.number is None:
             meanwhile()
-
-
-def until_begun(query: Any) -> None:
-    """Until its sources are there, or it has failed: Spark gives their Python processes ten seconds to start.
-
-    On a busy machine, those of several queries at once take longer.
-    """
-    deadline_s = time.monotonic() + _BEGUN_S_MAX
-    while query.isActive and query.status["message"].startswith("Initializing"):
-        if time.monotonic() > deadline_s:
-            return  # whoever awaits it will hear why
-        time.sleep(_BEGUN_LOOK_S)
 
 
 @contextmanager
