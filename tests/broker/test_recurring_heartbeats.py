@@ -89,6 +89,37 @@ def test_a_member_of_the_new_protocol_hears_the_same_as_on_the_long_way(version:
     on_broker(script)
 
 
+@pytest.mark.proves("C2", part="the server-side protocol")
+def test_a_member_of_the_new_protocol_hears_of_its_new_epoch() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create(TOPIC)
+        await scene.create("other")
+        talker = await scene.connect()
+        await find_coordinator(talker)
+        heard = 0
+        owned: list[HEARTBEAT.TopicPartitions] = []
+        for topics in ([TOPIC], [TOPIC, "other"]):
+            joining = HEARTBEAT(
+                group_id="g",
+                member_id="m",
+                member_epoch=heard,
+                rebalance_timeout_ms=1000,
+                subscribed_topic_names=topics,
+                topic_partitions=owned,
+            )
+            told = await talker.ask(1, joining)
+            owned = [
+                HEARTBEAT.TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
+                for each in told.assignment.topic_partitions
+            ]
+            assert told.member_epoch > heard
+            heard = told.member_epoch
+            bare = HEARTBEAT(group_id="g", member_id="m", member_epoch=heard, topic_partitions=None)
+            assert [(await talker.ask(1, bare)).member_epoch for _ in range(4)] == [heard] * 4
+
+    on_broker(script)
+
+
 @pytest.mark.proves("C5")
 def test_it_keeps_a_member_alive(short: Short) -> None:
     async def script(scene: Scene) -> None:

@@ -64,6 +64,7 @@ def _random_log(chance: random.Random) -> bytes:
     return b"".join(batches)
 
 
+@pytest.mark.proves("C3", part="kept over a crash")
 @pytest.mark.parametrize("seed", range(60))
 def test_the_fast_way_agrees_with_the_slow_one(seed: int) -> None:
     log = _random_log(random.Random(seed))
