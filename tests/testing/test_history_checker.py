@@ -63,6 +63,18 @@ def test_a_write_of_unknown_fate_need_not_be_read() -> None:
     assert book.report(is_complete=True).is_valid
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_a_transaction_of_unknown_fate_read_is_read_if_its_results_are_seen(is_seen: bool) -> None:
+    book = Notebook()
+    book.send(1, 0)
+    book.send(2, 1)
+    book.add("t", Kind.INVOKE, "txn", [["poll", {A: [[0, 1]]}], ["send", B, 10]])  # then it was killed
+    book.poll((1, 2), key=A)
+    if is_seen:
+        book.poll((0, 10), key=B, process="d")
+    assert book.anomalies() == ([] if is_seen else ["lost write"])
+
+
 def test_what_nobody_reads_is_unseen_once_all_should_have_been_read() -> None:
     book = Notebook()
     book.send(1, 0)

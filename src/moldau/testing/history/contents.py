@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from moldau.testing.history.attempts import Attempt, Send
-from moldau.testing.history.operations import Read, Value
+from moldau.testing.history.operations import Kind, Read, Value
 
 
 @dataclass(slots=True)
@@ -44,6 +44,9 @@ class Contents:
         self._group_of: dict[str, Readers] = {}
         for attempt in attempts:
             self._take(attempt)
+        for attempt in attempts:
+            if attempt.kind is Kind.INFO and self.is_visible(attempt):
+                self._take_reads(attempt)  # a transaction of which nobody was told, but it happened
         self.known_offsets = {key: sorted(values) for key, values in self.values_at.items()}
 
     def readers(self) -> Iterator[Readers]:
@@ -69,6 +72,9 @@ class Contents:
         if not attempt.is_ok:
             return
         self._place((send.key, send.offset, send.value) for send in attempt.sends if send.offset is not None)
+        self._take_reads(attempt)
+
+    def _take_reads(self, attempt: Attempt) -> None:
         self._place((key, offset, value) for key, (offset, value) in attempt.reads())
         for key, read in attempt.reads():
             self._see(attempt.process, key, read)
