@@ -8,7 +8,9 @@ from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.errors import StorageFailed
 from moldau.model.units import KiB
+from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
+from moldau.records.header import read_header
 from moldau.storage.files import SyncFailed
 from moldau.testing.disk import Crashed, IoPoint, SimulatedDisk, When
 
@@ -192,6 +194,24 @@ def test_a_full_disk_stops_appends_and_keeps_reads_until_there_is_room() -> None
     assert bench.append(b"room").base_offset == acknowledged
     bench.kill()
     assert [record.offset for record in bench.records()] == list(range(acknowledged + 1))
+
+
+@pytest.mark.proves("S6")
+def test_batches_that_a_full_disk_refused_together_are_forgotten_without_any_room() -> None:
+    bench = Bench(index_interval_bytes=100)
+    for number in range(10):
+        bench.append(b"." * 100, producer_id=1, producer_epoch=0, base_sequence=number)
+    bench.disk.capacity_bytes = bench.disk.used_bytes
+    for number in (10, 11):
+        batch = build_batch([(NOW_MS, None, b"." * 100, ())], producer_id=1, producer_epoch=0, base_sequence=number)
+        bench.log.append(memoryview(batch), read_header(batch), 0, NOW_MS, gathers=True)
+    with pytest.raises(OSError, match="No space left"):
+        bench.log.write_gathered()
+    assert bench.log.end_offset == 10
+    bench.disk.capacity_bytes *= 2
+    assert bench.append(b"again", producer_id=1, producer_epoch=0, base_sequence=10).base_offset == 10
+    bench.kill()
+    assert [record.offset for record in bench.records()] == list(range(11))
 
 
 @pytest.mark.proves("S6")

@@ -7,7 +7,6 @@ from storage_bench import FOLDER, NOW_MS, Bench
 
 from moldau.model.units import KiB
 from moldau.records.control import build_transaction_marker
-from moldau.records.record import iterate_batches
 from moldau.storage import recovery
 from moldau.storage.log import Log
 from moldau.testing.disk import SimulatedDisk
@@ -82,19 +81,6 @@ def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_b
     assert producers_of(another.log) == producers_of(one.log)
     assert another.log.producers.end_offset == one.log.producers.end_offset == offset
     assert steps > 1 or at_once > 1 or offset == 1
-
-
-def test_a_cut_that_the_disk_let_down_half_way_is_made_at_the_next_try() -> None:
-    bench = by_three_producers()
-    (last,) = [name for name in bench.names() if name.endswith(".log")][-1:]
-    kept = sum(len(batch) for header, batch in iterate_batches(bench.file(last)) if header.base_offset < 57)
-    bench.mounted.open(f"{FOLDER}/{last}").truncate(kept)
-    replay = bench.log.producers_below(57)
-    while replay.step():
-        pass
-    bench.log.truncate_to(57, replay)
-    assert bench.log.end_offset == 57
-    assert [bench.log.producers.by_id[each].next_sequence for each in (5, 6, 7)] == [9, 9, 9]
 
 
 def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:

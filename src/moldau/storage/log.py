@@ -194,7 +194,7 @@ class Log(ReadableLog):
     def _forget_gathered(self, position: int, base_offset: int) -> None:
         """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
         try:
-            self._segments.active.truncate_to(position, base_offset, self.settings)
+            self._segments.active.truncate_to(position, base_offset, self.settings, was_written=False)
             self.end_offset = base_offset
             self._tail.clear(base_offset)
             self.epochs.truncate_from_end(base_offset)

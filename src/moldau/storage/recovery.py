@@ -206,16 +206,12 @@ class ProducerReplay:
         ]
         self._left = list(self._segments)
         self._position: int | None = None  # in the first that is left
-        self._is_broken = False
 
     def step(self) -> bool:
-        """Read on for a few milliseconds; whether there is more. A log that is broken has to be cut to be read."""
-        try:
-            if self._left and self._read_on(self._left[0]):
-                self._left.pop(0)
-                self._position = None
-        except BrokenLog:  # by a cut that the disk let down half-way, behind what is to stay
-            self._is_broken, self._left = True, []
+        """Read on for a few milliseconds; whether there is more. `BrokenLog` or `OSError` if it cannot be read."""
+        if self._left and self._read_on(self._left[0]):
+            self._left.pop(0)
+            self._position = None
         return bool(self._left)
 
     def _read_on(self, segment: Segment) -> bool:
@@ -240,7 +236,7 @@ class ProducerReplay:
 
     def fits(self, segments: Sequence[Segment]) -> bool:
         """Whether it is done, and what was read is still part of the log."""
-        return not (self._left or self._is_broken) and all(each in segments for each in self._segments)
+        return not self._left and all(each in segments for each in self._segments)
 
 
 def replay_segments(segments: Sequence[Segment], producers: Producers, end_offset: int) -> None:

@@ -247,8 +247,9 @@ class Segment:
             with suppress(OSError):  # a full disk is for the writes to find
                 self.file.allocate(self.reserved_bytes)
 
-    def truncate_to(self, position: int, end_offset: int, settings: LogSettings) -> None:
-        """Cut an active segment's log and indexes back to a batch boundary."""
+    def truncate_to(self, position: int, end_offset: int, settings: LogSettings, *, was_written: bool = True) -> None:
+        """Cut an active segment's log and indexes back to a batch boundary. What never was in the file needs no room on
+        the disk to be forgotten: its index is written with what follows."""
         assert isinstance(self.offsets, OffsetIndex)
         assert self.times is not None
         assert self.file is not None
@@ -258,8 +259,9 @@ class Segment:
         kept = [each for each in self.transactions if each.last_offset < end_offset]
         if len(kept) < len(self.transactions):
             self.replace_transactions(kept)
-        self._write_indexes()
-        self.file.truncate(position)
+        if was_written:
+            self._write_indexes()
+            self.file.truncate(position)
         self.size_bytes = position
         self.unindexed_bytes = 0
         self._recall_max_timestamp()
