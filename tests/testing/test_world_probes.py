@@ -47,6 +47,12 @@ class Disks:
         for each in batches:
             file.pwrite(each, file.size())
 
+    def sync(self, host: str, *, folder: str = f"{TOPIC}-0") -> None:
+        disk = self.hosts[host].disk.mount()
+        for name in disk.list(f"{FOLDER}/{folder}"):
+            disk.open(f"{FOLDER}/{folder}/{name}").fsync()
+        disk.sync_folder(f"{FOLDER}/{folder}")
+
     def cut(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
         self.hosts[host].disk.mount().open(f"{FOLDER}/{folder}/{0:020}.log").truncate(size)
 
@@ -65,6 +71,23 @@ def test_a_log_is_read_on_from_where_it_was_read_before() -> None:
     assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 4, 2)
     disks.write("node-1", batch(4), segment=4)
     assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 5, 3)
+
+
+def test_a_log_is_durable_up_to_where_it_was_synced_under_a_name_that_was() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    disks.write("node-1", batch(0), batch(1))
+    log.refresh()
+    assert log.durable_end_offset == 0
+    disks.sync("node-1")
+    assert log.durable_end_offset == 2
+    disks.write("node-1", batch(2), batch(3))
+    log.refresh()
+    assert (log.durable_end_offset, log.end_offset) == (2, 4)
+    disks.sync("node-1")
+    disks.write("node-1", batch(4), segment=4)
+    log.refresh()
+    assert (log.durable_end_offset, log.end_offset) == (4, 5)
 
 
 def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
@@ -181,6 +204,37 @@ def test_a_leader_that_lacks_what_was_committed_is_found() -> None:
         probe.look("node-2", Quorum(2, True, 1), has_written=True)
 
 
+def test_metadata_that_is_committed_by_way_of_an_older_epoch_is_found() -> None:
+    disks = Disks()
+    probe = quorum_probe(disks)
+    disks.write("node-1", batch(0, epoch=1), batch(1, epoch=1), batch(2, epoch=3), folder=METADATA)
+    probe.look("node-1", Quorum(3, True, 0), has_written=True)
+    with pytest.raises(Violation, match="of an older one"):
+        probe.look("node-1", Quorum(3, True, 2), has_written=False)
+    probe.look("node-1", Quorum(3, True, 3), has_written=False)
+
+
+def test_metadata_that_is_committed_before_a_majority_has_it_on_disk_is_found() -> None:
+    disks = Disks()
+    probe = QuorumProbe(Counter(), disks.hosts, list(disks.hosts))
+    for host in ("node-1", "node-2"):
+        disks.write(host, batch(0, epoch=1), folder=METADATA)
+    disks.sync("node-1", folder=METADATA)
+    probe.look("node-1", Quorum(1, True, 0), has_written=True)
+    with pytest.raises(Violation, match="commits metadata up to 1"):
+        probe.look("node-1", Quorum(1, True, 1), has_written=False)
+
+
+def test_metadata_that_is_on_the_disks_of_a_majority_may_be_committed() -> None:
+    disks = Disks()
+    probe = QuorumProbe(Counter(), disks.hosts, list(disks.hosts))
+    for host in ("node-1", "node-2"):
+        disks.write(host, batch(0, epoch=1), folder=METADATA)
+        disks.sync(host, folder=METADATA)
+    probe.look("node-1", Quorum(1, True, 0), has_written=True)
+    probe.look("node-1", Quorum(1, True, 1), has_written=False)
+
+
 # Images
 
 
@@ -222,9 +276,11 @@ def test_elections_and_changes_of_the_isr_are_counted_once() -> None:
 # Replicas
 
 
-def replica_probe(disks: Disks, partition: PartitionImage = PARTITION) -> tuple[ReplicaProbe, ImageProbe]:
+def replica_probe(
+    disks: Disks, partition: PartitionImage = PARTITION, *, syncs: bool = False
+) -> tuple[ReplicaProbe, ImageProbe]:
     seats = tuple(Seat(number, BOTH) for number in (1, 2, 3))
-    roster = Roster(seats, {}, {}, partitions=1, min_isr=2, members=1)
+    roster = Roster(seats, {}, {}, partitions=1, min_isr=2, members=1, syncs=syncs)
     images = ImageProbe(Counter())
     images.look(image(1, partition))
     return ReplicaProbe(Counter(), roster, disks.hosts, images), images
@@ -287,6 +343,33 @@ def test_a_replica_that_joins_the_isr_too_early_is_found() -> None:
     probe.look("node-1", [leader(1, 1, (1, 2))], has_written=False)
     with pytest.raises(Violation, match="node-3 ends at 0, 1 are committed"):
         probe.take(images.look(image(2, replace(PARTITION, partition_epoch=1))))
+
+
+def test_a_replica_that_is_eligible_and_lacks_what_is_committed_is_found() -> None:
+    disks = Disks()
+    partition = replace(PARTITION, isr=(1, 2), eligible_leader_replicas=(3,))
+    probe, _ = replica_probe(disks, partition)
+    disks.write("node-1", batch(0))
+    disks.write("node-2", batch(0))
+    probe.look("node-1", [leader(0, 1, (1, 2))], has_written=True)
+    with pytest.raises(Violation, match="node-3 ends at 0, 1 are committed"):
+        probe.look("node-1", [leader(1, 1, (1, 2))], has_written=False)
+
+
+@pytest.mark.parametrize("syncs", [False, True])
+def test_where_records_are_synced_a_high_watermark_beyond_what_is_on_the_disks_is_found(syncs: bool) -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks, syncs=syncs)
+    for host in disks.hosts:
+        disks.write(host, batch(0))
+    disks.sync("node-1")
+    disks.sync("node-2")
+    probe.look("node-1", [leader(0, 1)], has_written=True)
+    if syncs:
+        with pytest.raises(Violation, match="on the disk of node-3 is 0"):
+            probe.look("node-1", [leader(1, 1)], has_written=False)
+    else:
+        probe.look("node-1", [leader(1, 1)], has_written=False)
 
 
 def test_a_host_that_lost_power_counts_for_nothing_until_it_has_registered_again() -> None:

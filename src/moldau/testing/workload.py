@@ -49,14 +49,14 @@ class Ledger:
         self.acknowledged = [0] * self.partitions
         self.read = [0] * self.partitions
 
-    async def bear(self, error: OSError | KafkaError) -> None:
+    async def bear(self, error: OSError | KafkaError, retry_s: float = RETRY_S) -> None:
         """Brokers come and go, so a client tries again after what passes by itself; anything else it must not hear."""
         is_of_disk = isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR
         is_bearable = self.disks_fail if is_of_disk else not isinstance(error, KafkaError) or error.code in PASSING
         if not is_bearable:
             raise Violation(f"A client was told: {error!r}") from error
         logger.info("tries again after %r", error)
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(retry_s)
 
     def acknowledge(self, partition: int, base_offset: int, first: int, count: int) -> None:
         if base_offset != first:

@@ -15,6 +15,7 @@ from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import Ledger, NumberProducer, NumberReader, Violation, client
 from moldau.testing.world.members import GroupLedger, Member
+from moldau.testing.world.pipelined import PipelinedProducer
 from moldau.testing.world.roster import Roster, Seat, format_folder
 from moldau.testing.world.strikes import (
     DISK_STRIKES,
@@ -192,8 +193,12 @@ class ClusterWorld:
         return program
 
     async def _produce(self, ports: Ports) -> None:
-        chance = self.simulation.chance("producer")
-        self._producer = NumberProducer(ports, self.roster.bootstrap, self.ledger, chance)
+        chance, bootstrap = self.simulation.chance("producer"), self.roster.bootstrap
+        self._producer: NumberProducer | PipelinedProducer
+        if self.roster.in_flight == 1:
+            self._producer = NumberProducer(ports, bootstrap, self.ledger, chance)
+        else:
+            self._producer = PipelinedProducer(ports, bootstrap, self.ledger, chance, self.simulation.tally)
         await self._producer.run()
 
     async def _read(self, ports: Ports) -> None:

@@ -23,6 +23,8 @@ REBALANCE_MS: Final = 8_000
 JOIN_MS_MAX: Final = 12_000
 HEARTBEAT_S: Final = 0.5
 COMMIT_AT_MOST: Final = 8
+FETCH_BYTES_MAX: Final = 10_000
+LAST_FETCH_BYTES_MAX: Final = 200_000  # when only they are waited for
 JOIN_ATTEMPTS_MAX: Final = 3
 
 # The group has moved on without this member: it has to join again, some of the time as somebody new.
@@ -202,7 +204,8 @@ class Member:
         check((await self._ask(request)).error_code)
 
     async def _read(self, partition: int, offset: int) -> int:
-        fetched = await self._client.fetch(self._ledger.topic, partition, offset, max_bytes=10_000, max_wait_ms=100)
+        max_bytes = LAST_FETCH_BYTES_MAX if self.producer_is_done else FETCH_BYTES_MAX
+        fetched = await self._client.fetch(self._ledger.topic, partition, offset, max_bytes=max_bytes, max_wait_ms=100)
         for _, batch in iterate_batches(fetched.records):
             for record in iterate_records(batch):
                 if record.offset >= offset:

@@ -1,5 +1,6 @@
 """The logs of a host as they lie on its simulated disk: read past all faults, whether a process runs there or not."""
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from moldau.model.ids import NO_PRODUCER_ID
@@ -32,6 +33,20 @@ class LogOnDisk:
         self._last_position = 0  # of that batch
         self._inode: Inode | None = None  # of that segment
         self._names = -1  # how many files there were
+        self._ends: list[tuple[str, int]] = []  # where each batch ends: the segment, and the position in it
+
+    @property
+    def durable_end_offset(self) -> int:
+        """Up to where no power loss could take anything, as of the last `refresh`."""
+        folder = self._disk.node(self._path)
+        segments = _segments(folder) if isinstance(folder, Folder) else {}
+        for name in sorted(segments):
+            is_named = isinstance(folder, Folder) and folder.durable.get(name) is segments[name]
+            unsure = _first_pending(segments[name]) if is_named else 0
+            if unsure is not None:
+                count = bisect_right(self._ends, (name, unsure))
+                return self.batches[count - 1].last_offset + 1 if count else self.start_offset
+        return self.end_offset
 
     @property
     def end_offset(self) -> int:
@@ -52,6 +67,7 @@ class LogOnDisk:
         if is_replaced or not self.batches:
             self.rereads += is_replaced
             self.batches.clear()
+            self._ends.clear()
             self._segment, self._position = "", 0
         for name in names:
             if name >= self._segment:
@@ -87,14 +103,21 @@ class LogOnDisk:
             self._last_position = position
             position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
             self._position = position
+            self._ends.append((name, position))
 
     def _drop_removed(self, names: list[str]) -> None:
         if names and self.batches and (first := _base_offset(names[0])) > self.batches[0].base_offset:
             self.batches = [batch for batch in self.batches if batch.base_offset >= first]
+            self._ends = self._ends[-len(self.batches) :] if self.batches else []
 
 
 def _segments(folder: Folder) -> dict[str, Inode]:
     return {name: node for name, node in folder.entries.items() if name.endswith(".log") and isinstance(node, Inode)}
+
+
+def _first_pending(inode: Inode) -> int | None:
+    """The first place where the platter may have something else than what is seen."""
+    return min((position for position, _ in inode.pending if position < len(inode.content)), default=None)
 
 
 def _base_offset(segment: str) -> int:

@@ -1,7 +1,8 @@
 """The promises of raft: one leader an epoch, and what is committed stays, in every log that may lead."""
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from moldau.testing.simulation import Host
@@ -17,8 +18,8 @@ METADATA: Final = "__cluster_metadata-0"
 class QuorumProbe:
     """Compares the metadata logs of all nodes with what was ever committed."""
 
-    def __init__(self, tally: Counter[str], hosts: Mapping[str, Host]) -> None:
-        self._tally = tally
+    def __init__(self, tally: Counter[str], hosts: Mapping[str, Host], voters: Sequence[str] = ()) -> None:
+        self._tally, self._voters = tally, voters
         self._logs = {name: LogOnDisk(host.disk, f"{FOLDER}/{METADATA}") for name, host in hosts.items()}
         self._committed = CommittedLog(METADATA)
         self._leaders: dict[int, str] = {}
@@ -48,7 +49,22 @@ class QuorumProbe:
             raise Violation(f"{host}: quorum high watermark {before.high_watermark} became {now.high_watermark}")
         if now.is_leader:
             self._lead(host, now, log)
+            if before is not None and before.is_leader and before.high_watermark < now.high_watermark:
+                self._check_commit(host, now, log)
         self._committed.advance(host, log, now.high_watermark)
+
+    def _check_commit(self, host: str, now: Quorum, log: LogOnDisk) -> None:
+        """A leader commits by way of a record of its own epoch, and only what is on the disks of a majority."""
+        below = bisect_left(log.batches, (now.high_watermark,))
+        if below and log.batches[below - 1].leader_epoch != now.epoch:
+            last = log.batches[below - 1]
+            raise Violation(f"{host} leads in epoch {now.epoch} and commits up to {last}, of an older one")
+        for voter in self._voters:
+            self._logs[voter].refresh()
+        ends = {voter: self._logs[voter].durable_end_offset for voter in self._voters}
+        held = sum(end >= now.high_watermark for end in ends.values())
+        if held <= len(ends) // 2 and ends:
+            raise Violation(f"{host} commits metadata up to {now.high_watermark}, on the disks is {ends}")
 
     def _lead(self, host: str, now: Quorum, log: LogOnDisk) -> None:
         leader = self._leaders.setdefault(now.epoch, host)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from moldau.machines.metadata.image import PartitionImage
 from moldau.model.ids import TopicPartition
 from moldau.testing.simulation import Host
 from moldau.testing.workload import Violation
@@ -92,16 +93,30 @@ class ReplicaProbe:
             raise Violation(f"{folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
         self._of(folder).advance(host, self._log(host, folder), now.high_watermark)
         self._check_isr(folder)
+        if self._roster.syncs:
+            self._check_disks(host, folder, now)
+
+    def _check_disks(self, host: str, folder: str, now: Replica) -> None:
+        """Where every record is synced before its answer, what is committed is on the disks of all that are in sync."""
+        partition = self._images.partition(folder)
+        if partition is None or partition.leader_epoch != now.leader_epoch:
+            return
+        for member in (self._names[each] for each in now.isr if each in partition.isr):
+            log = self._log(member, folder)
+            self._refresh(member, log, folder)
+            if log.durable_end_offset < now.high_watermark and not self.is_doubtful(member):
+                on_disk = f"on the disk of {member} is {log.durable_end_offset}"
+                raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {on_disk}")
 
     def _check_isr(self, folder: str) -> None:
         partition = self._images.partition(folder)
-        for member in partition.isr if partition is not None else ():
+        for member in _may_lead(partition):
             self._check_member(self._names[member], folder)
 
     def _check_member(self, host: str, folder: str) -> None:
-        """Whoever is in the true ISR has all that any leader served as committed."""
+        """Whoever is in the true ISR, or eligible, has all that any leader served as committed."""
         partition = self._images.partition(folder)
-        if partition is None or self._ids[host] not in partition.isr or self.is_doubtful(host):
+        if self._ids[host] not in _may_lead(partition) or self.is_doubtful(host):
             return
         log = self._log(host, folder)
         self._refresh(host, log, folder)
@@ -127,6 +142,10 @@ class ReplicaProbe:
         if where not in self._logs:
             self._logs[where] = LogOnDisk(self._hosts[host].disk, f"{FOLDER}/{folder}")
         return self._logs[where]
+
+
+def _may_lead(partition: PartitionImage | None) -> tuple[int, ...]:
+    return (*partition.isr, *partition.eligible_leader_replicas) if partition is not None else ()
 
 
 def _from(log: LogOnDisk, start_offset: int) -> list[object]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.model.ids import Address, DirectoryId, NodeId
+from moldau.model.units import DAY_MS
 from moldau.storage.folder import DataFolder, FolderIdentity
 from moldau.testing.simulation import Host
 
@@ -66,6 +67,7 @@ class Roster:
     min_isr: int
     members: int  # of the consumer group
     replicas: int = REPLICAS
+    in_flight: int = 1  # batches of a producer at the same time
     syncs: bool = field(default=False)  # topics are synced before each answer
 
     @classmethod
@@ -82,6 +84,7 @@ class Roster:
             partitions=chance.randint(1, 3),
             min_isr=min_isr,
             members=chance.randint(1, 3),
+            in_flight=chance.choice((1, 5, 5)),
             syncs=syncs,
         )
 
@@ -108,7 +111,8 @@ class Roster:
 
     def describe(self) -> str:
         shape = " ".join(f"{seat.node_id}:{seat.roles}" for seat in self.seats)
-        return f"{shape}; min ISR {self.min_isr}; {self.partitions} partitions; {dict(self.settings)}"
+        clients = f"{self.partitions} partitions, {self.in_flight} in flight"
+        return f"{shape}; min ISR {self.min_isr}; {clients}; {dict(self.settings)}"
 
 
 def format_folder(host: Host, seat: Seat) -> None:
@@ -130,6 +134,7 @@ def _node_settings(chance: random.Random, min_isr: int) -> dict[str, str]:
         "controller.quorum.election.backoff.max.ms": str(chance.choice((300, 1_000))),
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(session_ms // chance.choice((3, 5))),
+        "initial.broker.registration.timeout.ms": str(DAY_MS),  # nobody is there to start a node again that gave up
         "replica.lag.time.max.ms": str(chance.choice((1_000, 3_000, 10_000))),
         "replica.fetch.wait.max.ms": str(chance.choice((200, 500))),
         "replica.fetch.max.bytes": str(chance.choice((1_000, 10_000, 1_048_576))),

@@ -27,7 +27,8 @@ class Watch:
         self._lives: dict[str, str] = {}  # the host of a life
         self._points: dict[str, int] = {}
         self.images = ImageProbe(simulation.tally)
-        self.quorum = QuorumProbe(simulation.tally, hosts)
+        voters = [seat.host for seat in roster.seats if seat.is_controller]
+        self.quorum = QuorumProbe(simulation.tally, hosts, voters)
         self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
         self.more: tuple[Callable[[str, Node], None], ...] = ()  # who else looks into a node
         self.aims: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are struck
