@@ -20,6 +20,7 @@ MEASURING: Final = (
 CLIENTS: Final = ("tests/clients",)
 SPARK: Final = ("tests/spark",)  # in a process of its own: its session and its JVM end with it
 CHECKED: Final = ("tests/house",)  # by `make check`
+PATIENT: Final = "others"  # they compute, and clients have deadlines: so they stand back
 
 Lane = Sequence[Sequence[str]]
 
@@ -29,7 +30,7 @@ def steps() -> list[dict[str, Lane]]:
     elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK, *CHECKED)]
     return [
         {"measuring": [MEASURING]},
-        {"clients": [CLIENTS], "others": [["tests", *elsewhere], SPARK]},
+        {"clients": [CLIENTS], PATIENT: [["tests", *elsewhere], SPARK]},
     ]
 
 
@@ -47,7 +48,7 @@ def run_step(lanes: Mapping[str, Lane]) -> bool:
 def run_lane(name: str, lane: Lane, found: list[int]) -> None:
     for words in lane:
         # -u for this Python alone: what it starts buffers as it would elsewhere.
-        command = [sys.executable, "-u", "-m", "pytest", *words]
+        command = [*(["nice"] if name == PATIENT else []), sys.executable, "-u", "-m", "pytest", *words]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
