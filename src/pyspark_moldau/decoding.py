@@ -56,10 +56,11 @@ def decode_batches(batches: Iterable[Batch], place: Place) -> Iterator[pa.Record
 
 
 class _Body(NamedTuple):
-    """The records of one batch, decompressed."""
+    """The records of one batch, decompressed; where they begin in the answer, if they lie there as they are."""
 
     header: BatchHeader
     content: bytes | memoryview
+    start: int | None
 
 
 def _groups(batches: Iterable[Batch]) -> Iterator[list[_Body]]:
@@ -67,7 +68,7 @@ def _groups(batches: Iterable[Batch]) -> Iterator[list[_Body]]:
     group: list[_Body] = []
     rows = content_bytes = 0
     for batch in batches:
-        body = _Body(batch.header, _content(batch))
+        body = _body(batch)
         rows += body.header.records_count
         content_bytes += len(body.content)
         if group and (rows > ROWS_MAX or content_bytes > CONTENT_BYTES_MAX):
@@ -104,20 +105,45 @@ def _rows(group: list[_Body], place: Place) -> pa.RecordBatch:
 
 def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
     """The records of all batches in one piece of memory, where each begins and where it ends."""
-    content = b"".join(each.content for each in group)
-    ends = accumulate(len(each.content) for each in group)
-    spans = map(Span, ends, (each.header.records_count for each in group))
+    content, spans = _in_place(group) or _joined(group)
+    counts = np.array([each.records for each in spans])
     try:
-        starts = np.fromiter(follow(content, spans), np.int64)
+        starts = np.fromiter(follow(content, spans), np.int64)  # how many they claim to be may be a lie
     except IndexError:
         raise CorruptMessage("the records of a batch go on behind its end") from None
-    return content, starts, np.append(starts[1:], len(content))
+    ends = np.append(starts[1:], 0)
+    ends[np.cumsum(counts) - 1] = [each.end for each in spans]
+    return content, starts, ends
 
 
-def _content(batch: Batch) -> bytes | memoryview:
+def _in_place(group: list[_Body]) -> tuple[bytes, list[Span]] | None:
+    """In the answer itself, which is not copied, if no batch was compressed."""
+    first = group[0].content
+    if any(each.start is None for each in group) or not isinstance(first, memoryview) or type(first.obj) is not bytes:
+        return None
+    whole = first.obj
+    moved = _address(first) - _address(whole) - (group[0].start or 0)
+    starts = [moved + (each.start or 0) for each in group]
+    return whole, [
+        Span(start, start + len(each.content), each.header.records_count)
+        for start, each in zip(starts, group, strict=True)
+    ]
+
+
+def _address(memory: bytes | memoryview) -> int:
+    return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+
+
+def _joined(group: list[_Body]) -> tuple[bytes, list[Span]]:
+    ends = list(accumulate(len(each.content) for each in group))
+    spans = map(Span, [0, *ends], ends, (each.header.records_count for each in group))
+    return b"".join(each.content for each in group), list(spans)
+
+
+def _body(batch: Batch) -> _Body:
     if batch.header.compression == Compression.NONE:
-        return batch.content[HEADER_BYTES:]
-    return records_body(batch.content, batch.header)
+        return _Body(batch.header, batch.content[HEADER_BYTES:], batch.start + HEADER_BYTES)
+    return _Body(batch.header, records_body(batch.content, batch.header), None)
 
 
 def _numbers(group: list[_Body], fields: Fields) -> tuple[Numbers, Numbers, Kinds]:

@@ -11,7 +11,7 @@ from moldau.client.asynchronous import AsyncClient
 from moldau.client.settings import ClientSettings
 from moldau.client.words import EARLIEST, LATEST, Fetched, Isolation
 from moldau.model.errors import CorruptMessage, OffsetOutOfRange
-from moldau.model.units import MiB
+from moldau.model.units import KiB, MiB
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
@@ -24,7 +24,8 @@ from pyspark_moldau.walking import Batch, Walk
 
 log = logging.getLogger("pyspark_moldau")
 
-_FETCH_BYTES: Final = 4 * MiB
+# An answer that fits the buffer of a busy connection is received without a copy more: above, buffers grow and move.
+_FETCH_BYTES: Final = MiB - 4 * KiB
 _WAIT_MS: Final = 500
 _TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
 

@@ -23,14 +23,17 @@ VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
 _LENGTH_BYTES_MAX: Final = 5
 
-# What a record takes together with its length, by the first byte of that length, and what the second byte adds.
-_ONE_BYTE: Final = [(byte >> 1) + 1 if byte < 0x80 else ((byte & 0x7F) >> 1) + 2 for byte in range(0x100)]
-_TWO_BYTES: Final = [byte << 6 for byte in range(0x80)]
+# What a record takes together with its length, by the first and the second byte of it. A length of one byte says all;
+# where the second byte is not the last either, the list ends before it.
+_ONE_BYTE: Final = [[(first >> 1) + 1] * 0x100 for first in range(0x80)]
+_TWO_BYTES: Final = [[(first >> 1) + (second << 6) + 2 for second in range(0x80)] for first in range(0x80)]
+_SIZES: Final = _ONE_BYTE + _TWO_BYTES
 
 
 class Span(NamedTuple):
-    """The records of one batch: how many there are, and where they end."""
+    """The records of one batch: where they begin and end, and how many there are."""
 
+    start: int
     end: int
     records: int
 
@@ -50,20 +53,18 @@ class Fields:
 
 
 def follow(content: bytes, spans: Iterable[Span]) -> Iterator[int]:
-    """Where each record begins. The spans lie one behind the other, from the beginning of the content to its end."""
-    one_byte, two_bytes = _ONE_BYTE, _TWO_BYTES
-    position = 0
-    for end, count in spans:
+    """Where each record begins."""
+    sizes = _SIZES
+    for start, end, count in spans:
+        position = start
         for _ in range(count):
             yield position
-            if (first := content[position]) < 0x80:
-                position += one_byte[first]
-            elif (second := content[position + 1]) < 0x80:
-                position += one_byte[first] + two_bytes[second]
-            else:
+            try:
+                position += sizes[content[position]][content[position + 1]]
+            except IndexError:  # a length of more bytes, or the end of everything
                 position = _after_long(content, position)
         if position != end:
-            raise CorruptMessage(f"{count} records end at byte {position} of the records, their batch at {end}")
+            raise CorruptMessage(f"{count} records end at byte {position}, their batch at {end}")
 
 
 def _after_long(content: bytes, position: int) -> int:

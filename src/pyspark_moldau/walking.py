@@ -12,10 +12,11 @@ from moldau.records.record import iterate_batches, iterate_records
 
 
 class Batch(NamedTuple):
-    """One whole batch, still compressed."""
+    """One whole batch, still compressed, and where in the answer it begins."""
 
     header: BatchHeader
     content: memoryview
+    start: int
 
 
 @dataclass(slots=True)
@@ -33,13 +34,15 @@ class Walk:
         """Only those with records for us. A batch that is cut off at the end is left for the next fetch."""
         waiting = sorted(self.aborted, key=lambda each: each.first_offset, reverse=True)
         self.next_offset = self.from_offset
+        end = 0
         for header, content in iterate_batches(self.records):
             _check(header, content)
+            start, end = end, end + len(content)
             self.next_offset = max(self.next_offset, header.next_offset)
             while waiting and waiting[-1].first_offset <= header.last_offset:
                 self._aborted_producers[waiting.pop().producer_id] = None
             if self._is_wanted(header, content):
-                yield Batch(header, content)
+                yield Batch(header, content, start)
 
     def _is_wanted(self, header: BatchHeader, content: memoryview) -> bool:
         if header.is_control:

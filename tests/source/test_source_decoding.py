@@ -3,6 +3,7 @@
 import contextlib
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -294,6 +295,28 @@ def test_a_header_that_lies_is_refused(position: int, layout: str, value: int) -
     write_checksum(content, 0, len(content))
     with pytest.raises(CorruptMessage):
         list(decode(bytes(content), ALL))
+
+
+def test_a_claim_of_very_many_records_takes_no_memory() -> None:
+    body = numbered(3)[HEADER_BYTES:]
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessage):
+            list(decode(wrapped(body, 1 << 30, Compression.NONE), ALL))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_record_that_reaches_into_the_next_batch_is_refused(behind: bool) -> None:
+    """Batches lie side by side in an answer: each is read within its own bounds."""
+    good = numbered(3)
+    body = bytearray(good[HEADER_BYTES:])
+    last = body.rindex(body[0])  # all records have one length
+    body[last] += 2 * (HEADER_BYTES if behind else 1)
+    with pytest.raises(CorruptMessage):
+        list(decode(wrapped(bytes(body), 3, Compression.NONE) + good, ALL))
 
 
 @given(st.binary(max_size=300))
