@@ -27,6 +27,7 @@ from moldau.pipelines.folders import Run
 from moldau.pipelines.persistent import PersistentQuery
 from moldau.pipelines.refreshing import REPORT_EVERY_S, Refresh, write_report
 from moldau.pipelines.running import Conditions, run_queries
+from moldau.pipelines.steps import LatenessStep, OnceByStep
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
 EVENT: Final = "event_id string, user string, kind string, page string, at string"
@@ -59,36 +60,6 @@ select *, case when reason is null then happened end as event_time,
     case when reason is null then event.event_id else concat_ws('/', topic, partition, offset) end as identity
 from input
 """
-
-
-@dataclass(frozen=True, slots=True)
-class OnceStep:
-    """Each identity once, as far as the watermark reaches; what is later than that is left out."""
-
-    lateness: str
-
-    def apply(self, frame: Any) -> Any:
-        return frame.withWatermark("event_time", self.lateness).dropDuplicatesWithinWatermark(["identity"])
-
-    def code(self) -> str:
-        return (
-            f'frame = frame.withWatermark("event_time", {self.lateness!r})'
-            '.dropDuplicatesWithinWatermark(["identity"])\n'
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkStep:
-    """How late an event may come."""
-
-    column: str
-    lateness: str
-
-    def apply(self, frame: Any) -> Any:
-        return frame.withWatermark(self.column, self.lateness) if frame.isStreaming else frame
-
-    def code(self) -> str:
-        return f"frame = frame.withWatermark({self.column!r}, {self.lateness!r})\n"
 
 
 def sorted_out(out: str) -> str:
@@ -177,7 +148,8 @@ class Activity:
             rows_per_batch_max=self.rows_per_batch_max,
             options={**self.options, **self.raw_options},
         )
-        steps = (*self.checking(), OnceStep(self.lateness), SqlStep(sorted_out(self.out)))
+        once = (LatenessStep("event_time", self.lateness), OnceByStep("identity"))
+        steps = (*self.checking(), *once, SqlStep(sorted_out(self.out)))
         sink = TopicSink(bootstrap_servers=self.bootstrap_servers, options=self.options)
         return Flow(job="activity", name=f"{self.name}-clean", source=source, steps=steps, sink=sink)
 
@@ -203,7 +175,7 @@ class Activity:
         ]
 
     def _result(self, what: str, query: str, record: str) -> Flow:
-        steps = (SqlStep(EVENTS), WatermarkStep("at", self.lateness), SqlStep(query), SqlStep(record))
+        steps = (SqlStep(EVENTS), LatenessStep("at", self.lateness), SqlStep(query), SqlStep(record))
         sink = TopicSink(bootstrap_servers=self.bootstrap_servers, topic=f"{self.out}.{what}", options=self.options)
         return Flow(job="activity", name=f"{self.name}-{what}", source=self._events(what), steps=steps, sink=sink)
 
