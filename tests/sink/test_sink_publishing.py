@@ -142,6 +142,24 @@ def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(opti
     assert values(options) == [b"good"]
 
 
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("sender", ["raw", "librdkafka"])
+def test_a_batch_that_the_broker_refuses_fails_and_leaves_nothing(
+    broker: Broker, topic: str, tmp_path: Path, sender: str
+) -> None:
+    small = broker.create_topic(f"{topic}-small", partitions=2, max_message_bytes="2000")
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    options = sink_stream_options({**given, "topic": small, "sender": sender})
+    identity, publishers = Identity(f"w-{topic}", 0), Publishers()
+    columns = {"value": ["good", "x" * 5_000], "partition": pa.array([0, 1], pa.int32())}
+    with pytest.raises(NotDelivered, match=f"A record for {small}-1 was not delivered"):
+        publishers.commit(options, identity, [staged(options, identity, columns)])
+    assert not is_open(options.kafka.bootstrap_servers, small)
+    assert values(options) == []
+    assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
+    assert values(options) == [b"good"]
+
+
 @pytest.mark.parametrize("sender", ["raw", "librdkafka", None])
 def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
     broker: Broker, topic: str, tmp_path: Path, sender: str | None
