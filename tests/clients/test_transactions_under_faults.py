@@ -18,7 +18,7 @@ from moldau.client.transactions import Transactions
 from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
-from moldau.testing import Cluster
+from moldau.testing import BrokerFailed, Cluster
 from moldau.testing.history.checker import check
 from moldau.testing.history.recorder import Recorder
 from moldau.testing.processes.clients import RecordedProducer
@@ -82,7 +82,21 @@ class Run:
     def go_on(self) -> None:
         """Until more has been transformed."""
         goal = self._cluster.wait_for(self._progress, "the group's offsets", PROGRESS_S_MAX) + RECORDS
-        self._cluster.wait_until(lambda: self._progress() >= goal, f"more results after {self.fired}", PROGRESS_S_MAX)
+        try:
+            self._cluster.wait_until(
+                lambda: self._progress() >= goal, f"more results after {self.fired}", PROGRESS_S_MAX
+            )
+        except BrokerFailed as failure:
+            failure.add_note(self._situation())
+            raise
+
+    def _situation(self) -> str:
+        """For a failure: what holds them up."""
+        with self._cluster.client() as client:
+            transactions = client.run(Transactions(client.asynchronous).all())
+            group = client.run(Groups(client.asynchronous).describe(self._crew.group))
+        said = [f"{path.name}: {path.read_text()[-500:]}" for path in sorted(self._folder.glob("*.err"))]
+        return "\n".join([f"committed: {self._committed()}", str(group), *map(str, transactions), *said])
 
     def plan(self) -> list[str]:
         if RUNS == 1:
