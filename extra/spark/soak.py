@@ -175,6 +175,11 @@ class Soak:
             f"run {number} · life {life} · {at_s:.1f} s, {left:,} rows left: {names} · back in {back_s:.1f} s · {words}"
         )
 
+    def told(self) -> str:
+        counts = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills.items()))
+        lives = f"{len(self.lives)} lives, {self.failures} of which ended by themselves"
+        return f"{self.kills.total()} kills ({counts}) in {lives}"
+
     def end(self) -> None:
         for life in self.lives:
             life.end()
@@ -238,7 +243,11 @@ class Soak:
         victims = self.lives[-1].of_kind(kind)
         kill_all(victims)
         self.kills[kind] += 1
-        return f"killed {kind}: {', '.join(each.name for each in victims)}"
+        named, workers = (
+            [each.name for each in victims if not each.is_worker],
+            [each for each in victims if each.is_worker],
+        )
+        return f"killed {kind}: {', '.join(named)}" + (f" and {len(workers)} workers" if workers else "")
 
     def _last(self, name: str) -> Any:
         return self.lives[-1].plan[name] if self.lives else None
@@ -258,6 +267,9 @@ def soak(runs: int, seed: int) -> None:
         try:
             for number in range(1, runs + 1):
                 query.run(number)
+        except KeyboardInterrupt:
+            say(f"broken off: {query.told()}")
+            raise
         finally:
             query.end()
         if query.kills.total() != runs:
@@ -266,9 +278,7 @@ def soak(runs: int, seed: int) -> None:
         while everything.read(SILENCE_S):
             continue
         verdict = query.output.verdict(query.fed)
-    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(query.kills.items()))
-    say(f"{runs} kills ({counts}) in {len(query.lives)} lives, {query.failures} of which ended by themselves")
-    say(f"{verdict} · of attempts that were given up {everything.total - query.fed:,}")
+    say(f"{query.told()}\n{verdict} · of attempts that were given up {everything.total - query.fed:,}")
 
 
 if __name__ == "__main__":

@@ -151,6 +151,20 @@ def test_ours_is_stricter_on_purpose(spark: Any, moldau_broker: Broker, filled: 
     assert said[OURS]
 
 
+def test_an_end_time_in_a_stream_is_refused_by_ours_alone(
+    spark: Any, moldau_broker: Broker, filled: str, tmp_path: Path
+) -> None:
+    options = {"subscribe": filled, "startingOffsets": "earliest", "endingTimestamp": 1}
+
+    def run(form: str) -> None:
+        frame = with_options(spark.readStream, form, moldau_broker, options).load()
+        awaited(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
+
+    said = complaints(run)
+    assert said[OFFICIAL] is None
+    assert said[OURS]
+
+
 @pytest.mark.parametrize("name", WRONG_ROWS)
 def test_both_refuse_such_rows(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
     options = {**SLOW, "topic": None if "topic" in WRONG_ROWS[name] else filled}

@@ -111,6 +111,18 @@ def test_a_pattern_finds_no_topic_of_the_cluster_itself(spark: Any, moldau_broke
     assert official == ours == 0
 
 
+def test_a_topic_of_the_cluster_itself_is_read_by_its_name_with_ours_alone(
+    spark: Any, moldau_broker: Broker, scene: Scene
+) -> None:
+    del scene  # its transactions have left records there
+    official, ours = (
+        with_options(spark.read, form, moldau_broker, {"subscribe": "__transaction_state"}).load().count()
+        for form in (OFFICIAL, OURS)
+    )
+    assert official == 0
+    assert ours > 0
+
+
 @pytest.mark.parametrize("pattern", ["few", "scene-.*-few", "scene"])
 def test_a_pattern_means_the_same_topics(spark: Any, moldau_broker: Broker, scene: Scene, pattern: str) -> None:
     del scene
