@@ -132,11 +132,13 @@ class VoterChanges:
     def _obstacle(self) -> Refusal | None:
         quorum = self._quorum
         refusal = self._not_ready()
-        if refusal is None and not quorum.history.is_dynamic:
+        if refusal is not None:
+            return refusal
+        if not quorum.history.is_dynamic:
             return ErrorCode.UNSUPPORTED_VERSION, "The voters are fixed by controller.quorum.voters (kraft.version 0)."
-        if refusal is None and quorum.history.offset >= quorum.high_watermark:
+        if quorum.history.offset >= quorum.high_watermark:
             return ErrorCode.REQUEST_TIMED_OUT, "The last change of the voters is not committed yet."
-        return refusal
+        return None
 
     def _not_ready(self) -> Refusal | None:
         quorum = self._quorum
