@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 from moldau.client.blocking import BlockingClient
@@ -20,6 +21,7 @@ from moldau.model.ids import TopicPartition
 from moldau.pipelines.flow import Flow, SqlStep, TopicSource, offsets_text
 from moldau.pipelines.folders import Run
 from moldau.pipelines.lakes import read_text, replace_folder, write_text
+from moldau.pipelines.persistent import PersistentQuery
 from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.running import Conditions, run_queries, run_work
 
@@ -167,7 +169,7 @@ class Archive:
     def _start(self, spark: Any, conditions: Conditions) -> Any:
         source = self._prepared(spark, is_resumed=conditions.folder.has_checkpoint)
         flow = self.flow(source, after=Seldom(self._note_topic))
-        return flow.start(spark, conditions.checkpoint_place, once=conditions.once)
+        return PersistentQuery(partial(flow.start, spark, conditions.checkpoint_place, once=conditions.once))
 
     def _prepared(self, spark: Any, *, is_resumed: bool) -> TopicSource:
         """Check that the archive is of this topic, and go on where it ends."""

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from moldau.pipelines.flow import Flow
 from moldau.pipelines.folders import Run, RunFolder
+from moldau.pipelines.persistent import PersistentQuery
 from moldau.pipelines.progress import Progress
 from moldau.pipelines.reasons import short_reason
 from moldau.pipelines.requirements import PipelineError, require_spark
@@ -90,7 +91,7 @@ def run_flow(flow: Flow, conditions: Conditions, run: Run) -> None:
 
 
 def _started(flow: Flow, conditions: Conditions, spark: Any) -> list[Any]:
-    return [flow.start(spark, conditions.checkpoint_place, once=conditions.once)]
+    return [PersistentQuery(partial(flow.start, spark, conditions.checkpoint_place, once=conditions.once))]
 
 
 def run_work(work: Callable[[Any], None], conditions: Conditions, run: Run) -> None:
