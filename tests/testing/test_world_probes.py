@@ -356,6 +356,16 @@ def test_a_replica_that_is_eligible_and_lacks_what_is_committed_is_found() -> No
         probe.look("node-1", [leader(1, 1, (1, 2))], has_written=False)
 
 
+def test_a_high_watermark_that_does_not_wait_for_whom_the_leader_wants_to_join_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks, replace(PARTITION, isr=(1, 2)))
+    disks.write("node-1", batch(0))
+    disks.write("node-2", batch(0))
+    probe.look("node-1", [leader(0, 1, (1, 2))], has_written=True)
+    with pytest.raises(Violation, match="node-3, which it wants to join, has 0"):
+        probe.look("node-1", [leader(1, 1, (1, 2))._replace(proposed=(1, 2, 3))], has_written=False)
+
+
 @pytest.mark.parametrize("syncs", [False, True])
 def test_where_records_are_synced_a_high_watermark_beyond_what_is_on_the_disks_is_found(syncs: bool) -> None:
     disks = Disks()

@@ -26,6 +26,7 @@ class Replica(NamedTuple):
     high_watermark: int
     end_offset: int
     isr: tuple[int, ...] = ()
+    proposed: tuple[int, ...] = ()  # and what it has asked the controller for
 
 
 def image_of(node: Node) -> MetadataImage | None:
@@ -74,6 +75,7 @@ def has_markers_to_send(node: Node) -> bool:
 
 def _replica(partition: Partition) -> Replica:
     leading = partition.leading
+    proposal = leading.machine.proposal if leading is not None else None
     return Replica(
         partition.name,
         partition.leader_epoch,
@@ -81,4 +83,5 @@ def _replica(partition: Partition) -> Replica:
         partition.high_watermark,
         partition.log.end_offset,
         leading.machine.isr if leading is not None else (),
+        proposal.isr if proposal is not None else (),
     )

@@ -93,8 +93,21 @@ class ReplicaProbe:
             raise Violation(f"{folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
         self._of(folder).advance(host, self._log(host, folder), now.high_watermark)
         self._check_isr(folder)
+        self._check_proposed(host, folder, now)
         if self._roster.syncs:
             self._check_disks(host, folder, now)
+
+    def _check_proposed(self, host: str, folder: str, now: Replica) -> None:
+        """Whoever a leader wants to join may be in the ISR already, for all it knows."""
+        partition = self._images.partition(folder)
+        if partition is None or partition.leader_epoch != now.leader_epoch:
+            return
+        for member in (self._names[each] for each in now.proposed if each not in partition.isr):
+            log = self._log(member, folder)
+            self._refresh(member, log, folder)
+            if log.end_offset < now.high_watermark and not self.is_doubtful(member):
+                lacks = f"{member}, which it wants to join, has {log.end_offset}"
+                raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {lacks}")
 
     def _check_disks(self, host: str, folder: str, now: Replica) -> None:
         """Where every record is synced before its answer, what is committed is on the disks of all that are in sync."""
