@@ -11,6 +11,7 @@ from typing import Final
 
 LOOK_S: Final = 0.1
 END_S_MAX: Final = 60.0
+HURRY_S_MAX: Final = 15.0  # whoever has interrupted the demo does not wait for a report
 ORPHANS_S_MAX: Final = 20.0
 
 
@@ -54,7 +55,7 @@ class Children:
 
     def end_all(self, orphans_s_max: float = ORPHANS_S_MAX) -> None:
         for process in reversed(list(self._running)):
-            self.end(process)
+            self.end(process, HURRY_S_MAX)
         self._end_orphans(orphans_s_max)
 
     def _forget(self, process: subprocess.Popen[str]) -> int:
