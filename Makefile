@@ -135,6 +135,11 @@ bench: $(DEV_STAMP) ## measure everything that has a target: some minutes, on an
 bench-quick: $(DEV_STAMP) ## in a minute: CPU per request beside the committed figures
 	$(BIN)/moldau bench quick
 
+# Spark's own connector is measured too where `make test-connector` has fetched it.
+.PHONY: bench-spark
+bench-spark: $(SPARK_STAMP) ## broker and Spark together: reads, exactly-once writes, an archive; needs java 17
+	$(BIN)/moldau bench spark $(addprefix --official ,$(lastword $(wildcard extra/spark/target/connector-*)))
+
 .PHONY: docs
 docs: $(DEV_STAMP) ## write the generated pages again
 	$(BIN)/python tools/promises.py

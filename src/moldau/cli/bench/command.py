@@ -333,6 +333,35 @@ def footprint(folder: Folder = None, strict: Strict = False, json: Json = False)
     _judge(verdicts, strict)
 
 
+@app.command()
+def spark(
+    folder: Folder = None,
+    rounds: Rounds = 5,
+    records: Annotated[
+        int, typer.Option("--records", min=20_000, max=100_000_000, help="Of 100 B; and half as many of 1 KiB.")
+    ] = 2_000_000,
+    official: Annotated[
+        Path | None,
+        typer.Option("--official", metavar="FOLDER", help="Jars of Spark's own Kafka connector, to measure it too."),
+    ] = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Broker and Spark together on two cores: reads, exactly-once writes, and an archive."""
+    from moldau.cli.bench.reports import progress, report, show_rates, show_verdicts
+    from moldau.cli.bench.spark.suite import SparkPlan, measure_spark, spark_verdicts
+
+    with progress() as tell:
+        measured = measure_spark(_plan(None, True, folder, rounds, 1), SparkPlan(records, official_jars=official), tell)
+    found = spark_verdicts(measured)
+    if json:
+        show_json(report(measured, found))
+    else:
+        show_rates(measured)
+        show_verdicts(found)
+    _judge(found, strict)
+
+
 def _plan(where: str | None, embedded: bool, folder: Path | None, rounds: int, connections: int) -> "Plan":
     from moldau.cli.bench.session import Plan
 

@@ -56,6 +56,22 @@ def _throughput_row(name: str, rounds: Sequence[Round]) -> tuple[object, ...]:
     )
 
 
+def show_rates(measured: Measured) -> None:
+    """For work that comes in batches of seconds."""
+    columns = ("load", "records/s", "MB/s", "s", "rounds")
+    rows = [
+        (
+            name,
+            number(spread([each.records_per_s for each in rounds]).median),
+            number(spread([each.bytes_per_s / MB for each in rounds]).median),
+            number(spread([each.elapsed_s / each.requests for each in rounds]).median),
+            len(rounds),
+        )
+        for name, rounds in measured.items()
+    ]
+    show_table(columns, rows, numbers=columns[1:])
+
+
 def show_latencies(measured: Measured) -> None:
     rows = [
         _latency_row(name, all_latencies(rounds))

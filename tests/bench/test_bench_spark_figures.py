@@ -1,0 +1,53 @@
+"""How the figures of `moldau bench spark` are read and judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moldau.cli.bench.rounds import Round
+from moldau.cli.bench.spark.archiving import ARCHIVE, rounds_of
+from moldau.cli.bench.spark.filling import Records
+from moldau.cli.bench.spark.reading import CEILING, READ
+from moldau.cli.bench.spark.streaming import BATCHES, NOOP, SINK, of_batches
+from moldau.cli.bench.spark.suite import SparkPlan, spark_verdicts
+from moldau.cli.errors import Complaint
+
+FEW = Records(2_000, 100, 100)
+
+
+def test_batches_are_read_from_what_the_archive_prints() -> None:
+    lines = [json.dumps({"rows": rows, "batch_ms": 2000, "batch": 0}) for rows in (500, 0, 250)]
+    assert rounds_of("\n".join(["hello", *lines]), 1024) == [
+        Round(1, 2.0, 500 * 1024, 500),
+        Round(1, 2.0, 250 * 1024, 250),
+    ]
+
+
+def test_the_first_batch_of_a_stream_does_not_count() -> None:
+    told = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
+    found = of_batches([*told, {"numInputRows": 0, "durationMs": {}}], FEW)
+    assert (found.requests, found.records, found.elapsed_s) == (3, 30, 6.0)
+    with pytest.raises(Complaint, match="batches were expected"):
+        of_batches(told[:2], FEW)
+
+
+def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
+    def rounds(*seconds: float) -> list[Round]:
+        return [Round(1, each, 100, 100_000) for each in seconds]
+
+    measured = {
+        READ: rounds(1.0, 2.0, 3.0),
+        CEILING: rounds(1.0, 1.0, 1.0),
+        SINK: rounds(1.2, 1.3),
+        NOOP: rounds(1.0, 1.0),
+        ARCHIVE: rounds(0.9, 0.8),
+    }
+    assert [each.is_met for each in spark_verdicts(measured)] == [False, True, True]
+
+
+def test_a_folder_without_jars_is_a_complaint(tmp_path: Path) -> None:
+    with pytest.raises(Complaint, match="no jars"):
+        SparkPlan(official_jars=tmp_path)
+    with pytest.raises(Complaint, match="multiple of 20000"):
+        SparkPlan(30_000)
