@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spark_scene import numbers, produce, reading
+from typer.testing import CliRunner, Result
 
+from moldau.cli.main import app
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
 from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.functions import FunctionStep
@@ -21,6 +25,19 @@ DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as 
 MINE = (
     "def transform(frame):\n    return frame.where('cast(cast(value as string) as int) < 3').select('key', 'value')\n"
 )
+WITH_UDF = """
+from beside_mine import COLUMNS
+from pyspark.sql.functions import udf
+
+
+@udf("binary")
+def more(value):
+    return b"%d" % (int(value) + 100)
+
+
+def transform(frame):
+    return frame.withColumn("value", more("value")).select(*COLUMNS)
+"""
 STARTED_S_MAX = 300
 
 
@@ -104,16 +121,13 @@ def test_a_failure_is_one_line_and_the_whole_is_kept(
     assert "no such name!" in (folder.error or "")
 
 
-@pytest.mark.proves("D4")
-def test_ctrl_c_ends_a_job_in_order(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
-    produce(moldau_broker, topic, 10)
-    words = (
-        f"pipeline run transform --topic {topic} --to {out} --master local[1] --conf spark.driver.memory=512m --json"
-    )
+@contextmanager
+def running(broker: Broker, topic: str, out: str, root: Path, job: str = "transform") -> Iterator[Any]:
+    """`moldau pipeline run` in a process of its own, after its first batch."""
+    words = f"pipeline run {job} --topic {topic} --to {out} --master local[1] --conf spark.driver.memory=512m --json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "moldau.cli.main", *words.split(), "-b", moldau_broker.bootstrap_servers],
-        env={**os.environ, "MOLDAU_PIPELINES": str(tmp_path)},
+        [sys.executable, "-m", "moldau.cli.main", *words.split(), "-b", broker.bootstrap_servers],
+        env={**os.environ, "MOLDAU_PIPELINES": str(root)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -121,12 +135,49 @@ def test_ctrl_c_ends_a_job_in_order(moldau_broker: Broker, topic: str, tmp_path:
     )
     try:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["rows"] == 10
+        first = process.stdout.readline()
+        assert first, process.communicate()[1]
+        assert json.loads(first)["rows"] == 10
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def pipeline(root: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["pipeline", *words, "--folder", str(root)])
+
+
+@pytest.mark.proves("D4")
+def test_ctrl_c_ends_a_job_in_order(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
+    produce(moldau_broker, topic, 10)
+    with running(moldau_broker, topic, out, tmp_path) as process:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all, the JVM too
         _, said = process.communicate(timeout=STARTED_S_MAX)
-    finally:
-        process.kill()
     assert process.returncode == 130
     assert "stopped; run it again to go on from here" in said
     assert "Traceback" not in said
     assert RunFolder(tmp_path, f"transform-{topic}").state is State.STOPPED
+
+
+@pytest.mark.proves("D4")
+def test_a_running_pipeline_is_looked_at_and_stopped_from_outside(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    out, name = moldau_broker.create_topic(f"{topic}-out", partitions=1), f"transform-{topic}"
+    produce(moldau_broker, topic, 10)
+    (tmp_path / "mine.py").write_text(WITH_UDF)
+    (tmp_path / "beside_mine.py").write_text("COLUMNS = ('key', 'value')\n")
+    with running(moldau_broker, topic, out, tmp_path, str(tmp_path / "mine.py")) as process:
+        told = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
+        assert (told["state"], told["pid"], told["progress"]["rows_total"]) == ("running", process.pid, 10)
+        twice = pipeline(tmp_path, "run", "transform", "-t", topic, "--to", out, "-b", moldau_broker.bootstrap_servers)
+        assert f"runs already as process {process.pid}" in twice.stderr
+        assert pipeline(tmp_path, "stop", name).stderr == f"{name} has stopped\n"
+        _, said = process.communicate(timeout=STARTED_S_MAX)
+    assert (process.returncode, "Traceback" in said) == (0, False)
+    told = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
+    assert (told["state"], told["live"], told["progress"]["lag_total"]) == ("stopped", False, 0)
+    assert written(spark, moldau_broker, out) == [100 + each for each in range(10)]
