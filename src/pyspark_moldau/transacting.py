@@ -216,7 +216,8 @@ class RawOutlet:
             raise NotDelivered(f"{len(self._under_way)} batches were not taken within {seconds_max:g} s.")
         for task in done:
             self._under_way_bytes -= self._under_way.pop(task)
-            self._failure = self._failure or task.exception()
+            failure = task.exception()  # each is asked for, though one is told
+            self._failure = self._failure or failure
 
     def _check(self) -> None:
         if self._failure is not None:

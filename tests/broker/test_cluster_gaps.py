@@ -34,6 +34,7 @@ def test_a_new_leader_takes_the_batches_of_a_new_producer_from_its_first_one_on(
     on_cluster(script, roles=ALL_CONTROL)
 
 
+@pytest.mark.proves("P2", part="a retry is stored once")
 def test_a_producer_that_was_forgotten_goes_on_where_it_was_when_its_leader_is_no_longer_new() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t")

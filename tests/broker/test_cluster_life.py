@@ -77,6 +77,7 @@ def test_a_broker_whose_port_outlives_its_connections_for_a_moment_is_fenced_all
     on_cluster(script)
 
 
+@pytest.mark.proves("H6", part="brokers register")
 @pytest.mark.parametrize("seconds", [2, 5, 25])
 def test_a_broker_that_nobody_registers_at_its_start_gives_up_in_time(seconds: int) -> None:
     async def script(cluster: Cluster) -> None:

@@ -209,6 +209,7 @@ def _verifying(producer: Producer, partition: TopicPartition) -> AddPartitionsTo
     return whole(transactions=[asked])
 
 
+@pytest.mark.proves("P3")
 def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_refuses_nothing_for_good() -> None:
     async def script(cluster: Cluster) -> None:
         await ready(cluster)

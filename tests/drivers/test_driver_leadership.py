@@ -1,8 +1,8 @@
 """The generic driver when leadership comes and goes: the machine is thrown away and made again from its log."""
 
 import asyncio
-import gc
 import errno
+import gc
 
 import pytest
 from driver_scene import Driver, Scene, add, turn, wait

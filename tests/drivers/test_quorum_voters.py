@@ -338,6 +338,7 @@ def kraft_versions(quorum: Quorum) -> set[int]:
     return {quorum.metadata(each).quorum.machine.kraft_version for each in quorum.nodes}
 
 
+@pytest.mark.proves("H6", part="voters change")
 def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
@@ -375,6 +376,7 @@ def test_voters_that_were_written_down_are_known_after_a_restart_of_all() -> Non
     on_quorum(script, is_static=True)
 
 
+@pytest.mark.proves("H6", part="voters change")
 def test_voters_are_not_written_down_before_each_has_said_which_disk_it_has() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)

@@ -121,6 +121,7 @@ def test_a_cordoned_broker_is_not_called_in_where_there_are_too_few() -> None:
     assert "besides 1 that get no new partitions" in (refused.message or "")
 
 
+@pytest.mark.proves("H8", part="draining")
 def test_a_partition_cannot_be_moved_to_a_cordoned_broker_but_may_stay_there() -> None:
     scene = Scene(brokers=4)
     scene.create_one(NewTopic("t", assignments=((0, (1, 2)),)))

@@ -27,6 +27,7 @@ PROGRESS = Progress(
 )
 
 
+@pytest.mark.proves("D3", part="what the pipeline counts")
 def test_every_part_has_a_name_a_group_and_a_checkpoint_of_its_own() -> None:
     parts = ACTIVITY.parts()
     assert [each.name for each in parts] == ["a-clean", "a-counts", "a-sessions", "a-load", "a-lake"]

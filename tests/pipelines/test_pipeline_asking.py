@@ -32,6 +32,7 @@ def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> Streamed:
     return made
 
 
+@pytest.mark.proves("D3", part="moldau sql")
 def test_a_stream_ends_after_as_many_rows_as_were_wanted() -> None:
     shown: list[Rows] = []
     answer = streamed(shown, "append", 3)
@@ -59,6 +60,7 @@ def test_a_batch_without_rows_is_not_shown() -> None:
     assert shown == []
 
 
+@pytest.mark.proves("D3", part="moldau sql")
 def test_whoever_cannot_show_rows_ends_the_stream() -> None:
     def show(rows: Rows) -> None:
         raise BrokenPipeError(rows.mode)

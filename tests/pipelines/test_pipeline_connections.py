@@ -49,6 +49,7 @@ def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
         properties("=x", config)
 
 
+@pytest.mark.proves("D3", part="settings of clients")
 def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
     connection = Connection(
         bootstrap_servers="there:9093", command_config=config, kafka=["ssl.truststore.type=JKS", "client.id=me"]

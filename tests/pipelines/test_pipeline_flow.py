@@ -47,6 +47,7 @@ def test_progress_of_an_idle_batch_has_no_rate(rate: object) -> None:
     assert progress_of(told, 0).rows_per_s == 0
 
 
+@pytest.mark.proves("D4", part="metrics")
 def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
     text = prometheus_text('a"b', [progress_of(TOLD, 0)], is_running=True)
     assert 'moldau_pipeline_lag_records{pipeline="a\\"b",topic="clicks",partition="0"} 5\n' in text
@@ -69,6 +70,7 @@ def test_several_queries_are_one_pipeline_whose_lag_is_that_of_the_slowest_reade
     assert whole.lag == {**first.lag, "out-0": 7, "out-1": 3}
 
 
+@pytest.mark.proves("D4", part="terminal")
 def test_rows_that_came_too_late_are_counted_and_told() -> None:
     told = {**TOLD, "stateOperators": [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 1}, {}]}
     progress = progress_of(told, 0, late_before=10)

@@ -59,6 +59,7 @@ def test_the_function_is_called() -> None:
     assert step("def same(frame): return frame", "same").apply(frame) is frame
 
 
+@pytest.mark.proves("D3", part="your own function")
 @pytest.mark.parametrize(
     ("source", "says"),
     [

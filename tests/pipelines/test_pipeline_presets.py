@@ -16,6 +16,7 @@ from moldau.testing.broker import Broker
 TIME = field_of("timestamp", "--time")
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
 @pytest.mark.parametrize(
     ("text", "name", "sql"),
     [
@@ -32,6 +33,7 @@ def test_a_field_is_of_the_value_or_of_the_record(text: str, name: str, sql: str
     assert (field.name, field.text) == (name, sql)
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
 @pytest.mark.parametrize("text", ["", "a b", "a'; drop", "1st", "a..b", "a`b", '"'])
 def test_what_is_no_name_cannot_get_into_a_query(text: str) -> None:
     with pytest.raises(PipelineError, match="is no name of a field"):
@@ -61,6 +63,7 @@ def test_what_is_no_span_is_refused(text: str) -> None:
         span_of(text, "--window")
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(PipelineError, match="would be called count"):
         Aggregate(by=[field_of("count", "--by")], window="1 minutes", time=TIME, lateness="1 minutes")
@@ -78,6 +81,7 @@ def test_figures_are_called_by_what_they_are_of() -> None:
     assert Figure("sum", field_of("order.total", "--sum")).name == "sum_order.total"
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
 def test_records_without_a_key_are_never_repetitions() -> None:
     first = Dedupe(key=[field_of("id", "--key")], lateness="1 minutes").steps()[0]
     assert isinstance(first, SqlStep)
@@ -165,6 +169,7 @@ def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, part
         assert part in result.stdout
 
 
+@pytest.mark.proves("D3", part="settings of clients")
 def test_settings_of_clients_reach_both_ends_of_a_job(moldau_broker: Broker) -> None:
     topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
     words = f"transform -t {topic} --to out --eject - --kafka security.protocol=PLAINTEXT --allow-data-loss"

@@ -154,6 +154,7 @@ def test_a_report_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert list(place.parent.iterdir()) == [place]
 
 
+@pytest.mark.proves("D3", part="the report")
 def test_reports_are_made_again_but_take_a_tenth_of_the_time_at_most(caplog: pytest.LogCaptureFixture) -> None:
     now_s, made_at = 0.0, []
 

@@ -45,6 +45,7 @@ def test_before_the_first_batch_nothing_is_known(folder: RunFolder) -> None:
     assert told(with_known_topics(SOURCE, {"clicks": "second"}, folder)) == {"clicks": "second"}
 
 
+@pytest.mark.proves("D1")
 def test_a_checkpoint_elsewhere_is_known_by_its_place(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": "first"}, folder, "s3a://here")
     with pytest.raises(PipelineError, match="created again"):

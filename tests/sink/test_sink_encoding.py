@@ -121,6 +121,7 @@ def test_rows_without_a_key_are_spread_evenly_in_long_runs() -> None:
     assert len(batches) == 3
 
 
+@pytest.mark.proves("D2")
 def test_a_partition_that_is_named_beats_the_key_and_topics_are_kept_apart() -> None:
     columns = {
         "topic": ["out", "other", "out", "out"],
@@ -170,6 +171,7 @@ def test_what_is_staged_is_counted_in_records() -> None:
     assert (made.num_rows, rows_in(made)) == (1, 7)
 
 
+@pytest.mark.proves("D2")
 def test_hashes_are_those_of_the_java_clients() -> None:
     chance = random.Random(3)
     keys = [chance.randbytes(length) for length in range(150)] * 3

@@ -183,6 +183,7 @@ def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
     }
 
 
+@pytest.mark.proves("D2")
 def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOptions, topic: str) -> None:
     publishers = Publishers()
     identity = Identity(f"w-{topic}", 0)

@@ -45,6 +45,7 @@ def test_times_are_written_only_when_they_are_asked_for() -> None:
     assert records(columns, options(topic="out", includeTimestamp="true"))[0]["timestamp_ms"] == 1_234_567_890
 
 
+@pytest.mark.proves("D2")
 def test_headers_are_written_unless_they_are_not_wanted() -> None:
     columns = {"value": ["1"], "headers": pa.array([[("a", b"x"), ("a", None)]], HEADERS)}
     (row,) = records(columns, options(topic="out"))

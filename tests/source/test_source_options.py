@@ -164,6 +164,7 @@ def test_counts_must_be_positive(name: str, value: str) -> None:
         batch_options(MUST | {name: value})
 
 
+@pytest.mark.proves("D1")
 def test_the_least_of_a_trigger_cannot_be_above_the_most() -> None:
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
         stream(minOffsetsPerTrigger=11, maxOffsetsPerTrigger=10)

@@ -137,6 +137,7 @@ def test_an_end_after_the_last_record_is_the_latest() -> None:
     assert extents(plan_batch(batch(endingTimestamp=99_000), two())) == {A: (2, 10), B: (0, 20)}
 
 
+@pytest.mark.proves("D1")
 @pytest.mark.parametrize(
     "given",
     [
@@ -175,6 +176,7 @@ def test_a_stream_starts_where_it_is_told() -> None:
     assert plan(two(), stream(startingOffsets={"t": {"0": 4, "1": -1}})).initial() == {A: 4, B: 20}
 
 
+@pytest.mark.proves("D1")
 def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends() -> None:
     """A checkpoint has the end of the first batch, and the latest offsets have moved on since."""
     cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
@@ -250,6 +252,7 @@ def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allow
     assert extents(run.ranges(end, run.latest(end, is_limited=False))) == {A: (3, 5), B: (500, 501)}
 
 
+@pytest.mark.proves("D1")
 def test_what_was_read_of_a_new_life_is_not_read_again_where_it_ends_as_the_former_one_did() -> None:
     cluster = two()
     run = plan(cluster, stream(failOnDataLoss="false"))

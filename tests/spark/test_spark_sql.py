@@ -72,7 +72,7 @@ def at_batch(spark: Any, batch: int, act: Callable[[], None]) -> threading.Threa
     def watch() -> None:
         deadline = time.monotonic() + SEEN_S_MAX
         while time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.1)  # looks at a query of Spark's, which tells nobody when a batch is done
             for query in spark.streams.active:
                 done = [each for each in query.recentProgress if each["numInputRows"]]
                 if query.name == QUERY_NAME and len(done) >= batch:

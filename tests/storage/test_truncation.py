@@ -65,6 +65,7 @@ def producers_of(log: Log) -> dict[int, tuple[object, ...]]:
     }
 
 
+@pytest.mark.proves("P2", part="a retry is stored once")
 @pytest.mark.parametrize("at_once", [1, 7, 500])
 @pytest.mark.parametrize("offset", [1, 7, 20, 33, 34, 45, 59])
 def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_by_it(
@@ -83,6 +84,7 @@ def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_b
     assert steps > 1 or at_once > 1 or offset == 1
 
 
+@pytest.mark.proves("P2", part="a retry is stored once")
 def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:
     bench = filled()
     replay = bench.log.producers_below(45)

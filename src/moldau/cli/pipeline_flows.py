@@ -17,7 +17,7 @@ from moldau.cli.pipeline_options import RunOptions, complaining
 
 if TYPE_CHECKING:
     from moldau.pipelines.flow import Flow, Step
-    from moldau.pipelines.presets import Figure
+    from moldau.pipelines.presets import Aggregate, Figure
 
 FUNCTION_DEFAULT: Final = "transform"
 
@@ -135,27 +135,30 @@ def aggregate(
 
     asked = {"sum": sums, "avg": averages, "min": least, "max": most, "distinct": distinct}
     with complaining():
-        figures = _figures(asked, count=count)
         preset = Aggregate(
             by=[field_of(each, "--by") for each in by or ()],
             window=span_of(window, "--window"),
             slide=None if slide is None else span_of(slide, "--slide"),
-            figures=figures,
+            figures=_figures(asked, count=count),
             time=field_of(time, "--time"),
             lateness=span_of(lateness, "--lateness"),
             updates=updates,
         )
-    spans = preset.window if preset.slide is None else f"{preset.window} every {preset.slide}"
-    identity = {
-        "by": [each.name for each in preset.by],
-        "window": spans,
-        "figures": [each.name for each in figures],
-        "time": preset.time.name,
-        "updates": updates,
-    }
-    TopicJob(job="aggregate", topics=topic, to=to, steps=preset.steps(), identity=identity, writes_changes=updates).run(
+    steps, identity = preset.steps(), _identity(preset)
+    TopicJob(job="aggregate", topics=topic, to=to, steps=steps, identity=identity, writes_changes=updates).run(
         reading, running, connection
     )
+
+
+def _identity(preset: "Aggregate") -> dict[str, Any]:
+    """What makes it this aggregate and no other."""
+    return {
+        "by": [each.name for each in preset.by],
+        "window": preset.window if preset.slide is None else f"{preset.window} every {preset.slide}",
+        "figures": [each.name for each in preset.figures],
+        "time": preset.time.name,
+        "updates": preset.updates,
+    }
 
 
 @expanded
