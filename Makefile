@@ -36,11 +36,11 @@ demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, 
 	@PYTHONPATH=tools exec $(BIN)/python -m demo $(if $(EVENTS),--events $(EVENTS))
 
 .PHONY: test
-test: $(SPARK_STAMP) check ## check, then run every test, in two lanes
+test: $(SPARK_STAMP) check ## check, then run the tests, in two lanes
 	$(BIN)/python tools/lanes.py
 
 .PHONY: test-spark
-test-spark: $(SPARK_STAMP) ## of the tests, those that run Spark
+test-spark: $(SPARK_STAMP) ## all tests that run Spark: twenty minutes, of which `make test` takes the shorter ones
 	$(PYTEST) tests/spark
 
 .PHONY: test-spark-standalone
