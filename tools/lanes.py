@@ -1,4 +1,4 @@
-"""The tests, in two lanes beside each other: those of real clients, which mostly wait, and all others, Spark last.
+"""The tests, in two lanes beside each other: those of real clients and of Spark, which mostly wait, and all others.
 
 Tests that measure how long something takes run before them, alone. A folder that is named nowhere is among the others.
 """
@@ -33,7 +33,7 @@ def steps() -> list[dict[str, Lane]]:
     elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK_AT_LENGTH, *CHECKED)]
     return [
         {"measuring": [MEASURING]},
-        {"clients": [CLIENTS], PATIENT: [["tests", *elsewhere], SPARK]},
+        {"clients": [CLIENTS, SPARK], PATIENT: [["tests", *elsewhere]]},
     ]
 
 
