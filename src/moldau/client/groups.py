@@ -6,13 +6,13 @@ from itertools import groupby
 from typing import Any, Final
 
 from moldau.client.asynchronous import AsyncClient
+from moldau.client.coordinators import GROUP_KEY
 from moldau.client.errors import check
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
 from moldau.wire.codec import Malformed, data_decoder
 
-GROUP_KEY: Final = 0
 # The newest versions that name topics by name and ask for one group at a time: every cluster has them.
 FIND_AT_MOST: Final = 3
 FETCH_AT_MOST: Final = 7
