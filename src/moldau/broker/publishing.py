@@ -19,13 +19,14 @@ class Publishing:
         self._newest = MetadataImage()
         self._delta = MetadataDelta()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._waits: list[tuple[Callable[[MetadataImage], bool], asyncio.Future[None]]] = []
 
     def committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """The metadata driver's news."""
         self._newest = image
         self._delta = self._delta.then(delta)
-        if self._task is None:
+        if self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def caught_up(self) -> None:
@@ -51,7 +52,7 @@ class Publishing:
 
     async def _catch_up(self) -> None:
         try:
-            while self.image is not self._newest:
+            while self.image is not self._newest and not self._is_closed:
                 image, delta = self._newest, self._delta
                 self._delta = MetadataDelta()
                 await self._follow(image, delta)
@@ -71,5 +72,7 @@ class Publishing:
                 self._waits.append((is_so, done))
 
     async def close(self) -> None:
+        """What is committed from now on is for the next start: a log that is closed neither leads nor follows."""
+        self._is_closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
