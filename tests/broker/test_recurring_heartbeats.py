@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from broker_scene import Scene, on_broker
+from broker_scene import Scene, batch, on_broker, produce
 from group_members import SESSION_MS, TOPIC, Member, find_coordinator, members, settle
 
 from moldau.broker.network import connection
 from moldau.broker.network.recurrence import KNOWN_MAX, Recurrence, Recurring, answer_to
 from moldau.model.errors import ErrorCode
+from moldau.model.ports import Connection
 from moldau.wire import messages
 
 HEARTBEAT = messages.ConsumerGroupHeartbeatRequest
@@ -205,3 +206,57 @@ def test_a_connection_remembers_a_bounded_number_of_bounded_requests() -> None:
     recurrence.learn(large, again, [bytes(20)], None)  # type: ignore[arg-type]
     assert recurrence.find(large) is None
     assert recurrence.find(memoryview(b"\0\x0c")) is None
+
+
+class Waiting:
+    """Whether the broker lets a connection wait, seen from its side."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.served: list[connection.ServedConnection] = []
+        original = connection.ServedConnection.connected
+
+        def connected(served: connection.ServedConnection, to: Connection) -> None:
+            self.served.append(served)
+            original(served, to)
+
+        monkeypatch.setattr(connection.ServedConnection, "connected", connected)
+
+    @property
+    def newest(self) -> bool:
+        found = self.served[-1]._connection
+        assert found is not None
+        return found.may_wait
+
+
+@pytest.mark.proves("C5", part="who falls silent is out")
+def test_a_connection_for_signs_of_life_may_wait_until_it_has_more_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(monkeypatch)
+
+    async def script(scene: Scene) -> None:
+        (member,) = await settled(scene)
+        talker = await scene.connect()
+        request = sign_of_life(member)
+        for number in range(connection.SIGNS_OF_PATIENCE + 3):
+            assert waiting.newest == (number > connection.SIGNS_OF_PATIENCE)  # the first is not known yet
+            await talker.ask(4, request)
+        assert waiting.newest
+        await talker.ask(12, messages.MetadataRequest(topics=None))
+        assert not waiting.newest
+        await talker.ask(4, request)
+        assert not waiting.newest
+
+    on_broker(script)
+
+
+def test_a_connection_that_produces_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(monkeypatch)
+
+    async def script(scene: Scene) -> None:
+        (member,) = await settled(scene)
+        talker = await scene.connect()
+        assert (await produce(talker, TOPIC, batch(b"x"))).error_code == 0
+        for _ in range(3 * connection.SIGNS_OF_PATIENCE):
+            await talker.ask(4, sign_of_life(member))
+        assert not waiting.newest
+
+    on_broker(script)

@@ -166,6 +166,7 @@ class Connection(Protocol):
     local: Address
     peer: Address
     frame_bytes_max: int
+    may_wait: bool  # whether its frames may be read some milliseconds late, together with others'; set by the owner
     is_in_run: bool  # while a frame is handed over: whether more bytes of this turn follow it
     when_turn_ends: Callable[[], None]  # called after the frames of a turn, before the answers to them leave
 

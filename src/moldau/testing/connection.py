@@ -88,6 +88,7 @@ class SimulatedConnection:
         self._unread_bytes = 0  # on the line, or waiting at the peer
         self._received = bytearray()
         self._lent: list[bytearray] = []  # frames of this turn
+        self.may_wait = False
         self.is_in_run = False
         self.when_turn_ends: Callable[[], None] = _nothing
         self._untold_bytes = 0  # received while paused: the peer's window still counts them

@@ -36,6 +36,7 @@ QUEUED_BYTES_MAX: Final = 64 * MiB
 QUEUED_MEMORY_BYTES_MAX: Final = 1 * MiB
 ANSWER_BYTES_PER_WEIGHT: Final = QUEUED_MEMORY_BYTES_MAX // REQUESTS_IN_FLIGHT_MAX
 FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
+SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them
 CLOSING_MS_MAX: Final = 30_000.0  # to take what was sent before the end
 
 
@@ -146,8 +147,10 @@ class ServedConnection:
                 self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
         recurrence = self._recurrence
-        if recurrence is not None and self._answered_again(recurrence, frame, started_ms):
-            return
+        if recurrence is not None:
+            if self._answered_again(recurrence, frame, started_ms):
+                return
+            self._has_more_to_say(recurrence)
         try:
             header, position = parse_request_header(frame)
         except Malformed as error:
@@ -188,7 +191,16 @@ class ServedConnection:
             return False
         known.meter.finished(self._broker.clock.monotonic_ms() - started_ms)
         self._send([answer_to(frame, known)], None)
+        recurrence.in_a_row += 1
+        if recurrence.in_a_row == SIGNS_OF_PATIENCE and self._repetition is None:
+            assert self._connection is not None
+            self._connection.may_wait = True
         return True
+
+    def _has_more_to_say(self, recurrence: Recurrence) -> None:
+        recurrence.in_a_row = 0
+        assert self._connection is not None
+        self._connection.may_wait = False
 
     def _send_repeated(self, repetition: Repetition) -> None:
         """Answer what was produced in this turn so far, or have it wait for other replicas."""

@@ -36,9 +36,10 @@ class Recurring:
 class Recurrence:
     """The requests that one connection is known to send again and again."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "in_a_row")
 
     def __init__(self) -> None:
+        self.in_a_row = 0  # of them, since something else was asked
         self._known: dict[bytes, Recurring] = {}
 
     def find(self, frame: memoryview) -> Recurring | None:

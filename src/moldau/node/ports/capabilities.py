@@ -1,6 +1,7 @@
 """What this operating system can do beyond POSIX. Every one of these has a fallback."""
 
 import os
+import select
 import socket
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ class Capabilities:
     has_sendfile: bool
     has_fallocate: bool
     has_nowait_reads: bool
+    has_epoll: bool
     more_flag: int  # MSG_MORE, or 0 where the kernel has none
 
     @classmethod
@@ -21,9 +23,10 @@ class Capabilities:
             has_sendfile=hasattr(os, "sendfile"),
             has_fallocate=sys.platform == "linux",
             has_nowait_reads=hasattr(os, "RWF_NOWAIT"),
+            has_epoll=hasattr(select, "epoll"),
             more_flag=getattr(socket, "MSG_MORE", 0),
         )
 
     @classmethod
     def portable(cls) -> "Capabilities":
-        return cls(has_sendfile=False, has_fallocate=False, has_nowait_reads=False, more_flag=0)
+        return cls(has_sendfile=False, has_fallocate=False, has_nowait_reads=False, has_epoll=False, more_flag=0)

@@ -22,6 +22,7 @@ from moldau.model.ports import Connection, Endpoint, FileSlice, Listener, Page, 
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.pages import PageServer
+from moldau.node.ports.patience import Patience
 from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
 from moldau.wire.foreign import refused_length
 
@@ -56,11 +57,15 @@ class SocketConnection(asyncio.Protocol):
         budget: ReceiveBudget,
         able: Capabilities,
         descriptor_max: int = sys.maxsize,
+        patience: Patience | None = None,
     ) -> None:
+        """`patience` is where this one is read while it may wait, if there is such a thing."""
         self.frame_bytes_max = frame_bytes_max
         self._descriptor_max = descriptor_max
         self._endpoint = endpoint
         self._able = able
+        self._patience = patience
+        self._may_wait = False
         self._received = ReceiveBuffer(budget)
         self._queue: deque[Piece] = deque()
         self._queued_bytes = 0
@@ -126,12 +131,31 @@ class SocketConnection(asyncio.Protocol):
     def _start_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            self._loop.add_reader(self._descriptor, self._readable)
+            if self._may_wait and self._patience is not None:
+                self._patience.add(self._descriptor, self._readable)
+            else:
+                self._loop.add_reader(self._descriptor, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._descriptor)
+            if self._may_wait and self._patience is not None:
+                self._patience.remove(self._descriptor)
+            else:
+                self._loop.remove_reader(self._descriptor)
+
+    @property
+    def may_wait(self) -> bool:
+        return self._may_wait
+
+    @may_wait.setter
+    def may_wait(self, may_wait: bool) -> None:
+        if may_wait != self._may_wait:
+            is_reading = self._is_reading
+            self._stop_reading()
+            self._may_wait = may_wait
+            if is_reading:
+                self._start_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
@@ -385,13 +409,14 @@ class SocketNetwork:
     def __init__(self, *, request_bytes_max: int = 1024 * MiB, able: Capabilities | None = None) -> None:
         self._budget = ReceiveBudget(request_bytes_max)
         self._able = able or Capabilities.detect()
+        self._patience = Patience() if self._able.has_epoll else None
 
     async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
         loop = asyncio.get_running_loop()
         descriptor_max = _descriptors_for_connections()
 
         def protocol() -> SocketConnection:
-            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able, descriptor_max)
+            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able, descriptor_max, self._patience)
 
         server = await loop.create_server(protocol, address.host or None, address.port, backlog=ACCEPTS_PER_TURN_MAX)
         for each in server.sockets:

@@ -1,0 +1,154 @@
+"""Sockets that may wait: read at once when they come alone, together when they come thick and fast, and all of them."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from test_sockets import Recorder, framed, served
+
+from moldau.node.ports import patience as patience_module
+from moldau.node.ports.patience import PAUSE_S, READS_PER_TURN_MAX, Patience
+
+
+class Speakers:
+    """Pairs of sockets: one end stands in the patience, the other is spoken into."""
+
+    def __init__(self, count: int) -> None:
+        self.patience = Patience()
+        self.heard: list[tuple[int, float]] = []  # who, when
+        self._news = asyncio.Event()
+        self._ends = [socket.socketpair() for _ in range(count)]
+        for number, (ours, _) in enumerate(self._ends):
+            ours.setblocking(False)
+            self.patience.add(ours.fileno(), lambda number=number: self._hear(number))  # type: ignore[misc]
+
+    def _hear(self, number: int) -> None:
+        self._ends[number][0].recv(4096)
+        self.heard.append((number, asyncio.get_running_loop().time()))
+        self._news.set()
+
+    def say(self, *numbers: int) -> None:
+        for number in numbers:
+            self._ends[number][1].send(b"!")
+
+    def leave(self, number: int) -> None:
+        self.patience.remove(self._ends[number][0].fileno())
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.heard) < count:
+                self._news.clear()
+                await self._news.wait()
+
+    def close(self) -> None:
+        for pair in self._ends:
+            for each in pair:
+                each.close()
+
+
+@contextmanager
+def speakers(count: int) -> Iterator[Speakers]:
+    scene = Speakers(count)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+async def test_who_comes_after_a_silence_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "PAUSE_S", 60.0)  # whoever has to wait for it misses the test's end
+    with speakers(2) as scene:
+        scene.patience._looked_s = -1000.0
+        scene.say(1)
+        await scene.until(1)
+        assert [number for number, _ in scene.heard] == [1]
+
+
+@pytest.mark.proves("C5", part="who falls silent is out")
+async def test_while_they_come_thick_and_fast_there_is_a_pause_between_two_looks() -> None:
+    with speakers(3) as scene:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while loop.time() < began_s + 12 * PAUSE_S:
+            scene.say(0, 1, 2)
+            await asyncio.sleep(PAUSE_S / 8)
+        looks_max = (loop.time() - began_s) / PAUSE_S + 3  # the first two come without one
+        assert 3 <= len(scene.heard) <= 3 * looks_max
+
+
+async def test_who_left_is_not_read_even_if_it_had_spoken() -> None:
+    with speakers(2) as scene:
+        original = scene._hear
+
+        def hear(number: int) -> None:
+            original(number)
+            scene.leave(1 - number)
+
+        scene._hear = hear  # type: ignore[method-assign]
+        scene.say(0, 1)
+        await scene.until(1)
+        await asyncio.sleep(2 * PAUSE_S)
+        assert len(scene.heard) == 1
+
+
+async def test_when_all_have_left_the_loop_watches_nothing() -> None:
+    with speakers(2) as scene:
+        descriptor = scene.patience._sockets.fileno()
+        scene.say(0, 1)
+        await scene.until(2)
+        scene.leave(0)
+        scene.leave(1)
+        assert not asyncio.get_running_loop().remove_reader(descriptor)
+        assert scene.patience._next is None
+
+
+@pytest.mark.proves("C5", part="who falls silent is out")
+async def test_others_have_their_turn_between_many() -> None:
+    with speakers(3 * READS_PER_TURN_MAX) as scene:
+        turns: list[int] = []
+
+        def turn() -> None:
+            turns.append(len(scene.heard))
+            if len(scene.heard) < 3 * READS_PER_TURN_MAX:
+                asyncio.get_running_loop().call_soon(turn)
+
+        scene.say(*range(3 * READS_PER_TURN_MAX))
+        turn()
+        await scene.until(3 * READS_PER_TURN_MAX)
+        assert {READS_PER_TURN_MAX, 2 * READS_PER_TURN_MAX} <= set(turns)
+        assert sorted(number for number, _ in scene.heard) == list(range(3 * READS_PER_TURN_MAX))
+
+
+async def test_a_connection_may_wait_and_cease_to_in_the_middle_of_its_frames() -> None:
+    recorder = Recorder(lambda frame: [framed(frame)])
+    async with served(recorder) as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        for number in range(40):
+            writer.write(framed(b"%d" % number))
+            await recorder.until(number + 1)
+            recorder.connection.may_wait = number % 3 != 0
+        assert await reader.readexactly(40 * 4 + 70) == b"".join(framed(b"%d" % number) for number in range(40))
+        writer.close()
+        await recorder.has_ended.wait()
+    assert recorder.frames == [b"%d" % number for number in range(40)]
+
+
+async def test_a_connection_that_may_wait_is_not_read_while_it_is_paused_and_ends_like_any_other() -> None:
+    recorder = Recorder()
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(framed(b"first"))
+        await recorder.until(1)
+        recorder.connection.may_wait = True
+        recorder.connection.pause_reading()
+        writer.write(framed(b"second"))
+        await writer.drain()
+        await asyncio.sleep(2 * PAUSE_S)
+        assert recorder.frames == [b"first"]
+        recorder.connection.resume_reading()
+        await recorder.until(2)
+        writer.close()
+        await recorder.has_ended.wait()
+    assert recorder.reason == ""
