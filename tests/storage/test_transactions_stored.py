@@ -11,7 +11,7 @@ from moldau.model.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from moldau.model.units import DAY_MS
+from moldau.model.units import DAY_MS, MiB
 from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import BatchHeader, read_header
@@ -261,3 +261,28 @@ def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_befo
     disk.power_loss()
     bench.open(recovery_point=2 if is_closed else 3, is_clean=is_closed, has_lost_power=not is_closed)
     assert [each.last_offset for each in bench.log.aborted_transactions(0, 2)] == [1]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.proves("C7")
+def test_an_end_that_is_not_known_to_be_committed_is_waited_for_after_a_restart(is_clean: bool) -> None:
+    """Though the snapshot that producers are taken from is younger than what is known to be committed."""
+    bench = Bench(segment_bytes=MiB)
+    other = P + 1
+    send(bench, 0)  # 0
+    send(bench, 0, producer_id=other)  # 1
+    mark(bench, is_commit=True, producer_id=other)  # 2: ended below
+    send(bench, 1)  # 3
+    mark(bench, is_commit=True)  # 4
+    send(bench, 2, producer_id=P, epoch=0)  # 5: another transaction, begun above
+    mark(bench, is_commit=False)  # 6
+    bench.log._roll(bench.log.end_offset, bench.now_ms)  # and takes a snapshot
+    send(bench, 1, producer_id=other)  # 7
+    if is_clean:
+        bench.log.close(bench.now_ms)
+        bench.open(is_clean=True, recovery_point=8)
+    else:
+        bench.kill()
+    log = bench.log
+    assert log.end_offset == 8
+    assert [log.last_stable_offset(each) for each in (1, 3, 4, 5, 6, 7, 8)] == [0, 0, 0, 5, 5, 7, 7]

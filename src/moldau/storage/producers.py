@@ -77,13 +77,14 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_ended", "_open", "admissions", "by_id", "end_offset", "expiration_ms", "now_ms")
+    __slots__ = ("_ended", "_open", "admissions", "by_id", "end_offset", "expiration_ms", "known_from", "now_ms")
 
     def __init__(self, expiration_ms: int = DAY_MS, now_ms: int = 0) -> None:
         self.now_ms = now_ms  # set by whoever appends
         self.by_id: dict[int, Producer] = {}
         self.admissions = Admissions()
         self.end_offset = 0  # the state covers the log up to here
+        self.known_from = 0  # ends of transactions below are not known
         self.expiration_ms = expiration_ms
         self._open: dict[int, int] = {}  # producer id to first offset; opened in offset order, so sorted by it
         self._ended: list[tuple[int, int]] = []  # (first offset, marker's offset) above the high watermark
@@ -259,11 +260,20 @@ class Producers:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to here every transaction has ended, by a marker that is committed."""
         if self._ended:
-            self._ended = [each for each in self._ended if each[1] >= high_watermark]
+            self._ended = self.ends_from(high_watermark)
         if not self._open and not self._ended:
             return high_watermark
         unstable = self.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
+
+    def ends_from(self, offset: int) -> list[tuple[int, int]]:
+        """First offset and marker of the transactions that ended at an offset or later, as far as it is known."""
+        return [each for each in self._ended if each[1] >= offset]
+
+    def learn_ends(self, ends: Iterable[tuple[int, int]], known_from: int) -> None:
+        """First offset and marker of transactions that a snapshot had as ended; below this offset there may be more."""
+        self._ended.extend(ends)
+        self.known_from = known_from
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that have been silent for long and have no open transaction."""
@@ -293,13 +303,14 @@ class Producers:
         """Replace the state by what another has found out; that one is of no use afterwards."""
         self.clear(end_offset)
         self.by_id, self._open, self._ended = other.by_id, other._open, other._ended
+        self.known_from = other.known_from
 
     def clear(self, end_offset: int) -> None:
         self.by_id = {}
         self._open = {}
         self._ended = []
         self.admissions.clear()
-        self.end_offset = end_offset
+        self.end_offset = self.known_from = end_offset
 
     def last_offsets(self) -> dict[int, tuple[int, int]]:
         """Each producer's last data offset (-1 if only a marker is left) and epoch, which compaction must keep."""

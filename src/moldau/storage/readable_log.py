@@ -6,6 +6,7 @@ from moldau.storage import timestamps
 from moldau.storage.aborted import AbortedHistory
 from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.flushing import Flushing
+from moldau.storage.open_ends import open_ends
 from moldau.storage.producers import Producers
 from moldau.storage.segments import Segments
 from moldau.storage.snapshots import Snapshots
@@ -44,7 +45,11 @@ class ReadableLog:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to here all is decided. What was deleted is not waited for, though its transaction may be open."""
-        stable = self.producers.last_stable_offset(high_watermark)
+        producers = self.producers
+        if high_watermark < producers.known_from:
+            ends = open_ends(self._segments.all, self._snapshots, high_watermark, producers.known_from)
+            producers.learn_ends(ends, high_watermark)
+        stable = producers.last_stable_offset(high_watermark)
         return stable if stable >= self.start_offset else min(self.start_offset, high_watermark)
 
     def read(
