@@ -96,7 +96,8 @@ class Run:
             transactions = client.run(Transactions(client.asynchronous).all())
             group = client.run(Groups(client.asynchronous).describe(self._crew.group))
         said = [f"{path.name}: {path.read_text()[-500:]}" for path in sorted(self._folder.glob("*.err"))]
-        return "\n".join([f"committed: {self._committed()}", str(group), *map(str, transactions), *said])
+        there = f"inputs: {self._ends(self._crew.source)}, problems {self._producer.problems}"
+        return "\n".join([there, f"committed: {self._committed()}", str(group), *map(str, transactions), *said])
 
     def plan(self) -> list[str]:
         if RUNS == 1:
