@@ -38,6 +38,8 @@ def test_all_that_is_served_is_told_in_every_version(version: int) -> None:
             supported = {each.name: each.min_version for each in answer.supported_features}
             assert "metadata.version" in supported
             assert version > 3 or 0 not in supported.values()  # older clients fail on a minimum of 0
+            assert ("kraft.version" in supported) == (version > 3)
+            assert features.get("kraft.version", 0) == scene.node.broker.metadata.quorum.machine.kraft_version
 
     on_broker(script)
 

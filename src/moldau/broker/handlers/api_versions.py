@@ -4,6 +4,8 @@ import re
 from typing import Final
 
 from moldau.broker.context import RequestContext
+from moldau.machines.metadata.image import VersionRange
+from moldau.machines.raft import KRAFT_VERSION, KRAFT_VERSION_FEATURE
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
@@ -28,17 +30,20 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         Entry(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in broker.router_of(context.listener).apis.values()
     ]
+    # What the quorum is capable of is written in its log, not in the metadata.
+    supported = {**broker.supported_features, KRAFT_VERSION_FEATURE: VersionRange(0, KRAFT_VERSION)}
+    finalized = {**broker.image.features, KRAFT_VERSION_FEATURE: broker.metadata.quorum.machine.kraft_version}
     return ApiVersionsResponse(
         api_keys=entries,
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
-            for name, levels in broker.supported_features.items()
+            for name, levels in supported.items()
             if levels.lowest > 0 or version >= ZERO_MINIMUM_FROM
         ],
         finalized_features_epoch=broker.image.offset,
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, level in broker.image.features.items()
+            for name, level in finalized.items()
             if level > 0
         ],
     )

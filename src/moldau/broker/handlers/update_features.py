@@ -6,13 +6,18 @@ from typing import Final
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
 from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
-from moldau.machines.raft import KRAFT_VERSION, AnswerVoterChange, Ticket, WritingDownRequested
+from moldau.machines.raft import (
+    KRAFT_VERSION,
+    KRAFT_VERSION_FEATURE,
+    AnswerVoterChange,
+    Ticket,
+    WritingDownRequested,
+)
 from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError, NotController
 from moldau.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 UPGRADE_TYPE_FROM: Final = 1
 ONE_ERROR_FROM: Final = 2
-KRAFT_VERSION_FEATURE: Final = "kraft.version"
 
 Answer = UpdateFeaturesResponse.UpdatableFeatureResult
 

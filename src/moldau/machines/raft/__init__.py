@@ -63,7 +63,7 @@ from moldau.machines.raft.log_view import Diverged, LogView, OffsetAndEpoch, Sup
 from moldau.machines.raft.machine import RaftMachine
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import QuorumSettings
-from moldau.machines.raft.voter_changes import KRAFT_VERSION
+from moldau.machines.raft.voter_changes import KRAFT_VERSION, KRAFT_VERSION_FEATURE
 from moldau.machines.raft.voters import (
     BOOTSTRAP_OFFSET,
     NO_DIRECTORY,
@@ -78,6 +78,7 @@ from moldau.machines.raft.voters import (
 __all__ = [
     "BOOTSTRAP_OFFSET",
     "KRAFT_VERSION",
+    "KRAFT_VERSION_FEATURE",
     "NEVER_MS",
     "NO_DIRECTORY",
     "AddVoterRequested",

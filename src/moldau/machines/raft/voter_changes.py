@@ -18,6 +18,7 @@ from moldau.model.errors import ErrorCode
 
 KRAFT_VERSION = 1
 """The version in which voters are written down, and may change."""
+KRAFT_VERSION_FEATURE = "kraft.version"
 
 Refusal = tuple[ErrorCode, str]
 
