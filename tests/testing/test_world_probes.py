@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
+from moldau.machines.raft import ElectionState, ReplicaKey
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
@@ -187,6 +189,25 @@ def test_a_quorum_whose_epoch_or_high_watermark_goes_back_is_found() -> None:
         probe.look("node-1", Quorum(5, False, 6), has_written=False)
 
 
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_vote_that_a_power_loss_could_take_is_found(is_synced: bool) -> None:
+    disks = Disks()
+    probe = quorum_probe(disks)
+    disk = disks.hosts["node-1"].disk.mount()
+    disk.make_folder(f"{FOLDER}/{METADATA}")
+    disk.sync_folder(FOLDER)
+    vote = ElectionState(5, voted=ReplicaKey(2))
+    if is_synced:
+        write_quorum_state(disk, f"{FOLDER}/{METADATA}", QuorumState(5, voted_id=2))
+        probe.look("node-1", Quorum(5, False, 0, vote), has_written=False)
+    else:
+        disk.open(f"{FOLDER}/{METADATA}/quorum-state", create=True).pwrite(QuorumState(5, voted_id=2).encode(), 0)
+    probe.look("node-1", Quorum(5, False, 0), has_written=False)  # while it writes, nobody has heard of it
+    if not is_synced:
+        with pytest.raises(Violation, match="has voted for 2 in epoch 5, on its disk is"):
+            probe.look("node-1", Quorum(5, False, 0, vote), has_written=False)
+
+
 def test_a_new_process_may_know_less() -> None:
     probe = quorum_probe(Disks())
     probe.look("node-1", Quorum(5, False, 7), has_written=False)
@@ -364,6 +385,20 @@ def test_a_high_watermark_that_does_not_wait_for_whom_the_leader_wants_to_join_i
     probe.look("node-1", [leader(0, 1, (1, 2))], has_written=True)
     with pytest.raises(Violation, match="node-3, which it wants to join, has 0"):
         probe.look("node-1", [leader(1, 1, (1, 2))._replace(proposed=(1, 2, 3))], has_written=False)
+
+
+def test_a_replica_that_is_to_join_without_what_there_was_when_the_epoch_began_is_found() -> None:
+    disks = Disks()
+    probe, _ = replica_probe(disks, replace(PARTITION, isr=(1, 2), leader_epoch=1))
+    for host in ("node-1", "node-2"):
+        disks.write(host, batch(0), batch(1), batch(2, epoch=1))
+    disks.write("node-3", batch(0))
+    now = leader(0, 3, (1, 2))._replace(leader_epoch=1)
+    probe.look("node-1", [now], has_written=True)
+    with pytest.raises(Violation, match="wants node-3 to join, which has 1, and its epoch began at 2"):
+        probe.look("node-1", [now._replace(proposed=(1, 2, 3))], has_written=False)
+    disks.write("node-3", batch(1))
+    probe.look("node-1", [now._replace(proposed=(1, 2, 3))], has_written=True)
 
 
 @pytest.mark.parametrize("syncs", [False, True])

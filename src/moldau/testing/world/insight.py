@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
+from moldau.machines.raft import ElectionState
 from moldau.model.ids import TopicPartition
 from moldau.node.node import Node
 
@@ -15,6 +16,7 @@ class Quorum(NamedTuple):
     epoch: int
     is_leader: bool
     high_watermark: int
+    kept: ElectionState | None = None  # what it holds for written down; None while it is being written
 
 
 class Replica(NamedTuple):
@@ -41,7 +43,9 @@ def quorum_of(node: Node) -> Quorum | None:
     if quorum is None:
         return None
     machine = quorum.machine
-    return Quorum(machine.epoch, machine.is_leader, machine.high_watermark)
+    is_writing = quorum._is_stepping or quorum._waiting_for_disk is not None
+    kept = None if is_writing else machine._quorum._persisted
+    return Quorum(machine.epoch, machine.is_leader, machine.high_watermark, kept)
 
 
 def replicas_of(node: Node) -> Iterator[Replica]:

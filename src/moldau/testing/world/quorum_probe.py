@@ -5,6 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from moldau.broker.drivers.quorum_state import FILE_NAME, QuorumState
+from moldau.machines.raft import ElectionState
+from moldau.model.ids import NO_NODE
+from moldau.testing.platter import Folder, Inode
 from moldau.testing.simulation import Host
 from moldau.testing.workload import Violation
 from moldau.testing.world.committed import CommittedLog
@@ -20,6 +24,7 @@ class QuorumProbe:
 
     def __init__(self, tally: Counter[str], hosts: Mapping[str, Host], voters: Sequence[str] = ()) -> None:
         self._tally, self._voters = tally, voters
+        self._disks = {name: host.disk for name, host in hosts.items()}
         self._logs = {name: LogOnDisk(host.disk, f"{FOLDER}/{METADATA}") for name, host in hosts.items()}
         self._committed = CommittedLog(METADATA)
         self._leaders: dict[int, str] = {}
@@ -45,6 +50,8 @@ class QuorumProbe:
             self._committed.forget(host)
         if before is not None and now.epoch < before.epoch:
             raise Violation(f"{host}: quorum epoch {before.epoch} became {now.epoch}")
+        if now.kept is not None and (before is None or now.kept != before.kept):
+            self._check_kept(host, now.kept)
         if before is not None and now.high_watermark < before.high_watermark:
             raise Violation(f"{host}: quorum high watermark {before.high_watermark} became {now.high_watermark}")
         if now.is_leader:
@@ -52,6 +59,15 @@ class QuorumProbe:
             if before is not None and before.is_leader and before.high_watermark < now.high_watermark:
                 self._check_commit(host, now, log)
         self._committed.advance(host, log, now.high_watermark)
+
+    def _check_kept(self, host: str, kept: ElectionState) -> None:
+        """No power loss can take an epoch or a vote that others may have heard of."""
+        folder = self._disks[host].node(f"{FOLDER}/{METADATA}")
+        file = folder.durable.get(FILE_NAME) if isinstance(folder, Folder) else None
+        on_disk = QuorumState.decode(bytes(file.durable)) if isinstance(file, Inode) else QuorumState()
+        voted_id = kept.voted.node_id if kept.voted is not None else NO_NODE
+        if (on_disk.leader_epoch, on_disk.voted_id) != (kept.epoch, voted_id):
+            raise Violation(f"{host} has voted for {voted_id} in epoch {kept.epoch}, on its disk is {on_disk}")
 
     def _check_commit(self, host: str, now: Quorum, log: LogOnDisk) -> None:
         """A leader commits by way of a record of its own epoch, and only what is on the disks of a majority."""

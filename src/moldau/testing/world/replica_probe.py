@@ -56,6 +56,8 @@ class ReplicaProbe:
                 self._of(folder).forget(host)
                 self._check_member(host, folder)
             if replica.is_leader:
+                if before is None or replica.proposed != before.proposed:
+                    self._check_joining(host, folder, replica)
                 self._lead(host, folder, before, replica)
 
     def take(self, changed: Sequence[Changed]) -> None:
@@ -108,6 +110,20 @@ class ReplicaProbe:
             if log.end_offset < now.high_watermark and not self.is_doubtful(member):
                 lacks = f"{member}, which it wants to join, has {log.end_offset}"
                 raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {lacks}")
+
+    def _check_joining(self, host: str, folder: str, now: Replica) -> None:
+        """Whoever joins has all that there was when the epoch began: some may be committed, unknown to it."""
+        partition = self._images.partition(folder)
+        if partition is None or partition.leader_epoch != now.leader_epoch:
+            return
+        for member in (self._names[each] for each in now.proposed if each not in partition.isr):
+            log, leaders = self._log(member, folder), self._log(host, folder)
+            self._refresh(member, log, folder)
+            began = next((each.base_offset for each in leaders.batches if each.leader_epoch >= now.leader_epoch), None)
+            needed = leaders.end_offset if began is None else began
+            if log.end_offset < needed and not self.is_doubtful(member):
+                lacks = f"which has {log.end_offset}, and its epoch began at {needed}"
+                raise Violation(f"{folder}: {host} wants {member} to join, {lacks}")
 
     def _check_disks(self, host: str, folder: str, now: Replica) -> None:
         """Where every record is synced before its answer, what is committed is on the disks of all that are in sync."""
