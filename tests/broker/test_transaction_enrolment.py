@@ -284,3 +284,19 @@ def test_a_batch_that_comes_back_comes_first_and_one_that_was_refused_is_forgott
         assert told.error_code == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_passing else NONE)
 
     play(script, 1)
+
+
+@pytest.mark.proves("P2")
+def test_who_left_a_gap_hears_of_it_and_not_that_its_transaction_is_unknown() -> None:
+    """A producer begins anew after a gap. After anything else it tries once more where it was, again and again."""
+
+    async def script(scene: Scene, writer: Writer) -> None:
+        assert await writer.write(b"a") == 0
+        await writer.finish()
+        assert await writer.add(("t", 0)) is NONE
+        told = await writer.send(b"c", version=11, base_sequence=2)
+        assert told.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await writer.send(b"b", version=11, base_sequence=1)).error_code == NONE
+        assert end_offset(scene) == 3  # with the marker of the first
+
+    play(script, 1)

@@ -8,7 +8,7 @@ import pytest
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.raft import ElectionState, ReplicaKey
-from moldau.model.ids import TopicId, TopicPartition
+from moldau.model.ids import NodeId, TopicId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
 from moldau.testing.simulation import Simulation
@@ -196,7 +196,7 @@ def test_a_vote_that_a_power_loss_could_take_is_found(is_synced: bool) -> None:
     disk = disks.hosts["node-1"].disk.mount()
     disk.make_folder(f"{FOLDER}/{METADATA}")
     disk.sync_folder(FOLDER)
-    vote = ElectionState(5, voted=ReplicaKey(2))
+    vote = ElectionState(5, voted=ReplicaKey(NodeId(2)))
     if is_synced:
         write_quorum_state(disk, f"{FOLDER}/{METADATA}", QuorumState(5, voted_id=2))
         probe.look("node-1", Quorum(5, False, 0, vote), has_written=False)

@@ -174,12 +174,12 @@ class Producers:
         return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
 
     def check_admitted(self, header: BatchHeader) -> None:
-        """Refuse a transactional batch that nobody knows to be part of a transaction, unless it is here already."""
-        producer = self.by_id.get(header.producer_id)
-        is_known = producer is not None and producer.epoch == header.producer_epoch and header.base_sequence >= 0
-        if is_known and producer is not None and producer.repeated(header) is not None:
-            return
-        self.check_begun(header.producer_id, header.producer_epoch, header.base_sequence)
+        """Refuse a transactional batch that nobody knows to be part of a transaction, unless it is here already.
+
+        One that does not follow on what its producer has sent hears that first: only then does it begin anew.
+        """
+        if self.check(header) is None:
+            self.check_begun(header.producer_id, header.producer_epoch, header.base_sequence)
 
     def check_begun(self, producer_id: int, epoch: int, sequence: int = NO_SEQUENCE) -> None:
         """Refuse a producer of an old epoch, and one whose transaction is neither open here nor admitted."""

@@ -120,13 +120,13 @@ class Partition:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
-        if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
-            log.producers.check_admitted(header)
         if header[11] > 0 and self.leading is not None and header[9] not in log.producers.by_id:
             self._check_beginning(self.leading)
         gathering = self._gathering
         gathers = gathering.is_open and not self._is_careful
         try:
+            if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
+                log.producers.check_admitted(header)
             appended = log.append(batch, header, self.leader_epoch, now_ms, gathers=gathers)
         except OutOfOrderSequence as gap:
             raise self._answer_to(gap) from None
