@@ -12,7 +12,7 @@ from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.storage.files import replace_file
-from moldau.storage.folder import BROKER_EPOCH
+from moldau.storage.folder import BROKER_EPOCH, DataFolder
 from moldau.wire import messages as m
 
 
@@ -237,6 +237,38 @@ def test_only_a_broker_whose_machine_lost_power_may_have_lost_what_it_had() -> N
         cluster.cut_power(2)
         await cluster.start(2)
         assert previous_epoch() == -1
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3", part="the next leader has everything")
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_a_broker_killed_before_it_hears_of_its_registration_has_lost_nothing(
+    loses_power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was registered once more, and does not know it: what it names is the epoch before."""
+
+    async def script(cluster: Cluster) -> None:
+        ids = [cluster.broker(2).incarnation_id]
+        epochs = [cluster.broker(2).epoch]
+        with monkeypatch.context() as patched:
+            patched.setattr(DataFolder, "remember_broker_epoch", lambda *_: None)
+            cluster.kill(2)
+            await cluster.start(2)
+            ids.append(cluster.broker(2).incarnation_id)
+            epochs.append(cluster.broker(2).epoch)
+        if loses_power:
+            cluster.cut_power(2)
+        else:
+            cluster.kill(2)
+        await cluster.start(2)
+        ids.append(cluster.broker(2).incarnation_id)
+        epochs.append(cluster.broker(2).epoch)
+        assert (ids[1] == ids[2], epochs[1] == epochs[2]) == (not loses_power, not loses_power)
+        assert epochs[0] < epochs[1]
+        cluster.kill(2)
+        await cluster.start(2)
+        assert cluster.broker(2).incarnation_id not in ids
 
     on_cluster(script)
 

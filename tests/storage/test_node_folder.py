@@ -4,7 +4,7 @@ import pytest
 
 from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
 from moldau.storage.checkpoints import RECOVERY_POINTS
-from moldau.storage.folder import BrokenFolder, DataFolder, FolderIdentity, FolderInUse, parse_partition
+from moldau.storage.folder import INCARNATION, BrokenFolder, DataFolder, FolderIdentity, FolderInUse, parse_partition
 from moldau.testing.disk import Crashed, SimulatedDisk, When
 
 ID = TopicId(bytes(range(16)))
@@ -90,6 +90,19 @@ def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
     assert folder.last_broker_epoch() == 17
     folder.remember_broker_epoch(18)
     assert folder.last_broker_epoch() == 18
+
+
+def test_a_life_that_has_not_heard_of_its_epoch_is_known_to_the_next_one() -> None:
+    disk = SimulatedDisk().mount()
+    folder = DataFolder.open(disk, "/data")
+    assert folder.unfinished_life() is None
+    folder.begin_life(ID)
+    assert folder.unfinished_life() == ID
+    folder.remember_broker_epoch(17)
+    assert folder.unfinished_life() is None
+    folder.begin_life(ID)
+    disk.open(f"/data/{INCARNATION}").truncate(5)
+    assert folder.unfinished_life() is None
 
 
 def test_partitions_are_found_with_their_topic_ids() -> None:

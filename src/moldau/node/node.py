@@ -98,11 +98,16 @@ class Node:
             self._metadata,
             self._peers,
             self._on_failure,
-            random_id(ports.random),
+            self._incarnation_id(),
             self._configuration.listeners.inter_broker,
             self._authorizer,
         )
         self._front = Front(self.broker, ports.network)
+
+    def _incarnation_id(self) -> bytes:
+        """A new one, unless the last life ended before it knew whether it was registered."""
+        unfinished = None if self._has_lost_power else self._folder.unfinished_life()
+        return unfinished or random_id(self._ports.random)
 
     def _epoch_before(self, clean_epoch: int | None) -> int:
         """Under which epoch this broker ran last, if nothing that it had acknowledged can have been lost since."""
@@ -198,6 +203,7 @@ class Node:
         self._lifecycle = Lifecycle(
             self.broker, self._registration(), self._folder.remember_broker_epoch, self._on_failure
         )
+        self._folder.begin_life(self.broker.incarnation_id)
         await self._lifecycle.register()
         await self._lifecycle.caught_up()
         await self.broker.start()

@@ -5,6 +5,7 @@ meta.properties                     cluster, node and directory id
 .kafka_cleanshutdown                only there after a clean stop
 .boot-id                            in which run of the machine an owner was last up
 .broker-epoch                       under which epoch the last owner was registered
+.incarnation                        under which id an owner asked for that, and has not heard of it
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
 <topic>-<partition>/                one log each; partition.metadata holds the topic's id
 <topic>-<partition>.<id>-delete/    on its way out
@@ -28,6 +29,7 @@ META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 BOOT_ID: Final = ".boot-id"
 BROKER_EPOCH: Final = ".broker-epoch"
+INCARNATION: Final = ".incarnation"
 PARTITION_METADATA: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -147,6 +149,23 @@ class DataFolder:
     def remember_broker_epoch(self, broker_epoch: int) -> None:
         """For the next owner, if this one is killed. Not synced: after a power loss nobody relies on it."""
         replace_cache(self._disk, f"{self.path}/{BROKER_EPOCH}", _marker(broker_epoch))
+        if self._disk.exists(f"{self.path}/{INCARNATION}"):
+            self._disk.unlink(f"{self.path}/{INCARNATION}")
+
+    def begin_life(self, incarnation_id: bytes) -> None:
+        """Under this id the owner is going to be registered. Until `remember_broker_epoch` it does nothing else."""
+        replace_cache(self._disk, f"{self.path}/{INCARNATION}", encode_id(incarnation_id).encode())
+
+    def unfinished_life(self) -> bytes | None:
+        """The id of an owner that was killed before it heard of its epoch: it may be registered, and this one goes on.
+
+        As another one it would name the epoch before, and be taken for a broker that has lost what it had.
+        """
+        path = f"{self.path}/{INCARNATION}"
+        try:
+            return decode_id(self._disk.read(path).decode()) if self._disk.exists(path) else None
+        except ValueError:  # torn by a power loss
+            return None
 
     def last_broker_epoch(self) -> int:
         """The epoch of the last owner, -1 if nobody knows it."""
