@@ -12,7 +12,7 @@ from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.storage.files import replace_file
-from moldau.storage.folder import BROKER_EPOCH, DataFolder
+from moldau.storage.folder import BROKER_EPOCH, INCARNATION, DataFolder
 from moldau.wire import messages as m
 
 
@@ -249,6 +249,10 @@ def test_a_broker_killed_before_it_hears_of_its_registration_has_lost_nothing(
     """It was registered once more, and does not know it: what it names is the epoch before."""
 
     async def script(cluster: Cluster) -> None:
+        async def write_id_for_good() -> None:
+            disk = cluster.nodes[2]._ports.disk
+            replace_file(disk, f"/data/{INCARNATION}", disk.read(f"/data/{INCARNATION}"))
+
         ids = [cluster.broker(2).incarnation_id]
         epochs = [cluster.broker(2).epoch]
         with monkeypatch.context() as patched:
@@ -258,6 +262,7 @@ def test_a_broker_killed_before_it_hears_of_its_registration_has_lost_nothing(
             ids.append(cluster.broker(2).incarnation_id)
             epochs.append(cluster.broker(2).epoch)
         if loses_power:
+            await cluster.host(2).run(write_id_for_good())
             cluster.cut_power(2)
         else:
             cluster.kill(2)
