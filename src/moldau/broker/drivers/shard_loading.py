@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from moldau.broker.drivers.slices import give_way
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 
@@ -35,6 +36,7 @@ class ShardLoading:
         self._topic = topic
         self._on_failure = on_failure
         self._waiting: dict[Loadable, None] = {}
+        self._under_way: Loadable | None = None
         self._task: asyncio.Task[None] | None = None
 
     def add(self, shard: Loadable) -> None:
@@ -46,6 +48,8 @@ class ShardLoading:
     def remove(self, shard: Loadable) -> None:
         """It is not to be loaded any more; a load that is under way is ended by the shard itself."""
         self._waiting.pop(shard, None)
+        if self._under_way is shard:
+            self._under_way = None
 
     async def close(self) -> None:
         if self._task is not None:
@@ -58,6 +62,7 @@ class ShardLoading:
                 shard = next(iter(self._waiting))
                 del self._waiting[shard]
                 await self._load(shard)
+                await give_way()
         except Exception as error:
             self._on_failure(f"{self._topic} could not be loaded", error)
         finally:
@@ -65,9 +70,12 @@ class ShardLoading:
 
     async def _load(self, shard: Loadable) -> None:
         """A disk that refuses may not do so for long; records that cannot be read stay so."""
+        self._under_way = shard
         try:
             await shard.load()
         except OSError as error:
+            if self._under_way is None:
+                return  # it was given up meanwhile, perhaps with its files
             logger.error("%s cannot be loaded and will be tried again: %s", shard.name, error)
             self._waiting[shard] = None
             await asyncio.sleep(RETRY_S)

@@ -13,6 +13,12 @@ SLICE_MS: Final = 0.1
 TURNS: Final = 3  # to read a request, to decide it, to send the answer
 
 
+async def give_way() -> None:
+    """Let a request that has come be read, decided and answered."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
 class Slices:
     """The work of one task, which asks after every few steps."""
 
@@ -27,6 +33,5 @@ class Slices:
         return self._clock.monotonic_ms() - self._began_ms >= SLICE_MS
 
     async def give_way(self) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
+        await give_way()
         self._began_ms = self._clock.monotonic_ms()
