@@ -5,6 +5,8 @@ import os
 import select
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from moldau.model.ids import Address
 from moldau.model.ports import Disk, Page
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
-from moldau.node.ports.executor import SystemExecutor
+from moldau.node.ports.executor import SystemExecutor, Worker
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
@@ -141,6 +143,50 @@ async def test_work_that_fails_fails_its_caller(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await executor.run(os.stat, str(tmp_path / "nothing"))
     await executor.close()
+
+
+def _wait_for(disk: Disk, path: str) -> bool:
+    until = time.monotonic() + 20
+    while not disk.exists(path) and time.monotonic() < until:
+        time.sleep(0.01)  # in a process of its own
+    return disk.exists(path)
+
+
+def _make(disk: Disk, path: str) -> int:
+    disk.open(path, create=True).close()
+    return os.getpid()
+
+
+@pytest.mark.proves("C3", part="kept over a crash")
+async def test_what_is_urgent_does_not_wait_behind_what_is_not(tmp_path: Path) -> None:
+    executor, path = SystemExecutor(), str(tmp_path / "made")
+    slow = asyncio.ensure_future(executor.work_on_files(_wait_for, path))
+    await asyncio.wait_for(executor.work_on_files(_make, path, is_urgent=True), 60)
+    assert await asyncio.wait_for(slow, 60)
+    await executor.close()
+
+
+def _die(disk: Disk, code: int) -> None:  # noqa: ARG001
+    os._exit(code)
+
+
+async def test_a_worker_that_dies_fails_its_caller_and_the_next_job_gets_another(tmp_path: Path) -> None:
+    executor = SystemExecutor()
+    with pytest.raises(OSError, match="died"):
+        await executor.work_on_files(_die, 1, is_urgent=True)
+    assert await executor.work_on_files(_make, str(tmp_path / "made"), is_urgent=True) != os.getpid()
+    await executor.close()
+
+
+async def test_a_worker_that_has_nothing_to_do_ends_and_another_comes_when_there_is(tmp_path: Path) -> None:
+    worker = Worker(niceness=1, idle_s=0.01)
+    first = await worker.run(_make, str(tmp_path / "made"))
+    with suppress(ProcessLookupError):
+        while True:
+            os.kill(first, 0)
+            await asyncio.sleep(0.01)
+    assert await worker.run(_make, str(tmp_path / "made")) != first
+    worker.close()
 
 
 async def _fetch(address: Address, request: bytes) -> bytes:

@@ -135,8 +135,14 @@ class Executor(Protocol):
         """In a thread: only for calls that release the GIL (fsync, cold reads, unlink, C codecs)."""
         ...
 
-    def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job) -> Awaitable[Result]:
-        """In a worker process: for Python loops over files. `work` is a module's function, `job` pickles."""
+    def work_on_files(
+        self, work: Callable[[Disk, Job], Result], job: Job, *, is_urgent: bool = False
+    ) -> Awaitable[Result]:
+        """In a worker process: for Python loops over files. `work` is a module's function, `job` pickles.
+
+        What is urgent, because somebody cannot be served before it is done, does not wait behind what is not.
+        `OSError` if the worker dies of it.
+        """
         ...
 
     async def close(self) -> None: ...

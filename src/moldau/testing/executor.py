@@ -31,7 +31,13 @@ class SimulatedExecutor:
     def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
         return self._later(THREAD_MS_MIN, THREAD_MS_MAX, lambda: work(*arguments))
 
-    def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job) -> Awaitable[Result]:
+    def work_on_files(
+        self,
+        work: Callable[[Disk, Job], Result],
+        job: Job,
+        *,
+        is_urgent: bool = False,  # noqa: ARG002 - no job waits behind another here
+    ) -> Awaitable[Result]:
         # Pickled as for a real worker process, so that a job that cannot travel fails here too.
         function, sent = pickle.loads(pickle.dumps((work, job)))
 

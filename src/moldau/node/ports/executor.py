@@ -1,4 +1,4 @@
-"""Threads for calls that release the GIL, one worker process for Python loops over files."""
+"""Threads for calls that release the GIL, worker processes for Python loops over files."""
 
 import asyncio
 import ctypes
@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
 from moldau.model.ports import Disk, Job, Result
@@ -15,16 +16,19 @@ from moldau.node.ports.files import SystemDisk
 
 THREADS: Final = 4
 QUEUED_MAX: Final = 1024
-WORKER_NICENESS: Final = 10
+NICENESS: Final = 10
+URGENT_NICENESS: Final = 5  # on a machine that is busy all over it still gets a quarter of what others get
+URGENT_IDLE_S: Final = 10.0  # then it has done what it was for
 PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
 class SystemExecutor:
-    """Both pools start with their first job, so that an idle node has neither."""
+    """Threads and worker processes start with their first job, so that an idle node has none."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._workers: ProcessPoolExecutor | None = None
+        self._worker = Worker(NICENESS)
+        self._urgent_worker = Worker(URGENT_NICENESS, URGENT_IDLE_S)
         self._places = asyncio.Semaphore(QUEUED_MAX)
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -33,29 +37,66 @@ class SystemExecutor:
         async with self._places:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
-    async def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job) -> Result:
-        if self._workers is None:
-            # Forking a process that has threads is unsafe, so the worker is started afresh.
-            context = multiprocessing.get_context("spawn")
-            self._workers = ProcessPoolExecutor(
-                1, mp_context=context, initializer=_prepare_worker, initargs=(os.getpid(),)
-            )
+    async def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job, *, is_urgent: bool = False) -> Result:
         async with self._places:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._workers, _work_on_files, work, job)
+            return await (self._urgent_worker if is_urgent else self._worker).run(work, job)
 
     async def close(self) -> None:
         if self._threads:
             self._threads.shutdown(wait=True, cancel_futures=True)
-        if self._workers:
-            self._workers.shutdown(wait=True, cancel_futures=True)
-        self._threads = self._workers = None
+        self._threads = None
+        self._worker.close()
+        self._urgent_worker.close()
 
 
-def _prepare_worker(node: int) -> None:
+class Worker:
+    """One process, which does a job at a time, and may end when none has come for a while."""
+
+    def __init__(self, niceness: int, idle_s: float | None = None) -> None:
+        self._niceness = niceness
+        self._idle_s = idle_s
+        self._pool: ProcessPoolExecutor | None = None
+        self._jobs = 0
+        self._end: asyncio.TimerHandle | None = None
+
+    async def run(self, work: Callable[[Disk, Job], Result], job: Job) -> Result:
+        loop = asyncio.get_running_loop()
+        if self._end is not None:
+            self._end.cancel()
+        pool = self._pool = self._pool or self._started()
+        self._jobs += 1
+        try:
+            return await loop.run_in_executor(pool, _work_on_files, work, job)
+        except BrokenProcessPool as error:
+            if self._pool is pool:
+                self._pool = None  # the next job gets another
+            raise OSError(f"a worker process has died: {error}") from None
+        finally:
+            self._jobs -= 1
+            if not self._jobs and self._idle_s is not None:
+                self._end = loop.call_later(self._idle_s, self._stop)
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Forking a process that has threads is unsafe, so the worker is started afresh.
+        context = multiprocessing.get_context("spawn")
+        arguments = os.getpid(), self._niceness
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare_worker, initargs=arguments)
+
+    def _stop(self, *, waits: bool = False) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=waits, cancel_futures=True)
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._stop(waits=True)
+
+
+def _prepare_worker(node: int, niceness: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its worker ends
     _die_with(node)
-    os.nice(WORKER_NICENESS)  # clients come before cleaning
+    os.nice(niceness)  # clients come first
 
 
 def _die_with(node: int) -> None:
