@@ -10,6 +10,7 @@ from moldau.storage.open_ends import open_ends
 from moldau.storage.producers import Producers
 from moldau.storage.segments import Segments
 from moldau.storage.snapshots import Snapshots
+from moldau.storage.stretch import Stretch
 from moldau.storage.tail import Tail
 from moldau.storage.transaction_index import AbortedTransaction
 
@@ -82,6 +83,15 @@ class ReadableLog:
         """What `read` finds, as bytes; empty if there is nothing."""
         found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         return found.read() if found is not None else b""
+
+    @property
+    def arrangement(self) -> tuple[int, int]:
+        """Another one whenever records went or files were replaced, though not when the log grows."""
+        return self._segments.rearrangements, self.start_offset
+
+    def stretch(self, offset: int, max_bytes: int) -> Stretch | None:
+        """Where a worker process finds the batches from the one that holds `offset` on; None if there are none."""
+        return self._segments.stretch(offset, max_bytes) if offset < self.end_offset else None
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Timestamp and offset of the first record that is not older than `timestamp`."""

@@ -9,13 +9,14 @@ from moldau.storage.open_segments import OpenSegments
 from moldau.storage.scan import walk
 from moldau.storage.segment import Segment
 from moldau.storage.settings import LogSettings
+from moldau.storage.stretch import Piece, Stretch
 from moldau.storage.swaps import cleaned_paths, swap_in
 
 
 class Segments:
     """A list that is never empty, and what needs more than one of its members."""
 
-    __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases")
+    __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases", "rearrangements")
 
     def __init__(self, disk: Disk, folder: str, open_segments: OpenSegments, segments: list[Segment]) -> None:
         self._disk = disk
@@ -24,6 +25,7 @@ class Segments:
         self.all = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
+        self.rearrangements = 0  # how often a file was replaced, cut or taken out
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.all)
@@ -49,14 +51,10 @@ class Segments:
         self, offset: int, max_bytes: int, until_offset: int, end_offset: int, *, at_least_one: bool
     ) -> FileSlice | None:
         """Whole batches from one segment, found by its index."""
-        number = self.number_for(offset)
-        found = self.all[number].find(offset)
-        while found is None and number + 1 < len(self.all):
-            number += 1  # nothing is left at the end of a compacted segment
-            found = self.all[number].find(offset)
+        found = self._find(offset)
         if found is None:
             return None
-        position, first_size = found
+        number, position, first_size = found
         segment = self.all[number]
         end = self._readable_end(number, position, until_offset, end_offset)
         if end <= position or (first_size > max_bytes and not at_least_one):
@@ -64,6 +62,34 @@ class Segments:
         if end - position > max_bytes:
             end = max(segment.boundary_within(position, max_bytes), position + first_size)
         return FileSlice(segment.open_file(), position, end - position)
+
+    def _find(self, offset: int) -> tuple[int, int, int] | None:
+        """Which segment has the first batch that ends at `offset` or later; its position and size."""
+        for number in range(self.number_for(offset), len(self.all)):
+            found = self.all[number].find(offset)
+            if found is not None:
+                return number, *found
+        return None  # nothing is left at the end of a compacted log
+
+    def stretch(self, offset: int, max_bytes: int) -> Stretch | None:
+        """Where all batches from the one that holds `offset` on are, up to so many bytes, or the first batch."""
+        found = self._find(offset)
+        if found is None:
+            return None
+        number, position, first_size = found
+        pieces: list[Piece] = []
+        for segment in self.all[number:]:
+            length = segment.size_bytes - position
+            if length > max_bytes:
+                length = segment.boundary_within(position, max_bytes) - position
+                length = length or (0 if pieces else first_size)
+            if length:
+                pieces.append(Piece(segment.base_offset, position, length))
+            max_bytes -= length
+            if position + length < segment.size_bytes:
+                break
+            position = 0
+        return Stretch(self._folder, tuple(pieces))
 
     def _readable_end(self, number: int, position: int, until_offset: int, end_offset: int) -> int:
         segment = self.all[number]
@@ -103,16 +129,19 @@ class Segments:
 
     def remove_first(self) -> list[str]:
         """Take the oldest segment out; the paths to unlink."""
+        self.rearrangements += 1
         del self.bases[0]
         return self.all.pop(0).mark_deleted()
 
     def remove_last(self) -> None:
+        self.rearrangements += 1
         self.bases.pop()
         for path in self.all.pop().mark_deleted():
             self._disk.unlink(path)
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
         """Drop every batch that ends at `offset` or later; the end offset that is left."""
+        self.rearrangements += 1
         # From the end backwards: a crash on the way leaves a log without a gap.
         while self.bases[-1] >= offset:
             self.remove_last()
@@ -143,6 +172,7 @@ class Segments:
         old = self.all[first : first + len(replaced)]
         if [(segment.base_offset, segment.size_bytes) for segment in old] != list(replaced) or self.active in old:
             return cleaned_paths(self._disk, self._folder, base_offset)
+        self.rearrangements += 1
         paths = swap_in(self._disk, self._folder, base_offset, old)
         new = Segment(self._disk, self._folder, base_offset, size_bytes, old[-1].created_ms, self._open_segments)
         self.all[first : first + len(old)] = [new]
