@@ -40,8 +40,17 @@ class Bench:
             TopicPartition("t", 0), TopicId(bytes(16)), log, 0, TrafficMeter(), lambda _: None, lambda *_: None
         )
         coding = GroupCoding()
-        self.log: PartitionLog[Record] = PartitionLog(
-            self.partition, coding, ports.clock, ports.executor, read_bytes=512, batches=coding
+        self.log, self.condensed_log = (
+            PartitionLog[Record](
+                self.partition,
+                coding,
+                ports.clock,
+                ports.executor,
+                read_bytes=512,
+                batches=coding,
+                condensed_from_bytes=condensed_from_bytes,
+            )
+            for condensed_from_bytes in (1 << 60, 1)
         )
         self.machine = GroupsMachine(GroupSettings())
         self.said: list[tuple[int | None, int, int | None]] = []  # producer while open, partition, offset
@@ -82,9 +91,9 @@ class Bench:
         settled = max((index for index, owner in enumerate(owners) if owner is None), default=-1)
         return settled < len(owners) - 1
 
-    async def replayed(self) -> GroupsMachine:
+    async def replayed(self, log: PartitionLog[Record]) -> GroupsMachine:
         machine = GroupsMachine(GroupSettings())
-        async for chunk in self.log.replay():
+        async for chunk in log.replay():
             for offset, record in chunk:
                 machine.apply(record, offset)
         return machine
@@ -139,9 +148,11 @@ def test_what_stands_last_in_the_log_counts_however_transactions_end(seed: int) 
             for place in PARTITIONS:
                 assert bench.machine.state.pending.has("g", "t", place) == bench.is_pending(place)
             if number % 7 == 6:
-                assert (await bench.replayed()).state == bench.machine.state
+                assert (await bench.replayed(bench.log)).state == bench.machine.state
+                assert (await bench.replayed(bench.condensed_log)).state == bench.machine.state
                 bench.compact()
-                assert (await bench.replayed()).state == bench.machine.state
+                assert (await bench.replayed(bench.log)).state == bench.machine.state
+                assert (await bench.replayed(bench.condensed_log)).state == bench.machine.state
             await asyncio.sleep(0)
         for producer_id in PRODUCERS:
             bench.end(producer_id, is_commit=True)

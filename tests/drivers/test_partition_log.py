@@ -108,7 +108,7 @@ class Instantly:
     async def run(self, work: Callable[..., Any], *arguments: object) -> Any:
         return work(*arguments)
 
-    async def work_on_files(self, work: Callable[..., Any], job: Any) -> Any:
+    async def work_on_files(self, work: Callable[..., Any], job: Any, *, is_urgent: bool = False) -> Any:
         raise NotImplementedError
 
     async def close(self) -> None: ...
@@ -116,7 +116,9 @@ class Instantly:
 
 def test_replay_gives_way_to_others() -> None:
     async def script(bench: Bench) -> None:
-        bench.log = PartitionLog(bench.partition, WordCoding(), TickingClock(), Instantly())
+        bench.log = PartitionLog(
+            bench.partition, WordCoding(), TickingClock(), Instantly(), condensed_from_bytes=1 << 60
+        )
         bench.log.append([[(str(number), "value")] for number in range(5_000)])
         turns = 0
 

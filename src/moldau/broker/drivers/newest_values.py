@@ -42,7 +42,8 @@ class _Pending(NamedTuple):
 
 
 class NewestValues:
-    """By key, in the order of the offsets of their newest records; keys that ended in a tombstone are left out."""
+    """By key, in the order of their newest records, those of a transaction where it was committed or earlier; keys that
+    ended in a tombstone are left out."""
 
     __slots__ = ("_name", "_newest", "_pending")
 
@@ -150,6 +151,7 @@ class NewestValues:
         records = self._pending.setdefault(header.producer_id, {})
         for offset, _, key, value, _ in iterate_records(batch):
             if key is not None:
+                records.pop(key, None)
                 records[key] = _Pending(offset, header.producer_epoch, value)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:

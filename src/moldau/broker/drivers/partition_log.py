@@ -1,25 +1,33 @@
 """A machine's log on an ordinary partition: a decision is one batch of keyed records, the newest of each key counts.
 
 Replay does what compaction will do: it reads through the whole log, remembers the newest value of each key, and hands
-out only those. So a log that was not compacted yet costs little more than one that was.
+out only those. So a log that was not compacted yet costs little more than one that was. A long one is condensed by a
+worker process first, stretch by stretch (condensing.py), so that the event loop sees only what is left of it.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from moldau.broker.drivers.condensing import Condensed, CondensingJob, condense
 from moldau.broker.drivers.newest_values import NewestValues
 from moldau.broker.drivers.slices import Slices
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import NotLeaderOrFollower
 from moldau.model.ports import Clock, Executor
-from moldau.model.units import MiB
+from moldau.model.units import KiB, MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import read_header
+from moldau.storage.stretch import Stretch
+
+logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
 
 BATCHES_PER_LOOK: Final = 2
+CONDENSED_FROM_BYTES: Final = 256 * KiB  # what is shorter is read here before a worker process would have started
+STRETCH_BYTES: Final = 16 * MiB  # between two looks whether this node still leads
 
 
 class RecordCoding(Protocol[Record]):
@@ -59,6 +67,7 @@ class PartitionLog(Generic[Record]):
         *,
         read_bytes: int = MiB,
         batches: BatchCoding[Record] | None = None,
+        condensed_from_bytes: int = CONDENSED_FROM_BYTES,
     ) -> None:
         """`batches` is for machines of which some decisions belong to transactions."""
         self._partition = partition
@@ -68,6 +77,7 @@ class PartitionLog(Generic[Record]):
         self._compression = compression
         self._read_bytes = read_bytes
         self._batches = batches
+        self._condensed_from_bytes = condensed_from_bytes
         self._committed: Callable[[int], None] | None = None
 
     @property
@@ -112,17 +122,39 @@ class PartitionLog(Generic[Record]):
     # Reading
 
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        newest = NewestValues(str(self._partition.name))
-        log = self._partition.log
-        offset = log.start_offset
-        while (found := log.read(offset, self._read_bytes)) is not None:
-            batches = await self._executor.run(found.read)
-            offset = await self._gather(batches, newest, offset)
+        log, is_condensed, arrangement = self._partition.log, True, None
+        while True:
+            if arrangement != log.arrangement:
+                # What was read may not fit what follows, where compaction has left out more. It ends: nothing is
+                # appended before this is done.
+                newest, offset, arrangement = NewestValues(str(self._partition.name)), log.start_offset, log.arrangement
+            stretch = log.stretch(offset, STRETCH_BYTES) if is_condensed else None
+            if stretch is not None and stretch.size_bytes >= self._condensed_from_bytes:
+                condensed = await self._condense(stretch)
+                if condensed is not None:
+                    await self._gather(condensed.batches, newest)
+                    offset = condensed.next_offset
+                else:
+                    is_condensed = arrangement != log.arrangement
+            elif (found := log.read(offset, self._read_bytes)) is not None:
+                offset = await self._gather(await self._executor.run(found.read), newest)
+            else:
+                break
+            yield ()  # so that the driver sees whether it still leads
         yield self._decoded(newest)
 
-    async def _gather(self, batches: bytes, newest: NewestValues, offset: int) -> int:
+    async def _condense(self, stretch: Stretch) -> Condensed | None:
+        """None if that fails: then it is read here, where the reason comes to light."""
+        job = CondensingJob(str(self._partition.name), stretch)
+        try:
+            return await self._executor.work_on_files(condense, job, is_urgent=True)
+        except OSError as error:
+            logger.warning("%s is loaded without a worker process: %s", self._partition.name, error)
+            return None
+
+    async def _gather(self, batches: bytes, newest: NewestValues) -> int:
         """Note what a chunk says, giving way to other work; the offset behind it."""
-        position = 0
+        position, offset = 0, -1
         slices = Slices(self._clock)
         while position < len(batches):
             position, offset = newest.note(batches, position, BATCHES_PER_LOOK)
