@@ -366,7 +366,7 @@ def test_nothing_comes_back_when_compaction_leaves_out_a_tombstone_between_two_r
             return result
 
         setattr(bench.executor, when, compact_once)
-        bench.executor.run = run  # type: ignore[assignment]
+        bench.executor.run = run
         assert await bench.newest(condensed_from_bytes) == expected
         assert b"gone" not in {key for _, key, _ in expected}
 
