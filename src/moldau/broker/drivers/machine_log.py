@@ -34,6 +34,7 @@ class MachineLog(Protocol[Record]):
     def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
         """Every record with its offset, from the beginning to the end, in chunks.
 
-        Reading a chunk may wait; iterating over it decodes record by record and does not.
+        Reading a chunk may wait; iterating over it decodes record by record and does not. An empty one says that there
+        is more to read.
         """
         ...

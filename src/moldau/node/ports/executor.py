@@ -17,7 +17,7 @@ from moldau.node.ports.files import SystemDisk
 THREADS: Final = 4
 QUEUED_MAX: Final = 1024
 NICENESS: Final = 10
-URGENT_NICENESS: Final = 5  # on a machine that is busy all over it still gets a quarter of what others get
+URGENT_NICENESS: Final = 5  # on a machine that is busy all over it still gets a third of what others get
 URGENT_IDLE_S: Final = 10.0  # then it has done what it was for
 PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
