@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ from moldau.model.errors import CorruptMessage, NotCoordinator
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.ports import Ports
 from moldau.model.units import KiB
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.executor import SystemExecutor
+from moldau.node.ports.files import SystemDisk
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import build_transaction_marker
@@ -226,6 +230,24 @@ def test_a_replay_through_a_worker_hands_out_the_same_in_the_same_order(seed: in
         assert await bench.newest() == expected
 
     on_bench(script)
+
+
+async def test_a_real_worker_process_reads_real_files(tmp_path: Path) -> None:
+    executor, clock = SystemExecutor(), SystemClock()
+    storage = Log.open(SystemDisk(), str(tmp_path / "t-0"), LogSettings(segment_bytes=2 * KiB), now_ms=1)
+    partition = Partition(
+        TopicPartition("t", 0), TopicId(bytes(16)), storage, 0, TrafficMeter(), lambda _: None, lambda *_: None
+    )
+    told: list[list[tuple[int, Any]]] = []
+    for condensed_from_bytes in (NEVER, 1):
+        log = PartitionLog(partition, Plain(), clock, executor, condensed_from_bytes=condensed_from_bytes)
+        for number in range(0 if told else 200):
+            log.append([[(b"key-%d" % (number % 7), b"%d" % number)]])
+        told.append([record async for chunk in log.replay() for record in chunk])
+    assert told[0] == told[1]
+    assert [offset for offset, _ in told[1]] == list(range(193, 200))
+    storage.close(1)
+    await executor.close()
 
 
 def test_a_short_log_is_read_on_the_loop() -> None:
