@@ -19,8 +19,9 @@ from moldau.records.compression import Compression
 from moldau.records.header import HEADER_BYTES, BatchHeader, Buffer
 from moldau.records.record import records_body
 from pyspark_moldau import columns
+from pyspark_moldau.chains import Span, follow
 from pyspark_moldau.header_lists import header_lists
-from pyspark_moldau.positions import Fields, Numbers, Span, follow, pieces, read_fields
+from pyspark_moldau.positions import Fields, Numbers, pieces, read_fields
 from pyspark_moldau.walking import Batch, Walk
 
 Kinds: TypeAlias = npt.NDArray[np.int32]
@@ -108,7 +109,7 @@ def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
     content, spans = _in_place(group) or _joined(group)
     counts = np.array([each.records for each in spans])
     try:
-        starts = np.fromiter(follow(content, spans), np.int64)  # how many they claim to be may be a lie
+        starts = follow(content, spans)
     except IndexError:
         raise CorruptMessage("the records of a batch go on behind its end") from None
     ends = np.append(starts[1:], 0)

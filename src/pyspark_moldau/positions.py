@@ -1,12 +1,10 @@
-"""Where the fields of many records are, found for all of them at once.
+"""Where the fields of many records are, found for all of them at once: arithmetic on whole columns.
 
-The records of a batch are a chain: only the length of one tells where the next begins. That chain is followed record
-by record; everything else is arithmetic on whole columns.
+`chains` has found where each record begins.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +19,6 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
-_LENGTH_BYTES_MAX: Final = 5
-
-# What a record takes together with its length, by the first and the second byte of it. A length of one byte says all;
-# where the second byte is not the last either, the list ends before it.
-_ONE_BYTE: Final = [[(first >> 1) + 1] * 0x100 for first in range(0x80)]
-_TWO_BYTES: Final = [[(first >> 1) + (second << 6) + 2 for second in range(0x80)] for first in range(0x80)]
-_SIZES: Final = _ONE_BYTE + _TWO_BYTES
-
-
-class Span(NamedTuple):
-    """The records of one batch: where they begin and end, and how many there are."""
-
-    start: int
-    end: int
-    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +33,6 @@ class Fields:
     value_lengths: Numbers
     header_starts: Numbers  # of the count of headers
     ends: Numbers
-
-
-def follow(content: bytes, spans: Iterable[Span]) -> Iterator[int]:
-    """Where each record begins."""
-    sizes = _SIZES
-    for start, end, count in spans:
-        position = start
-        for _ in range(count):
-            yield position
-            try:
-                position += sizes[content[position]][content[position + 1]]
-            except IndexError:  # a length of more bytes, or the end of everything
-                position = _after_long(content, position)
-        if position != end:
-            raise CorruptMessage(f"{count} records end at byte {position}, their batch at {end}")
-
-
-def _after_long(content: bytes, position: int) -> int:
-    encoded = 0
-    for index in range(_LENGTH_BYTES_MAX):
-        byte = content[position + index]
-        encoded |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return position + index + 1 + (encoded >> 1)
-    raise CorruptMessage(f"the record at byte {position} has no length")
 
 
 def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:

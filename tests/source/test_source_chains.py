@@ -1,0 +1,68 @@
+"""Where records begin: the same, whether they are looked at one by one or many at once."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.model.errors import CorruptMessage
+from moldau.records.varint import encode_varint
+from pyspark_moldau.chains import Span, follow
+
+# How many neighbours there are of which length; a length of three bytes begins at 8,192.
+NEIGHBOURS = st.lists(
+    st.tuples(st.integers(1, 300), st.integers(1, 200) | st.sampled_from([63, 64, 8191, 8192])), min_size=1, max_size=5
+)
+
+
+def records(lengths: list[int]) -> list[bytes]:
+    chance = random.Random(7)
+    return [encode_varint(each) + b"\x00" + chance.randbytes(each - 1) for each in lengths]
+
+
+def laid_out(batches: list[list[bytes]]) -> tuple[bytes, list[Span], list[int]]:
+    """The records of batches with something in front of each batch, and where everything begins."""
+    content, spans, starts = b"", [], []
+    for batch in batches:
+        content += b"in front"
+        start = len(content)
+        for record in batch:
+            starts.append(len(content))
+            content += record
+        spans.append(Span(start, len(content), len(batch)))
+    return content, spans, starts
+
+
+@given(st.lists(NEIGHBOURS, min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_each_record_is_found_whatever_the_lengths_of_its_neighbours(batches: list[list[tuple[int, int]]]) -> None:
+    lengths = [[length for count, length in batch for _ in range(count)] for batch in batches]
+    content, spans, starts = laid_out([records(each) for each in lengths])
+    assert follow(content, spans).tolist() == starts
+
+
+def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
+    for odd in (0, 1, 62, 63, 64, 65, 298, 299):
+        lengths = [100] * 300
+        lengths[odd] = 101
+        content, spans, starts = laid_out([records(lengths)])
+        assert follow(content, spans).tolist() == starts
+
+
+@pytest.mark.parametrize("lengths", [[100] * 200, list(range(1, 200))])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_records_that_do_not_end_with_their_batch_are_refused(lengths: list[int], more: int) -> None:
+    content, (span,), _ = laid_out([records(lengths)])
+    with pytest.raises(CorruptMessage, match="their batch at"):
+        follow(content + b"\x02\x00" * 20, [span._replace(records=span.records + more)])
+    with pytest.raises(CorruptMessage, match="their batch at"):
+        follow(content + b"\x02\x00" * 20, [span._replace(end=span.end + more)])
+
+
+def test_a_chain_that_leads_out_of_everything_is_an_error() -> None:
+    content, (span,), _ = laid_out([records([100] * 200)])
+    with pytest.raises(IndexError):
+        follow(content, [span._replace(records=1 << 30)])
+    with pytest.raises((IndexError, CorruptMessage)):
+        follow(b"\x00" * 500, [Span(0, 500, 501)])
