@@ -43,7 +43,7 @@ _ANYWHERE: Final = -1
 class _Places(NamedTuple):
     """The rows in the order of their places; where the rows of each begin, and which it is."""
 
-    order: Numbers | None  # None: as they are
+    order: Numbers
     starts: Numbers
     topics: Numbers
     partitions: Numbers
@@ -77,12 +77,10 @@ class Batching:
 
     def _batches(self, records: pa.RecordBatch) -> pa.RecordBatch:
         places = self._places(records)
-        order = None if places.order is None else pa.array(places.order)
-        keys, values, headers, times_ms = (
-            _in_order(records[name], order) for name in ("key", "value", "headers", "timestamp_ms")
-        )
-        times = np.asarray(pc.fill_null(times_ms, self._now_ms()))
-        encoded = encode(keys, values, headers, times, places.starts, self._options.batch_bytes_max)
+        keys, values, headers = (records[name] for name in ("key", "value", "headers"))
+        times = np.asarray(pc.fill_null(records["timestamp_ms"], self._now_ms()))
+        most = self._options.batch_bytes_max
+        encoded = encode(keys, values, headers, times, places.order, places.starts, most)
         at = np.searchsorted(places.starts, encoded.first_rows, "right") - 1
         count = len(encoded.rows)
         return pa.RecordBatch.from_arrays(
@@ -113,7 +111,7 @@ class Batching:
             if is_ours.any():
                 self._choose(partitions, np.flatnonzero(is_ours), records["key"], self._partitions_of(names[number]))
         numbers = topics * (partitions.max() + 1) + partitions
-        order = None
+        order = np.arange(len(numbers))
         if numbers.min() != numbers.max():
             # Numbers of two bytes are sorted in a time that does not grow with their order.
             order = np.argsort(numbers.astype(np.uint16) if numbers.max() < 1 << 16 else numbers, kind="stable")
@@ -133,10 +131,6 @@ class Batching:
             turns = (self._keyless_rows + np.arange(len(keyless))) // _ROWS_TOGETHER
             partitions[keyless] = turns % count
             self._keyless_rows += len(keyless)
-
-
-def _in_order(column: pa.Array, order: pa.Array | None) -> pa.Array:
-    return column if order is None or column.null_count == len(column) else column.take(order)
 
 
 def chunks(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

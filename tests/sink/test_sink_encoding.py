@@ -13,10 +13,12 @@ from moldau.model.units import MiB
 from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES
 from moldau.records.record import Record, iterate_records
+from moldau.records.varint import encode_varint
 from pyspark_moldau.batching import BATCH, Batching, chunks
 from pyspark_moldau.columns import HEADERS
-from pyspark_moldau.encoding import ROWS_MAX, varints
+from pyspark_moldau.encoding import ROWS_MAX
 from pyspark_moldau.hashing import hashes, partitions_of
+from pyspark_moldau.joining import Joining, number_texts, varints
 from pyspark_moldau.outgoing import outgoing
 from pyspark_moldau.outlets import NotDelivered
 from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
@@ -188,12 +190,32 @@ def test_hashes_are_those_of_the_java_clients() -> None:
 
 
 def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
-    from moldau.records.varint import encode_varint
-
     edges = [sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)]
     octets, taken = varints(np.array(edges, np.int64))
     found = [bytes(row[:count]) for row, count in zip(octets, taken.tolist(), strict=True)]
     assert found == [encode_varint(number) for number in edges]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_numbers_have_their_zeros_behind_them(zeros: int) -> None:
+    numbers = [0, -1, 63, 64, 8191, 8192, 16_383, 16_384, 1 << 40]
+    found = number_texts(np.array(numbers, np.int64), zeros).to_pylist()
+    assert found == [encode_varint(number) + bytes(zeros) for number in numbers]
+
+
+@pytest.mark.parametrize("largest", [16_383, 16_384])
+def test_rows_are_joined_in_their_order_and_null_is_nothing(largest: int) -> None:
+    order, numbers = [2, 0, 1], [-1, 5, largest]
+    texts = pa.array([b"before", b"a", None, b"ccc"], pa.binary()).slice(1)
+    joining = Joining()
+    joining.add_numbers(np.array(numbers), zeros_behind=1)
+    joining.add(texts, np.array(order))
+    joining.add_numbers(np.zeros(3, np.int64))
+    wanted = [
+        encode_varint(number) + b"\0" + (texts[row].as_py() or b"") + b"\0"
+        for number, row in zip(numbers, order, strict=True)
+    ]
+    assert joining.joined(np.array([0, 1])).to_pylist() == [wanted[0], wanted[1] + wanted[2]]
 
 
 def test_a_codec_that_nobody_knows_is_refused() -> None:
