@@ -9,8 +9,8 @@ from moldau.cli.bench.rounds import Round
 from moldau.cli.bench.spark.archiving import ARCHIVE, rounds_of
 from moldau.cli.bench.spark.filling import Records
 from moldau.cli.bench.spark.reading import CEILING, READ
-from moldau.cli.bench.spark.streaming import BATCHES, NOOP, SINK, of_batches
-from moldau.cli.bench.spark.suite import SparkPlan, spark_verdicts
+from moldau.cli.bench.spark.streaming import BATCHES, FLOOR, NOOP, SINK, of_batches
+from moldau.cli.bench.spark.suite import SparkPlan, spark_floors, spark_verdicts
 from moldau.cli.errors import Complaint
 
 FEW = Records(2_000, 100, 100)
@@ -44,6 +44,12 @@ def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
         ARCHIVE: rounds(0.9, 0.8),
     }
     assert [each.is_met for each in spark_verdicts(measured)] == [False, True, True]
+
+
+def test_the_floor_of_a_python_sink_is_told_beside_ours() -> None:
+    measured = {SINK: [Round(2, 6.0)], NOOP: [Round(2, 2.0)], FLOOR: [Round(2, 3.0)]}
+    assert [each.median for each in spark_floors(measured).values()] == [1.5, 2.0]
+    assert spark_floors({SINK: measured[SINK], NOOP: measured[NOOP]}) == {}
 
 
 def test_a_folder_without_jars_is_a_complaint(tmp_path: Path) -> None:

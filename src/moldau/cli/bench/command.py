@@ -348,17 +348,18 @@ def spark(
     json: Json = False,
 ) -> None:
     """Broker and Spark together on two cores: reads, exactly-once writes, and an archive."""
-    from moldau.cli.bench.reports import progress, report, show_rates, show_verdicts
-    from moldau.cli.bench.spark.suite import SparkPlan, measure_spark, spark_verdicts
+    from moldau.cli.bench.reports import progress, report, show_floors, show_rates, show_verdicts
+    from moldau.cli.bench.spark.suite import SparkPlan, measure_spark, spark_floors, spark_verdicts
 
     with progress() as tell:
         measured = measure_spark(_plan(None, True, folder, rounds, 1), SparkPlan(records, official_jars=official), tell)
-    found = spark_verdicts(measured)
+    found, floors = spark_verdicts(measured), spark_floors(measured)
     if json:
-        show_json(report(measured, found))
+        show_json(report(measured, found, floors={text: each.as_json() for text, each in floors.items()}))
     else:
         show_rates(measured)
         show_verdicts(found)
+        show_floors(floors)
     _judge(found, strict)
 
 

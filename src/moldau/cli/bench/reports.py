@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -106,6 +106,13 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
         for each in verdicts
     ]
     show_table(("target", "limit", "median", "rounds from … to", ""), rows, numbers=("limit", "median"))
+
+
+def show_floors(floors: Mapping[str, Spread]) -> None:
+    """Figures without a target, which say how much of another one is not ours."""
+    rows = [(text, f"{number(found.median)} x", _range(found)) for text, found in floors.items()]
+    if rows:
+        show_table(("beside the targets", "median", "rounds from … to"), rows, numbers=("median",))
 
 
 def _range(found: Spread) -> str:

@@ -1,4 +1,4 @@
-"""One stream twice: exactly once into a topic, and into `noop`. What counts is the time of a batch."""
+"""One stream: exactly once into a topic, into `noop`, into a Python sink that keeps nothing. A batch's time counts."""
 
 import json
 import tempfile
@@ -14,14 +14,19 @@ from moldau.cli.errors import Complaint
 
 SINK: Final = "stream of 100 B rows, exactly once into a topic"
 NOOP: Final = "the same stream into noop"
+FLOOR: Final = "the same stream into a Python sink that keeps nothing"
 BATCHES: Final = 4
 _DONE_S_MAX: Final = 300
 
 
 def streams(spark: Any, bench: Bench, topic: Topic, records: Records) -> Subjects:
+    from moldau.cli.bench.spark.discarding import FORMAT, DiscardingSink
+
+    spark.dataSource.register(DiscardingSink)
     return {
         SINK: lambda: _into_topic(spark, bench, topic, records),
         NOOP: lambda: _round(_rows(spark, bench, topic, records).writeStream.format("noop"), bench, records),
+        FLOOR: lambda: _round(_rows(spark, bench, topic, records).writeStream.format(FORMAT), bench, records),
     }
 
 

@@ -13,8 +13,8 @@ from moldau.cli.bench.session import session as bench_session
 from moldau.cli.bench.spark.archiving import ARCHIVE, archive_rounds
 from moldau.cli.bench.spark.filling import Records, filled
 from moldau.cli.bench.spark.reading import CEILING, READ, reads
-from moldau.cli.bench.spark.streaming import NOOP, SINK, streams
-from moldau.cli.bench.statistics import ratios, spread
+from moldau.cli.bench.spark.streaming import FLOOR, NOOP, SINK, streams
+from moldau.cli.bench.statistics import Spread, ratios, spread
 from moldau.cli.bench.targets import Measured, Verdict
 from moldau.cli.errors import Complaint
 
@@ -97,6 +97,17 @@ def spark_verdicts(measured: Measured) -> list[Verdict]:
         archived = spread([each / 1000 for each in _rates(measured[ARCHIVE])])
         found.append(Verdict("records of 1 KiB archived to Parquet a second", 100, True, "k/s", archived))
     return found
+
+
+def spark_floors(measured: Measured) -> dict[str, Spread]:
+    """What no Python sink can go below, and how far we are above it: figures that explain one with a target."""
+    if not (measured.get(SINK) and measured.get(NOOP) and measured.get(FLOOR)):
+        return {}
+    sink, noop, floor = (_seconds(measured[each]) for each in (SINK, NOOP, FLOOR))
+    return {
+        "batch of 100 B rows into a Python sink that keeps nothing, of into noop": ratios(floor, noop),
+        "batch of 100 B rows exactly once into a topic, of into a sink that keeps nothing": ratios(sink, floor),
+    }
 
 
 def _rates(rounds: Sequence[Round]) -> list[float]:
