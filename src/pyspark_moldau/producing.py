@@ -22,6 +22,8 @@ _METADATA_S_MAX: Final = 60.0
 _INIT_S_MAX: Final = 180.0
 _CALL_S: Final = 30.0
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
+# Of records that went well until another one spoilt the transaction.
+_CONSEQUENCES: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE})
 _DEFAULTS: Final[dict[str, str | bool]] = {
     "enable.idempotence": "true",
     "linger.ms": "20",
@@ -38,6 +40,7 @@ class LibrdkafkaOutlet:
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
         self.failure: str | None = None
+        self._has_cause = False
         self._dead_letter_topic = options.dead_letter_topic
         settings: dict[str, str | bool] = {**_DEFAULTS, **options.kafka.librdkafka}
         if settings.get("acks") in ("0", "1"):
@@ -131,8 +134,12 @@ class LibrdkafkaOutlet:
                 raise NotDelivered(_sentence(error.args[0], topic, partition)) from error
 
     def _on_failure(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self.failure is None:
-            self.failure = _sentence(error, message.topic() or "?", message.partition())
+        """The first is told, unless it is only what another one has led to."""
+        if error is None:
+            return
+        is_cause = error.code() not in _CONSEQUENCES
+        if self.failure is None or (is_cause and not self._has_cause):
+            self.failure, self._has_cause = _sentence(error, message.topic() or "?", message.partition()), is_cause
 
 
 def _shut_out_or(error: KafkaException) -> Exception:
