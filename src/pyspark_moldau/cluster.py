@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 _REQUEST_S_MAX: Final = 30.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_INSECURE: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # such an error does not pass by itself
 # Settings of consumers, which an admin client would complain of.
 _CONSUMER_ONLY: Final = frozenset(
     "allow.auto.create.topics check.crcs fetch.max.bytes fetch.wait.max.ms fetch.min.bytes isolation.level "
@@ -36,6 +37,7 @@ class ConfluentCluster:
         self._options = options
         self._admin_client: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
+        self._heard: KafkaError | None = None  # what librdkafka said beside its answers: only there are reasons
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
         match subscription:
@@ -100,24 +102,35 @@ class ConfluentCluster:
         return {TopicPartition(place.topic, place.partition): each.result().offset for place, each in futures.items()}
 
     def _persist(self, attempt: Callable[[], Result]) -> Result:
-        """Ask again, `fetchOffset.numRetries` times, after errors that may pass."""
+        """Ask again, `fetchOffset.numRetries` times, after errors that may pass; a refused login does not."""
         for tries_left in range(self._options.retries, -1, -1):
             try:
                 return attempt()
             except KafkaException as error:
-                cause = error.args[0]
-                if tries_left == 0 or cause.fatal():
-                    raise
+                cause, said = error.args[0], self._said_beside()
+                if tries_left == 0 or cause.fatal() or (said is not None and said.code() in _INSECURE):
+                    if said is None:
+                        raise
+                    raise KafkaException(KafkaError(cause.code(), f"{cause.str()}: {said.str()}")) from error
                 log.warning("The cluster did not answer, asking again: %s", cause)
                 time.sleep(self._options.retry_interval_ms / 1000)
         raise AssertionError("the last try returns or raises")
 
+    def _said_beside(self) -> KafkaError | None:
+        if self._admin_client is not None:
+            self._admin_client.poll(0)
+        return self._heard
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that is no reason
+            self._heard = error
+
     def _admin(self) -> AdminClient:
         if self._admin_client is None:
-            settings = self._options.kafka.librdkafka
-            self._admin_client = AdminClient(
-                {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-            )
+            given = self._options.kafka.librdkafka
+            settings: dict[str, Any] = {name: given[name] for name in given if name not in _CONSUMER_ONLY}
+            settings["error_cb"] = self._hear
+            self._admin_client = AdminClient(settings)
         return self._admin_client
 
     def _consumer(self, group: str) -> Consumer:

@@ -242,6 +242,35 @@ def test_the_cluster_is_asked_again_as_often_as_it_was_said(retries: int) -> Non
     assert len(asked) == retries + 1
 
 
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kafka.security.protocol": "SSL", "fetchOffset.numRetries": "1"}, "SSL handshake failed"),
+        (  # this is not asked for again
+            {
+                "fetchOffset.numRetries": "1000",
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": LOGIN,
+            },
+            "SASL Handshake not supported by broker",
+        ),
+    ],
+)
+def test_security_that_the_broker_does_not_have_is_told_in_words(
+    moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], says: str
+) -> None:
+    monkeypatch.setattr("pyspark_moldau.cluster._REQUEST_S_MAX", 1.0)
+    where = {"kafka.bootstrap.servers": moldau_broker.bootstrap_servers, "subscribe": topic}
+    cluster = ConfluentCluster(batch_options({**where, **settings}))
+    with pytest.raises(KafkaException, match=says):
+        cluster.topics(Topics((topic,)))
+    cluster.close()
+
+
 def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> None:
     cluster = ConfluentCluster(options(moldau_broker, topic))
     cluster.commit(f"group-{topic}", {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 7})
