@@ -160,3 +160,36 @@ def test_work_that_is_cancelled_ends_as_stopped_and_other_failures_as_themselves
     with pytest.raises(ZeroDivisionError):
         _aside(lambda: 1 // 0, Signals())
     assert _aside(lambda: 17, Signals()) == 17
+
+
+class OneViewSession:
+    """As much of a session as a step sees: its view, while a query of it is read, and who comes in the meantime."""
+
+    def __init__(self) -> None:
+        self.view = ""
+        self.meanwhile: threading.Thread | None = None
+
+    def sql(self, text: str) -> str:
+        if self.meanwhile is not None:
+            other, self.meanwhile = self.meanwhile, None
+            other.start()
+            other.join(0.2)  # it cannot end: it waits for us
+        return f"{text} of {self.view}"
+
+
+class OneViewFrame:
+    def __init__(self, session: OneViewSession, name: str) -> None:
+        self.sparkSession = session
+        self.name = name
+
+    def createOrReplaceTempView(self, name: str) -> None:  # noqa: N802
+        assert name == "input"
+        self.sparkSession.view = self.name
+
+
+def test_jobs_side_by_side_in_a_session_do_not_take_each_others_rows() -> None:
+    session = OneViewSession()
+    other = session.meanwhile = threading.Thread(target=SqlStep("that").apply, args=(OneViewFrame(session, "b"),))
+    assert SqlStep("this").apply(OneViewFrame(session, "a")) == "this of a"
+    other.join()
+    assert session.view == "b"

@@ -1,6 +1,7 @@
 """Source → steps → sink: one description from which a job is run, and from which it is printed as plain PySpark."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -9,6 +10,7 @@ from moldau.model.ids import TopicPartition
 
 ROWS_PER_BATCH: Final = 500_000
 FORMAT: Final = "moldau"
+_ONE_INPUT: Final = threading.Lock()  # a session has one view of a name: jobs side by side would take each other's rows
 _HEAD: Final = '''\
 """{title}: the job of `moldau pipeline run {job}` as plain PySpark. Needs: pip install 'moldau[spark]'"""
 
@@ -118,8 +120,9 @@ class SqlStep:
     text: str
 
     def apply(self, frame: Any) -> Any:
-        frame.createOrReplaceTempView("input")
-        return frame.sparkSession.sql(self.text)
+        with _ONE_INPUT:
+            frame.createOrReplaceTempView("input")
+            return frame.sparkSession.sql(self.text)
 
     def code(self) -> str:
         return f'frame.createOrReplaceTempView("input")\nframe = spark.sql({text_code(self.text.strip())})\n'

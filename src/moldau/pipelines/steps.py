@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from moldau.pipelines.flow import SqlStep
+
 
 @dataclass(frozen=True, slots=True)
 class LatenessStep:
@@ -27,8 +29,7 @@ class OnceByStep:
     def apply(self, frame: Any) -> Any:
         if frame.isStreaming:
             return frame.dropDuplicatesWithinWatermark([self.column])
-        frame.createOrReplaceTempView("input")
-        return frame.sparkSession.sql(self._first())
+        return SqlStep(self._first()).apply(frame)
 
     def code(self) -> str:
         return (
