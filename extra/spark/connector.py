@@ -6,21 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import stored_offsets, until_done
 
 HERE: Final = Path(__file__).parent
 OFFICIAL: Final = "kafka"
 OURS: Final = "moldau"
 BOTH: Final = (OFFICIAL, OURS)
-DONE_S_MAX: Final = 300
-SETTINGS: Final = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.log.level": "OFF",
-}
-
 has_spark: Final = importlib.util.find_spec("pyspark") is not None
 
 
@@ -45,16 +36,6 @@ def table(spark: Any, form: str, broker: Broker, options: Mapping[str, object]) 
     return list(frame.orderBy("topic", "partition", "offset").collect())
 
 
-def awaited(writing: Any) -> Any:
-    """A stream, to the end of what is there."""
-    query = writing.trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(DONE_S_MAX)
-    finally:
-        query.stop()
-    return query
-
-
 class Kept:
     """A stream whose rows are kept in Parquet files, with a checkpoint that both connectors may go on from."""
 
@@ -65,7 +46,7 @@ class Kept:
     def run(self, form: str, broker: Broker, options: Mapping[str, object]) -> None:
         frame = with_options(self._spark.readStream, form, broker, options).load()
         writing = frame.writeStream.format("parquet").option("path", str(self._rows))
-        awaited(writing.option("checkpointLocation", str(self.checkpoint)))
+        until_done(writing.option("checkpointLocation", str(self.checkpoint)))
 
     @property
     def rows(self) -> list[Any]:
@@ -75,8 +56,3 @@ class Kept:
     def stored_offsets(self) -> list[str]:
         """Where each batch ended, as the checkpoint has it."""
         return stored_offsets(self.checkpoint)
-
-
-def stored_offsets(checkpoint: Path) -> list[str]:
-    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda each: int(each.name))
-    return [each.read_text().splitlines()[-1] for each in files]

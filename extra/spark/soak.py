@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from soak_processes import MARK, Found, HitNothing, kill_all, marked
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DRIVER_SETTINGS, JAVA_OPTIONS, SHAPES
 
 PROGRAM: Final = Path(__file__).with_name("soak_driver.py")
 PARTITIONS: Final = 3
@@ -35,17 +36,11 @@ TRIES_MAX: Final = 3
 FAILURES_MAX: Final = 5
 SILENCE_S: Final = 5.0
 MASTERS: Final = ("local-cluster[2,1,1024]", "local-cluster[1,2,1024]", "local-cluster[2,2,1024]")
-SHAPES: Final = ("plain", "joined", "gathered")
 VICTIMS: Final = ("executor", "executor", "all executors", "driver", "driver", "driver and its workers")
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # small and quick to start
 SETTINGS: Final = {
-    "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    **DRIVER_SETTINGS,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
-    "spark.log.level": "OFF",
 }
 
 

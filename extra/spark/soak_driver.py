@@ -4,20 +4,8 @@ import json
 import sys
 from typing import Any
 
+from moldau.testing.spark import shaped
 from pyspark_moldau import session
-
-
-def shaped(frame: Any, shape: str) -> Any:
-    """The same rows by another plan."""
-    rows = frame.selectExpr("value", "uuid() as key")
-    match shape:
-        case "joined":
-            one = frame.sparkSession.range(1)
-            return rows.crossJoin(one).select("value", "key").repartition("key")
-        case "gathered":
-            return rows.repartition("key").coalesce(1)
-        case _:
-            return rows.repartition("key")
 
 
 def live(plan: dict[str, Any]) -> None:

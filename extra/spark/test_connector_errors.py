@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector import BOTH, OFFICIAL, OURS, awaited, table, with_options
+from connector import BOTH, OFFICIAL, OURS, table, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import until_done
 
 TOPIC = "{topic}"
 
@@ -136,7 +137,7 @@ def test_both_refuse_in_a_stream(spark: Any, moldau_broker: Broker, filled: str,
 
     def run(form: str) -> None:
         frame = with_options(spark.readStream, form, moldau_broker, options).load()
-        awaited(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
+        until_done(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
 
     said = complaints(run)
     assert said[OFFICIAL], "the other does not refuse this"
@@ -158,7 +159,7 @@ def test_an_end_time_in_a_stream_is_refused_by_ours_alone(
 
     def run(form: str) -> None:
         frame = with_options(spark.readStream, form, moldau_broker, options).load()
-        awaited(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
+        until_done(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
 
     said = complaints(run)
     assert said[OFFICIAL] is None

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector import BOTH, OFFICIAL, OURS, Kept, awaited, stored_offsets, with_options
+from connector import BOTH, OFFICIAL, OURS, Kept, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import stored_offsets, until_done
 
 COUNT = 200
 
@@ -107,7 +108,7 @@ def test_a_batch_that_one_connector_left_undone_is_done_by_the_other(
 
     def run(form: str) -> None:
         frame = with_options(spark.readStream, form, moldau_broker, options).load()
-        awaited(frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)))
+        until_done(frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)))
 
     produce_numbers(moldau_broker, topic, 120)
     with pytest.raises(Exception, match="on purpose"):
@@ -132,7 +133,7 @@ def fails_and_goes_on(spark: Any, broker: Broker, topic: str, checkpoint: Path, 
 
     def run(form: str) -> None:
         frame = with_options(spark.readStream, form, broker, {"subscribe": topic}).load()
-        awaited(frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)))
+        until_done(frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)))
 
     first, second = forms
     produce_numbers(broker, topic, 10)

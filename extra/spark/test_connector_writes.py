@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector import BOTH, OFFICIAL, OURS, awaited, table, with_options
+from connector import BOTH, OFFICIAL, OURS, table, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import until_done
 
 COLUMNS = "key string, value string, partition int, headers array<struct<key: string, value: binary>>"
 ROWS: list[tuple[Any, ...]] = [
@@ -92,7 +93,7 @@ def test_a_stream_is_written(spark: Any, moldau_broker: Broker, topic: str, tmp_
     reading = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 30}
     frame = with_options(spark.readStream, form, moldau_broker, reading).load().select("key", "value")
     writing = {"topic": target, "checkpointLocation": tmp_path, "kafka.compression.type": "zstd"}
-    awaited(with_options(frame.writeStream, form, moldau_broker, writing))
+    until_done(with_options(frame.writeStream, form, moldau_broker, writing))
     rows = written(spark, moldau_broker, target)
     assert sorted(int(row[2]) for row in rows) == list(range(100))
 
@@ -128,7 +129,7 @@ def test_only_the_other_writes_updates_without_a_hand(
         updates = with_options(counts.writeStream, form, moldau_broker, options).outputMode("update")
         if form == OURS:
             with pytest.raises(Exception, match=r"(?i)update"):
-                awaited(updates)
+                until_done(updates)
         else:
-            awaited(updates)
+            until_done(updates)
             assert [row[2] for row in written(spark, moldau_broker, target)] == [b"6"] * 5

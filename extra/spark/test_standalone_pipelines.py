@@ -6,13 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from standalone_cluster import Standalone
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import read_committed
 
 RUN_S_MAX = 500
 START_MS = 1_767_225_600_000
@@ -41,24 +41,6 @@ def run_pipeline(broker: Broker, folder: Path, master: str, *words: str) -> None
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-def committed(broker: Broker, topic: str, partitions: int) -> list[tuple[bytes, bytes]]:
-    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "r"}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    rows, missing = [], set(range(partitions))
-    while missing:
-        message = consumer.poll(60)
-        assert message is not None, "nothing comes, and the end is not reached"
-        error = message.error()
-        if error is None:
-            rows.append((message.key() or b"", message.value() or b""))
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            missing.discard(message.partition() or 0)
-    consumer.close()
-    return sorted(rows)
-
-
 @pytest.mark.proves("D5")
 @pytest.mark.timeout(1800)
 def test_transform_does_the_same_on_a_cluster(
@@ -74,7 +56,7 @@ def test_transform_does_the_same_on_a_cluster(
         out = moldau_broker.create_topic(f"{topic}-{place}", partitions=2)
         words = ["transform", "--topic", topic, "--to", out, "--sql", str(tmp_path / "query.sql")]
         run_pipeline(moldau_broker, tmp_path / place, master, *words, "--rows-per-batch", "2000")
-        results.append(committed(moldau_broker, out, 2))
+        results.append(sorted(read_committed(moldau_broker, out, 2)))
     here, there = results
     assert there == here == sorted((b"k%d" % number, b"%d" % (3 * number)) for number in range(5_000))
     assert cluster.workers_that_ran("CoarseGrainedExecutorBackend") == ["worker-0", "worker-1"]
@@ -102,7 +84,7 @@ def test_activity_does_the_same_on_a_cluster(moldau_broker: Broker, cluster: Sta
         words = ["activity", "--topic", topic, "--out", place, "--partitions", "2", "--lateness", "10 seconds"]
         run_pipeline(moldau_broker, tmp_path / place, master, *words)
         kinds = ("events", "dead-letters", "counts")
-        results.append({kind: committed(moldau_broker, f"{place}.{kind}", 2) for kind in kinds})
+        results.append({kind: sorted(read_committed(moldau_broker, f"{place}.{kind}", 2)) for kind in kinds})
         assert list((tmp_path / place).rglob("report.html"))
     here, there = results
     assert {kind: len(rows) for kind, rows in here.items() if kind != "counts"} == {"events": 400, "dead-letters": 1}

@@ -11,16 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from moldau.testing.broker import Broker
 
-# Without the extra moldau[spark] there is nothing to collect here; `make test-spark` installs it.
+# Without the extra moldau[spark] there is nothing to collect here; `make setup` installs it.
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
-
-SETTINGS = {
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.log.level": "ERROR",
-}
 
 # A session starts in seconds on an idle machine, and in a minute on a busy one.
 TIMEOUT_S = 600
@@ -35,6 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
+    from moldau.testing.spark import SETTINGS
     from pyspark_moldau import session
 
     made = session("moldau-tests", master="local[2]", settings=SETTINGS)

@@ -1,50 +1,89 @@
-"""A query whose driver is killed in the middle of its commits, and comes back with other cores: exactly once."""
+"""Queries whose driver is killed at each place of a commit, and comes back with other cores and another plan."""
 
-import signal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from spark_scene import DRIVER_SETTINGS, live, produce, read_committed
+from confluent_kafka import Consumer, TopicPartition
+from spark_lives import held_life
+from trapped_driver import start
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DRIVER_SETTINGS, produce, read_committed, until_all_done
 
-ROWS: Final = 900
-# Place, the first batch in which it counts, cores; whether the process that commits dies with the driver.
-LIVES: Final = [
-    ("marker read", 0, 2, True),
-    ("publishing", 1, 1, True),
-    ("publishing", 2, 2, False),
-    ("flushed", 3, 3, True),
-    ("committed", 4, 1, True),
-    ("returned", 5, 2, True),
-]
+ROWS: Final = 400
+BATCHES: Final = 4
+# Where each query stands when the driver dies, and in which batch: in the first life and in the second. The marker is
+# read once in a life, before its first transaction.
+PLACES: Final = {
+    "ana": [("marker read", 0), ("flushed", 1)],  # before the transaction begins; before EndTxn
+    "ben": [("publishing", 1), ("committed", 2)],  # in its middle; after EndTxn
+    "cleo": [("publishing", 1), ("returned", 2)],  # the same; after commit(), before Spark has noted it
+}
+ORPHAN: Final = "cleo"  # whose process that commits outlives its first driver
+LIVES: Final = [(3, "plain"), (1, "gathered")]  # cores and plan
+TASKS: Final = {  # of each batch, as often as it was to be committed: by one plan, and by another
+    "ana": {0: [3, 1], 1: [1]},
+    "ben": {0: [3], 1: [3, 1], 2: [1]},
+    "cleo": {0: [3], 1: [3, 1], 2: [1]},
+}
+# A shuffle has as many tasks as it was asked for, not one for so few rows.
+SETTINGS: Final = {**DRIVER_SETTINGS, "spark.sql.adaptive.enabled": "false"}
+
+
+def tasks_by_batch(commits: Path) -> dict[int, list[int]]:
+    """How many tasks each batch had, as often as it was to be committed."""
+    found: dict[int, list[int]] = {}
+    for line in commits.read_text().splitlines():
+        batch, tasks = map(int, line.split())
+        found.setdefault(batch, []).append(tasks)
+    return found
+
+
+def offsets_used(broker: Broker, topic: str) -> int:
+    """By rows, by those of transactions that were given up, and by the marks that end transactions."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "r"})
+    ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in (0, 1)]
+    consumer.close()
+    return sum(end for _, end in ends)
 
 
 @pytest.mark.proves("D2")
-@pytest.mark.timeout(2400)  # seven sessions, one after the other
 def test_every_row_is_out_once_though_the_driver_dies_at_each_place_of_a_commit(
-    moldau_broker: Broker, topic: str, tmp_path: Path
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    target = moldau_broker.create_topic(f"{topic}-out", partitions=2)
+    for name in PLACES:
+        moldau_broker.create_topic(f"{topic}.{name}", partitions=2)
     produce(moldau_broker, topic, ROWS)
     plan: dict[str, Any] = {
         "servers": moldau_broker.bootstrap_servers,
         "source": topic,
-        "target": target,
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "rows_per_batch": ROWS // 9,
-        "settings": DRIVER_SETTINGS,
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "rows_per_batch": ROWS // BATCHES,
+        "settings": SETTINGS,
     }
-    for number, (place, first_batch, cores, with_committer) in enumerate(LIVES):
-        note = tmp_path / f"fell-{number}"
-        trap = {"place": place, "first_batch": first_batch, "note": str(note), "with_committer": with_committer}
-        code, words = live("trapped_driver.py", {**plan, "master": f"local[{cores}]", "trap": trap})
-        assert note.exists(), f"the trap at {place!r} did not fall: the life ended with {code}\n{words}"
-        assert code == -signal.SIGKILL
-    code, words = live("trapped_driver.py", {**plan, "master": "local[3]", "trap": {}})
-    assert code == 0, words
-    rows = read_committed(moldau_broker, target, 2)
-    assert sorted(int(value) for _, value in rows) == list(range(ROWS))
-    assert len({key for key, _ in rows}) == ROWS
-    assert not list((tmp_path / "checkpoint").rglob("*.arrow"))
+    for life, (cores, shape) in enumerate(LIVES):
+        traps = {
+            name: {
+                "place": places[life][0],
+                "first_batch": places[life][1],
+                "is_spared": name == ORPHAN and life == 0,
+                "commits": str(tmp_path / f"commits-{name}"),
+            }
+            for name, places in PLACES.items()
+        }
+        lived = {**plan, "master": f"local[{cores}]", "shape": shape, "traps": traps}
+        with held_life("trapped_driver.py", lived, tmp_path / f"life-{life}", set(PLACES)) as held:
+            found = {name: (each.place, each.batch) for name, each in held.items()}
+            assert found == {name: places[life] for name, places in PLACES.items()}
+    until_all_done([partial(start, spark, plan, name, "joined") for name in PLACES])
+    for name in PLACES:
+        rows = read_committed(moldau_broker, f"{topic}.{name}", 2)
+        assert sorted(int(value) for _, value in rows) == list(range(ROWS))
+        assert len({key for key, _ in rows}) == ROWS
+        assert tasks_by_batch(tmp_path / f"commits-{name}") == TASKS[name]
+    marks_max = 2 * (BATCHES + 2 * len(LIVES))
+    assert offsets_used(moldau_broker, f"{topic}.ana") >= ROWS + ROWS // BATCHES, "no rows of an attempt given up"
+    assert offsets_used(moldau_broker, f"{topic}.ben") <= ROWS + ROWS // BATCHES + marks_max
+    assert not list((tmp_path / "checkpoints").rglob("*.arrow"))

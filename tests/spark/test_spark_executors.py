@@ -6,9 +6,10 @@ from typing import Any, Final
 import pyspark
 import pytest
 from confluent_kafka import Producer
-from spark_scene import DRIVER_SETTINGS, live, read_committed
+from spark_lives import live
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DRIVER_SETTINGS, JAVA_OPTIONS, read_committed
 
 MASTER: Final = "local-cluster[2,1,1024]"
 ROWS: Final = 300
@@ -16,7 +17,7 @@ PADDING: Final = b" " * 20_000  # so that a task's rows are more than travels in
 SETTINGS: Final = {
     **DRIVER_SETTINGS,
     "spark.executor.memory": "1024m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",  # a task has several
     "spark.shuffle.io.retryWait": "500ms",  # who is dead stays dead

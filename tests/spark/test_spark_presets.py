@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from spark_scene import reading
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.testing.broker import Broker
+from moldau.testing.spark import reading
 
 START_MS = 1_767_225_600_000  # 2026-01-01
 MINUTE_MS = 60_000

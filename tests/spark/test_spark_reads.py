@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from spark_scene import numbers, produce, reading
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import numbers, produce, reading
 
 
 @pytest.mark.proves("D1")

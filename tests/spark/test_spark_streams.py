@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_scene import DONE_S_MAX, Kept, produce, reading
 
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DONE_S_MAX, Kept, produce, reading
 
 
 def committed(broker: Broker, group: str, topic: str) -> list[int]:

@@ -1,22 +1,20 @@
 """Writes through Spark: `df.write` and `df.writeStream` with `format("moldau")`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
-from spark_scene import numbers, produce, reading
 
 from moldau.client.partitioning import partition_of
 from moldau.testing.broker import Broker
+from moldau.testing.spark import numbers, produce, reading, until_done
 from pyspark_moldau.sink import Produced, Staged, StreamWriter
 from pyspark_moldau.sink_options import sink_stream_options
 from pyspark_moldau.staging import StagedPart
 
-STARTS_MAX = 5
-DONE_S_MAX = 300
 ROW = "key string, value string, partition int, headers array<struct<key: string, value: binary>>"
 
 
@@ -32,26 +30,9 @@ def save(frame: Any, broker: Broker, **options: object) -> None:
     writing(frame.write, broker, **options).mode("append").save()
 
 
-def run(frame: Any, broker: Broker, checkpoint: Path, **options: object) -> Any:
+def run(frame: Any, broker: Broker, checkpoint: Path, **options: object) -> None:
     """A stream, to the end of what is there."""
-    sink = writing(frame.writeStream, broker, checkpointLocation=checkpoint, **options)
-    return awaited(sink)
-
-
-def awaited(sink: Any) -> Any:
-    """The query, when it is done. Spark gives each of its Python workers ten seconds to start, however busy the machine
-    is; a query that failed by that alone is started again, as its user would do it."""
-    for _ in range(STARTS_MAX):
-        query = sink.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(DONE_S_MAX)
-            return query
-        except StreamingQueryException as error:
-            if "worker failed to connect back" not in str(error):
-                raise
-        finally:
-            query.stop()
-    raise AssertionError("no worker of Spark has started in time")
+    until_done(writing(frame.writeStream, broker, checkpointLocation=checkpoint, **options))
 
 
 def rows_of(spark: Any, broker: Broker, topic: str, **options: object) -> list[Any]:
@@ -137,10 +118,11 @@ def test_a_stream_writes_each_batch_in_one_transaction(
     produce(moldau_broker, topic, 100)
     settings = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
     frame = reading(spark.readStream, moldau_broker, topic, **settings).select("key", "value")
-    query = run(frame, moldau_broker, tmp_path / "checkpoint", topic=target)
+    run(frame, moldau_broker, tmp_path / "checkpoint", topic=target)
+    query_id = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(100))
     markers = rows_of(spark, moldau_broker, "moldau-spark-commits")
-    mine = [row["value"] for row in markers if row["key"] == str(query.id).encode()]
+    mine = [row["value"] for row in markers if row["key"] == query_id.encode()]
     assert [value.split(b",")[0] for value in mine] == [b'{"batch": 0', b'{"batch": 1', b'{"batch": 2']
     assert not list((tmp_path / "checkpoint").rglob("*.arrow"))
     produce(moldau_broker, topic, 20, first=100)
@@ -180,7 +162,7 @@ def test_each_batch_of_a_stream_may_be_written_by_hand(
 
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=25)
     by_hand = frame.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path))
-    awaited(by_hand)
+    until_done(by_hand)
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(60))
 
 
@@ -206,11 +188,11 @@ def test_complete_results_are_written_and_updates_need_each_batch_by_hand(
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest")
     counts = frame.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
     sink = writing(counts.writeStream, moldau_broker, topic=target, checkpointLocation=tmp_path / "complete")
-    awaited(sink.outputMode("complete"))
+    until_done(sink.outputMode("complete"))
     assert numbers(rows_of(spark, moldau_broker, target)) == [6] * 5
     updates = writing(counts.writeStream, moldau_broker, topic=target, checkpointLocation=tmp_path / "update")
     with pytest.raises(Exception, match=r"(?i)update"):
-        awaited(updates.outputMode("update"))
+        until_done(updates.outputMode("update"))
 
 
 def test_an_abort_removes_what_was_staged_and_touches_nothing_else(tmp_path: Path) -> None:

@@ -1,18 +1,18 @@
-"""A driver program: a stream from a topic to a topic, with rows that differ from life to life, until a trap falls."""
+"""A driver program: streams from a topic to topics, with rows that differ from life to life, each with a trap."""
 
 import json
-import os
 import sys
+from functools import partial
 from typing import Any
 
 from trapped_sink import TrappedSource
 
+from moldau.testing.spark import shaped, until_all_done
 from pyspark_moldau import session
 
 
-def live(plan: dict[str, Any]) -> None:
-    spark = session("trapped", master=plan["master"], settings=plan["settings"])
-    spark.dataSource.register(TrappedSource)
+def start(spark: Any, plan: dict[str, Any], name: str, shape: str, trap: dict[str, Any] | None = None) -> Any:
+    """A query by this name; without a trap, by the sink as users have it."""
     frame = (
         spark.readStream.format("moldau")
         .option("kafka.bootstrap.servers", plan["servers"])
@@ -20,19 +20,23 @@ def live(plan: dict[str, Any]) -> None:
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", plan["rows_per_batch"])
         .load()
-        .selectExpr("value", "uuid() as key")
-        .repartition("key")
     )
-    query = (
-        frame.writeStream.format("trapped")
+    writing = (
+        shaped(frame, shape)
+        .writeStream.format("moldau" if trap is None else "trapped")
         .option("kafka.bootstrap.servers", plan["servers"])
-        .option("topic", plan["target"])
-        .option("trap", json.dumps({**plan["trap"], "group": os.getpgid(0)}))
-        .option("checkpointLocation", plan["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
+        .option("topic", f"{plan['source']}.{name}")
+        .option("checkpointLocation", f"{plan['checkpoints']}/{name}")
     )
-    query.awaitTermination()
+    if trap is not None:
+        writing = writing.option("trap", json.dumps({**trap, "name": name, "pipe": plan["pipe"]}))
+    return writing.trigger(availableNow=True).start()
+
+
+def live(plan: dict[str, Any]) -> None:
+    spark = session("trapped", master=plan["master"], settings=plan["settings"])
+    spark.dataSource.register(TrappedSource)
+    until_all_done([partial(start, spark, plan, name, plan["shape"], trap) for name, trap in plan["traps"].items()])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sink, as it is, with a trap: at a place of the commit protocol the whole driver is killed."""
+"""The sink, as it is, with a trap: at a place of the commit protocol the process that commits stands still."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
+from spark_lives import tell
 
 from pyspark_moldau.publishing import Publishers
 from pyspark_moldau.sink import StreamWriter
@@ -15,7 +16,7 @@ from pyspark_moldau.source import MoldauSource
 
 
 class Trap:
-    """Falls at the first passing of its place in a batch that is late enough, and leaves a note that it did."""
+    """Holds at the first passing of its place in a batch that is late enough, and tells that it does."""
 
     def __init__(self) -> None:
         self.plan: dict[str, Any] = {}
@@ -24,11 +25,11 @@ class Trap:
     def __call__(self, place: str) -> None:
         if place != self.plan.get("place") or self.batch < self.plan["first_batch"]:
             return
-        Path(self.plan["note"]).write_text(f"{place} {self.batch}")
-        os.killpg(self.plan["group"], signal.SIGKILL)  # the program and its JVM
-        if self.plan["with_committer"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.plan = {}
+        plan, self.plan = self.plan, {}
+        if plan["is_spared"]:
+            os.setpgid(0, 0)  # what ends the others does not reach it
+        tell(plan["pipe"], plan["name"], place, self.batch, plan["is_spared"])
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 TRAP = Trap()
@@ -42,6 +43,9 @@ class TrappedWriter(StreamWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         TRAP.plan, TRAP.batch = self._plan, batchId
+        if "commits" in self._plan:
+            with Path(self._plan["commits"]).open("a") as commits:
+                commits.write(f"{batchId} {len(messages)}\n")
         super().commit(messages, batchId)
         TRAP("returned")
 

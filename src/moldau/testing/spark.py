@@ -1,0 +1,147 @@
+"""What tests with Spark have in common: small sessions, records to read, queries in few words, what came out."""
+
+import io
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from moldau.pipelines.persistent import PersistentQuery
+from moldau.testing.broker import Broker
+
+READ_S_MAX: Final = 60
+DONE_S_MAX: Final = 400
+_LOOK_S: Final = 0.2
+# Quick to start: little is computed, so that a compiler or collector with threads of its own costs more than it saves.
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.sql.codegen.wholeStage": "false",  # for so few rows, no plan is worth its compilation
+    "spark.log.level": "OFF",
+}
+# A driver beside the session of the other tests.
+DRIVER_SETTINGS: Final[Mapping[str, str]] = {**SETTINGS, "spark.driver.memory": "512m"}
+SHAPES: Final = ("plain", "joined", "gathered")
+
+
+def shaped(frame: Any, shape: str) -> Any:
+    """The same rows by another plan, always with a column and a distribution that no replay has again."""
+    rows = frame.selectExpr("value", "uuid() as key")
+    match shape:
+        case "joined":
+            one = frame.sparkSession.range(1)
+            return rows.crossJoin(one).select("value", "key").repartition("key")
+        case "gathered":
+            return rows.repartition("key").coalesce(1)
+        case _:
+            return rows.repartition("key")
+
+
+def until_done(writing: Any) -> PersistentQuery:
+    """The query of a stream, at the end of what is there."""
+    (query,) = until_all_done([writing.trigger(availableNow=True).start])
+    return query
+
+
+def until_all_done(starts: Sequence[Callable[[], Any]]) -> list[PersistentQuery]:
+    """Queries side by side, to their end; the first that fails ends all."""
+    queries: list[PersistentQuery] = []
+    try:
+        for start in starts:
+            queries.append(PersistentQuery(start))
+            queries[-1].until_begun()
+        deadline_s, left = time.monotonic() + DONE_S_MAX, list(queries)
+        while left:
+            assert time.monotonic() < deadline_s, f"{len(left)} of {len(queries)} queries have no end"
+            left = [query for query in left if not query.awaitTermination(_LOOK_S)]
+    finally:
+        for query in queries:
+            query.stop()
+    return queries
+
+
+def stored_offsets(checkpoint: Path) -> list[str]:
+    """Where each batch ended, as the checkpoint has it."""
+    files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda each: int(each.name))
+    return [each.read_text().splitlines()[-1] for each in files]
+
+
+def read_committed(broker: Broker, topic: str, partitions: int) -> list[tuple[bytes, bytes]]:
+    """Keys and values of all that was committed."""
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "r"}
+    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    rows, missing = [], set(range(partitions))
+    while missing:
+        message = consumer.poll(READ_S_MAX)
+        assert message is not None, "nothing comes, and the end is not reached"
+        error = message.error()
+        if error is None:
+            rows.append((message.key() or b"", message.value() or b""))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF
+            missing.discard(message.partition() or 0)
+    consumer.close()
+    return rows
+
+
+def printed_by(program: Path, *words: str) -> str:
+    """What a program prints that runs in this process: it finds the session where it would make one."""
+    before, printed = sys.argv, io.StringIO()
+    sys.argv = [str(program), *words]
+    try:
+        with redirect_stdout(printed):
+            runpy.run_path(str(program), run_name="__main__")
+    finally:
+        sys.argv = before
+    return printed.getvalue()
+
+
+def produce(broker: Broker, topic: str, count: int, first: int = 0) -> None:
+    """Records whose value is a number, in turns to both partitions."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%d" % number, key=b"k%d" % (number % 5), partition=number % 2)
+    assert producer.flush(30) == 0
+
+
+def reading(read: Any, broker: Broker, topic: str, **options: object) -> Any:
+    """`spark.read` or `spark.readStream` of this topic; in the names of options, `__` stands for a dot."""
+    source = read.format("moldau").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    if not {"subscribePattern", "assign"} & set(options):
+        source = source.option("subscribe", topic)
+    for name, value in options.items():
+        source = source.option(name.replace("__", "."), str(value))
+    return source.load()
+
+
+def numbers(rows: Sequence[Any]) -> list[int]:
+    return sorted(int(bytes(row["value"])) for row in rows)
+
+
+class Kept:
+    """A streaming query that runs to the end of what is there, and the rows that it has written."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self._spark = spark
+        self._checkpoint, self._rows = folder / "checkpoint", folder / "rows"
+
+    def run(self, frame: Any) -> Any:
+        writing = frame.writeStream.format("parquet").option("path", str(self._rows))
+        return until_done(writing.option("checkpointLocation", str(self._checkpoint)))
+
+    @property
+    def numbers(self) -> list[int]:
+        return numbers(self._spark.read.parquet(str(self._rows)).collect())
+
+    @property
+    def stored_offsets(self) -> list[str]:
+        return stored_offsets(self._checkpoint)
