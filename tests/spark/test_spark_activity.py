@@ -9,62 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from spark_scene import reading
+from activity_scene import BAD, PARTITIONS, START_MS, event, fill, ids_of, send
 
 from moldau.pipelines.activity import EVENTS, Activity, counts, load, sessions, sorted_out
 from moldau.pipelines.ejecting import SETTINGS
 from moldau.pipelines.flow import SqlStep
-from moldau.pipelines.folders import RunFolder, State, new_run
+from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.report import report_html
 from moldau.pipelines.reporting import make_report
-from moldau.pipelines.running import Conditions
+from moldau.pipelines.running import Conditions, run_flow
 from moldau.testing.broker import Broker
-
-START_MS = 1_767_225_600_000
-BAD = {
-    b"no json": "not a JSON event",
-    b'{"event_id": "b1", "kind": "view", "at": "1767225600000"}': "user is missing",
-    b'{"user": "u", "kind": "view", "at": "1767225600000"}': "event_id is missing",
-    b'{"event_id": "b2", "user": "u", "kind": "dance", "at": "1767225600000"}': "kind is unknown: dance",
-    b'{"event_id": "b3", "user": "u", "kind": "view", "at": "noon"}': "at is no time: noon",
-    b'{"event_id": "b4", "user": "u", "kind": "view", "at": "99999999999999"}': "at is in the future: 99999999999999",
-}
-
-
-def event(number: int, user: str, at_ms: int) -> bytes:
-    kind = "purchase" if number % 10 == 0 else "view"
-    return json.dumps(
-        {"event_id": f"e{number}", "user": user, "kind": kind, "page": f"/{number % 3}", "at": str(at_ms)}
-    ).encode()
+from moldau.testing.spark import read_committed
 
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
     """A fresh topic for records of long ago, which by default might be deleted at any moment."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
-
-
-def fill(broker: Broker, topic: str) -> None:
-    """120 events of which every fourth is of one user, all of them twice, and six that are none; 2 minutes in all."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for again in (0, 1):
-        for number in range(120):
-            at_ms = START_MS + number * 1000
-            user = "hot" if number % 4 == 0 else f"u{number % 7}"
-            partition = 0 if user == "hot" else 1
-            producer.produce(topic, event(number, user, at_ms), user, partition, timestamp=at_ms + again)
-    for value in BAD:
-        producer.produce(topic, value, b"k", partition=1, timestamp=START_MS, headers=[("h", b"1")])
-    assert producer.flush(30) == 0
-
-
-def rows(spark: Any, broker: Broker, topic: str) -> list[Any]:
-    options = {"kafka__isolation__level": "read_committed", "includeHeaders": "true"}
-    return list(reading(spark.read, broker, topic, **options).collect())
-
-
-def values(spark: Any, broker: Broker, topic: str) -> list[dict[str, Any]]:
-    return [json.loads(bytes(row["value"])) for row in rows(spark, broker, topic)]
 
 
 def raw(spark: Any, values: list[bytes | None]) -> Any:
@@ -130,65 +91,6 @@ def test_events_are_counted_by_window_session_and_load(spark: Any) -> None:
     }
 
 
-@pytest.mark.proves("D3", "T3")
-def test_raw_events_become_results_each_once(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    fill(moldau_broker, topic)
-    job = Activity(
-        name=f"a-{topic}",
-        bootstrap_servers=moldau_broker.bootstrap_servers,
-        topic=topic,
-        out=f"{topic}.out",
-        lake=str(tmp_path / "lake"),
-        lateness="5 minutes",
-        rows_per_batch_max=100,
-    )
-    with moldau_broker.client() as client:
-        job.create_topics(client, 2)
-        job.create_topics(client, 2)
-    folder = RunFolder(tmp_path, job.name)
-    conditions = Conditions(folder=folder, master="local[2]", once=True)
-    job.run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
-    assert folder.state is State.DONE
-
-    events = values(spark, moldau_broker, f"{job.out}.events")
-    assert sorted(each["event_id"] for each in events) == sorted(f"e{number}" for number in range(120))
-    letters = rows(spark, moldau_broker, f"{job.out}.dead-letters")
-    told = {
-        bytes(row["value"]): {each["key"]: bytes(each["value"]).decode() for each in row["headers"]} for row in letters
-    }
-    assert {value: headers["moldau.reason"] for value, headers in told.items()} == BAD
-    assert {(each["h"], each["moldau.topic"], each["moldau.partition"]) for each in told.values()} == {
-        ("1", topic, "1")
-    }
-
-    found = make_report(spark, job, "now")
-    assert (found.events, found.users) == (120, 8)
-    assert (len(found.times), found.step, found.by_time) == (120, "second", [1] * 120)
-    assert {each.name: each.count for each in found.by_kind} == {"view": 108, "purchase": 12}
-    assert found.hot_keys[0].name == "hot"
-    assert [(each.name, each.count) for each in found.partitions] == [("0", 30), ("1", 90)]
-    assert (sum(each.count for each in found.dead_letters), found.refused) == (len(BAD), len(BAD))
-    assert found.sessions == 8
-    assert "Activity of" in (tmp_path / "report.html").read_text()
-
-    # Events of a later hour, in two batches, close the windows and sessions before them.
-    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
-    for number in (1000, 1001):
-        later_ms = START_MS + 3_600_000 + number
-        producer.produce(topic, event(number, "late", later_ms), "late", 1, timestamp=later_ms)
-    assert producer.flush(30) == 0
-    replace(job, rows_per_batch_max=1).run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
-    closed: Counter[str] = Counter()
-    for each in values(spark, moldau_broker, f"{job.out}.counts"):
-        closed[each["start"]] += each["events"]
-    assert closed == {"2026-01-01T00:00:00Z": 60, "2026-01-01T00:01:00Z": 60}
-    visits = values(spark, moldau_broker, f"{job.out}.sessions")
-    assert sum(each["events"] for each in visits) == 120
-    assert {each["user"] for each in visits} == {"hot", *(f"u{number}" for number in range(7))}
-    loads = values(spark, moldau_broker, f"{job.out}.load")
-    assert sum(each["records"] for each in loads if (each["what"], each["name"]) == ("key", "hot")) == 30
-
-
 def made(topic: str, broker: Broker, folder: Path, **changes: Any) -> Activity:
     job = Activity(
         name=f"a-{topic}",
@@ -206,47 +108,38 @@ def made(topic: str, broker: Broker, folder: Path, **changes: Any) -> Activity:
 def test_the_ejected_pipeline_does_the_same_by_itself(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    fill(moldau_broker, topic)
+    fill(moldau_broker, topic, 0, 60)
     job = made(topic, moldau_broker, tmp_path)
     script = job.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
     exec(compile(script, "ejected.py", "exec"), {"__name__": "__main__"})
-    ids = sorted(each["event_id"] for each in values(spark, moldau_broker, f"{job.out}.events"))
-    assert ids == sorted(f"e{number}" for number in range(120))
-    assert len(rows(spark, moldau_broker, f"{job.out}.dead-letters")) == len(BAD)
-    assert make_report(spark, job, "now").events == 120
+    # Its topics have as many partitions as the broker gives by itself: one.
+    assert ids_of(moldau_broker, job.out, 1) == Counter(f"e{number}" for number in range(60))
+    letters = read_committed(moldau_broker, f"{job.out}.dead-letters", 1)
+    assert Counter(value for _, value in letters) == Counter(list(BAD))
+    assert make_report(spark, job, "now").events == 60
     assert {name for name in SETTINGS if spark.conf.get(name) != SETTINGS[name]} == set()
 
 
-def test_a_report_of_an_empty_topic_is_written_too(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    del spark
+def test_a_report_of_an_empty_topic_is_made_too(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     job = made(topic, moldau_broker, tmp_path)
     with moldau_broker.client() as client:
         job.create_topics(client, 1)
-    conditions = Conditions(folder=RunFolder(tmp_path, job.name), master="local[2]", once=True)
-    job.run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
-    assert "None." in (tmp_path / "report.html").read_text()
+    report = make_report(spark, job, "now")
+    assert (report.events, report.users, report.sessions, report.refused) == (0, 0, 0, 0)
+    assert "None." in report_html(report)
 
 
 def test_events_that_come_too_late_are_left_out_and_counted(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
+    del spark
     job = made(topic, moldau_broker, tmp_path, rows_per_batch_max=1)
     with moldau_broker.client() as client:
-        job.create_topics(client, 1)
-    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
-    # What is late is decided by what the batch before the last has seen: each event is a batch here.
-    for number, at_s in enumerate([0, 3600, 3601, 1, 3602]):
-        at_ms = START_MS + at_s * 1000
-        producer.produce(topic, event(number, "u", at_ms), "u", 0, timestamp=at_ms)
-        assert producer.flush(30) == 0
+        job.create_topics(client, PARTITIONS)
+    # What is late is decided by what the batch before the last has seen: each event is a batch here, of one partition.
+    send(moldau_broker, topic, *zip((2, 4, 6, 8), (3600, 3601, 1, 3602), strict=True))
     folder = RunFolder(tmp_path, job.name)
     conditions = Conditions(folder=folder, master="local[2]", once=True)
-    job.run(conditions, new_run("activity", {}, "local[2]"), tmp_path / "report.html")
-    ids = sorted(each["event_id"] for each in values(spark, moldau_broker, f"{job.out}.events"))
-    assert ids == ["e0", "e1", "e2", "e4"]
-    assert [each.part for each in folder.parts] == ["clean", "counts", "sessions", "load", "lake"]
-    assert {each.part: each.rows_total for each in folder.parts}["clean"] == 5
-    assert folder.parts[0].late_total == 1
-    assert "<b>1</b>too late, left out" in (tmp_path / "report.html").read_text()
+    run_flow(job.clean(), conditions, new_run("activity", {}, "local[2]"))
+    assert ids_of(moldau_broker, job.out) == Counter(["e2", "e4", "e8"])
+    assert [(each.part, each.rows_total, each.late_total) for each in folder.parts] == [("clean", 4, 1)]

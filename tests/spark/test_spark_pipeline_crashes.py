@@ -1,64 +1,123 @@
-"""Pipelines whose driver is killed in a batch: it is seen, and they go on with other cores, exactly once."""
+"""Pipelines whose driver is killed in the middle of their batches: it is seen, and they go on, exactly once."""
 
-import json
-import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from spark_scene import DRIVER_SETTINGS, live, produce, read_committed
-from trapped_pipeline import run_archive
-from typer.testing import CliRunner
+from activity_scene import BAD, LATER_S, PARTITIONS, expected_counts, fill, ids_of, send, user_of, values
+from spark_lives import held_life
+from trapped_pipelines import RENAMING, run_activity, run_archive, run_transform
 
-from moldau.cli.main import app
+from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import records_of
+from moldau.pipelines.folders import RunFolder, State
+from moldau.pipelines.reporting import make_report
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DRIVER_SETTINGS, produce, read_committed, reading
 
 ROWS: Final = 300
+EVENTS: Final = 200
+PARTS: Final = ["clean", "counts", "sessions", "load", "lake"]
+# Place, and the first batch in which it counts. Counts come out when a minute is over: not in the first batch.
+TRAPS: Final = {
+    "moved": ("publishing", 1),
+    "kept": (RENAMING, 1),
+    "clean": ("publishing", 1),
+    "counts": ("committed", 1),
+}
 
 
-def state_of(folder: Path, name: str) -> Any:
-    result = CliRunner().invoke(app, ["pipeline", "status", name, "--folder", str(folder), "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-@pytest.mark.proves("D3", "O3")
-@pytest.mark.timeout(1200)  # two sessions, one after the other
-def test_a_driver_that_is_killed_in_a_batch_of_transform_or_archive_costs_nothing(
+@pytest.mark.proves("D2", "D3", "O3", "T3")
+def test_a_driver_that_is_killed_in_the_batches_of_its_pipelines_costs_nothing(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    target = moldau_broker.create_topic(f"{topic}-out", partitions=2)
+    job = Activity(
+        name="activity",
+        bootstrap_servers=moldau_broker.bootstrap_servers,
+        topic=moldau_broker.create_topic(f"{topic}.raw", partitions=PARTITIONS, **{"retention.ms": "-1"}),
+        out=f"{topic}.out",
+        lake=str(tmp_path / "events"),
+        lateness="3 minutes",
+        every="0 seconds",
+        rows_per_batch_max=100,
+    )
+    moldau_broker.create_topic(f"{topic}.moved", partitions=2)
+    with moldau_broker.client() as client:
+        job.create_topics(client, PARTITIONS)
+        job.create_topics(client, PARTITIONS)  # those that are there stay
     produce(moldau_broker, topic, ROWS)
-    publishing, renaming = tmp_path / "publishing", tmp_path / "renaming"
-    trap = {"place": "publishing", "first_batch": 1, "note": str(publishing), "with_committer": True}
+    raw_count = fill(moldau_broker, job.topic, 0, EVENTS)
     plan: dict[str, Any] = {
         "servers": moldau_broker.bootstrap_servers,
         "topic": topic,
-        "target": target,
         "folder": str(tmp_path / "pipelines"),
         "lake": str(tmp_path / "lake"),
         "rows_per_batch": ROWS // 3,
+        "activity": {name: getattr(job, name) for name in Activity.__slots__},
         "settings": DRIVER_SETTINGS,
-        "archive_trap": {},
+        "traps": {
+            name: {"place": place, "first_batch": batch, "is_spared": False} for name, (place, batch) in TRAPS.items()
+        },
     }
-    code, words = live("trapped_pipeline.py", {**plan, "master": "local[2]", "transform_trap": trap})
-    assert publishing.exists(), f"the trap did not fall: {words}"
-    assert code == -signal.SIGKILL
-    assert state_of(tmp_path / "pipelines", "moved")["state"] == "died"
+    folders = [RunFolder(tmp_path / "pipelines", each) for each in ("moved", "kept", "activity")]
+    with held_life("trapped_pipelines.py", {**plan, "master": "local[3]"}, tmp_path / "life", set(TRAPS)) as held:
+        assert {name: each.place for name, each in held.items()} == {name: place for name, (place, _) in TRAPS.items()}
+        assert [name for name, each in held.items() if each.batch < TRAPS[name][1]] == []
+        assert [each.state for each in folders] == [State.RUNNING] * 3
+    assert [each.state for each in folders] == [State.DIED] * 3
 
-    trap = {"batch": 1, "note": str(renaming)}
-    lives = {**plan, "master": "local[3]", "transform_trap": {}, "archive_trap": trap}
-    code, words = live("trapped_pipeline.py", lives)
-    assert renaming.exists(), f"the trap did not fall: {words}"
-    assert code == -signal.SIGKILL
-    moved = state_of(tmp_path / "pipelines", "moved")
-    assert (moved["state"], moved["progress"]["lag_total"]) == ("done", 0)
-    rows = read_committed(moldau_broker, target, 2)
+    send(moldau_broker, job.topic, (1001, LATER_S), (1002, LATER_S + 1))  # they close the windows before them
+    plan["master"] = "local[2]"
+    run_transform(plan)
+    run_archive(plan)
+    run_activity(plan, once=True)
+    assert [each.state for each in folders] == [State.DONE] * 3
+    rows = read_committed(moldau_broker, f"{topic}.moved", 2)
     assert sorted(int(value) for _, value in rows) == list(range(ROWS))
-
-    assert state_of(tmp_path / "pipelines", "kept")["state"] == "died"
-    run_archive({**plan, "master": "local[2]", "settings": {}}, {})
+    assert [(each.rows_total, each.lag_total) for each in folders[0].parts] == [(ROWS, 0)]
     found = [(row["partition"], row["offset"]) for row in records_of(spark, plan["lake"]).collect()]
     assert sorted(found) == [(partition, offset) for partition in (0, 1) for offset in range(ROWS // 2)]
-    assert state_of(tmp_path / "pipelines", "kept")["state"] == "done"
+    assert [(each.part, each.late_total) for each in folders[2].parts] == [(each, 0) for each in PARTS]
+    assert folders[2].parts[0].rows_total == raw_count + 2
+    check_results(spark, moldau_broker, job)
+    check_report(spark, job, (tmp_path / "pipelines" / "report.html").read_text())
+
+
+def check_results(spark: Any, broker: Broker, job: Activity) -> None:
+    wanted = Counter(f"e{number}" for number in [*range(EVENTS), 1001, 1002])
+    assert ids_of(broker, job.out) == wanted
+    lake = spark.read.parquet(job.lake)
+    assert Counter(row["event_id"] for row in lake.select("event_id").collect()) == wanted
+    letters = reading(
+        spark.read, broker, f"{job.out}.dead-letters", kafka__isolation__level="read_committed", includeHeaders="true"
+    ).collect()
+    told = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"]} for row in letters]
+    reasons = Counter((bytes(row["value"]), each["moldau.reason"]) for row, each in zip(letters, told, strict=True))
+    assert reasons == Counter(BAD.items())
+    places = {(each["h"], each["moldau.topic"], each["moldau.partition"]) for each in told}
+    assert places == {("1", job.topic, "1")}
+
+    counted = [
+        ((each["start"], each["kind"], each["page"]), each["events"]) for each in values(broker, f"{job.out}.counts")
+    ]
+    assert sorted(counted) == sorted(expected_counts(EVENTS).items())
+    visits = [(each["user"], each["events"]) for each in values(broker, f"{job.out}.sessions")]
+    assert sorted(visits) == sorted(Counter(map(user_of, range(EVENTS))).items())
+    loads: Counter[tuple[str, str]] = Counter()
+    for each in values(broker, f"{job.out}.load"):
+        loads[each["what"], each["name"]] += each["records"]
+    users = {("key", user): count for user, count in visits}
+    assert loads == {**users, ("partition", "0"): EVENTS // 2, ("partition", "1"): EVENTS // 2}
+
+
+def check_report(spark: Any, job: Activity, page: str) -> None:
+    found = make_report(spark, job, "now")
+    assert (found.events, found.users, found.sessions) == (EVENTS + 2, 8, 8 + 2)
+    assert (found.step, found.by_time[:11], sum(found.by_time)) == ("2 minutes", [20] * 10 + [0], EVENTS + 2)
+    assert {each.name: each.count for each in found.by_kind} == {"view": 182, "purchase": 20}
+    assert found.hot_keys[0].name == "hot"
+    assert [(each.name, each.count) for each in found.partitions] == [("0", 101), ("1", 101)]
+    assert (sum(each.count for each in found.dead_letters), found.refused) == (len(BAD), len(BAD))
+    assert "Activity of" in page
+    assert f"<b>{EVENTS + 2}</b>events" in page

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_scene import numbers, produce, reading
 from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
@@ -20,6 +19,7 @@ from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.running import Conditions, JobFailed, run_flow
 from moldau.testing.broker import Broker
+from moldau.testing.spark import DRIVER_SETTINGS, numbers, produce, reading
 
 DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as value from input"
 MINE = (
@@ -124,9 +124,10 @@ def test_a_failure_is_one_line_and_the_whole_is_kept(
 @contextmanager
 def running(broker: Broker, topic: str, out: str, root: Path, job: str = "transform") -> Iterator[Any]:
     """`moldau pipeline run` in a process of its own, after its first batch."""
-    words = f"pipeline run {job} --topic {topic} --to {out} --master local[1] --conf spark.driver.memory=512m --json"
+    words = f"pipeline run {job} --topic {topic} --to {out} --master local[1] --json".split()
+    small = [word for name, value in DRIVER_SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "moldau.cli.main", *words.split(), "-b", broker.bootstrap_servers],
+        [sys.executable, "-m", "moldau.cli.main", *words, *small, "-b", broker.bootstrap_servers],
         env={**os.environ, "MOLDAU_PIPELINES": str(root)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -147,19 +148,6 @@ def running(broker: Broker, topic: str, out: str, root: Path, job: str = "transf
 
 def pipeline(root: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["pipeline", *words, "--folder", str(root)])
-
-
-@pytest.mark.proves("D4")
-def test_ctrl_c_ends_a_job_in_order(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
-    produce(moldau_broker, topic, 10)
-    with running(moldau_broker, topic, out, tmp_path) as process:
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all, the JVM too
-        _, said = process.communicate(timeout=STARTED_S_MAX)
-    assert process.returncode == 130
-    assert "stopped; run it again to go on from here" in said
-    assert "Traceback" not in said
-    assert RunFolder(tmp_path, f"transform-{topic}").state is State.STOPPED
 
 
 @pytest.mark.proves("D4")
