@@ -39,10 +39,6 @@ demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, 
 test: $(SPARK_STAMP) check ## check, then run the tests, in two lanes
 	$(BIN)/python tools/lanes.py
 
-.PHONY: test-spark
-test-spark: $(SPARK_STAMP) ## all tests that run Spark: twenty minutes, of which `make test` takes the shorter ones
-	$(PYTEST) tests/spark
-
 .PHONY: test-spark-standalone
 test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of processes: a master and two workers
 	$(PYTEST) extra/spark/test_standalone_pipelines.py

@@ -18,10 +18,7 @@ MEASURING: Final = (
     "tests/wire/test_wire_schemas.py",
 )
 CLIENTS: Final = ("tests/clients",)
-SPARK: Final = tuple(  # in a process of its own: its session and its JVM end with it
-    f"tests/spark/test_spark_{each}.py" for each in ("archives", "executors", "reads", "sql", "streams", "writes")
-)
-SPARK_AT_LENGTH: Final = ("tests/spark",)  # the rest of them take longer than all others: `make test-spark`
+SPARK: Final = ("tests/spark",)  # in a process of its own: its session and its JVM end with it
 CHECKED: Final = ("tests/house",)  # by `make check`
 PATIENT: Final = "others"  # they compute, and clients have deadlines: so they stand back
 
@@ -30,7 +27,7 @@ Lane = Sequence[Sequence[str]]
 
 def steps() -> list[dict[str, Lane]]:
     """Step after step, the lanes of each beside each other; a lane is what pytest is told, run after run."""
-    elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK_AT_LENGTH, *CHECKED)]
+    elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK, *CHECKED)]
     return [
         {"measuring": [MEASURING]},
         {"clients": [CLIENTS, SPARK], PATIENT: [["tests", *elsewhere]]},

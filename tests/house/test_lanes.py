@@ -19,7 +19,7 @@ def test_what_one_run_leaves_out_another_takes_or_the_checks_do() -> None:
     words = [word for run in runs() for word in run]
     left_out = {word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")}
     taken = [word for word in words if not word.startswith("-")]
-    assert left_out == {*taken, *lanes.CHECKED, *lanes.SPARK_AT_LENGTH} - {"tests", *lanes.SPARK}
+    assert left_out == {*taken, *lanes.CHECKED} - {"tests"}
     assert len(taken) == len(set(taken))
 
 
