@@ -19,7 +19,7 @@ from moldau.pipelines.report import report_html
 from moldau.pipelines.reporting import make_report
 from moldau.pipelines.running import Conditions, run_flow
 from moldau.testing.broker import Broker
-from moldau.testing.spark import read_committed
+from moldau.testing.spark import read_committed, run_script
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_ejected_pipeline_does_the_same_by_itself(
     fill(moldau_broker, topic, 0, 60)
     job = made(topic, moldau_broker, tmp_path)
     script = job.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
-    exec(compile(script, "ejected.py", "exec"), {"__name__": "__main__"})
+    run_script(script)
     # Its topics have as many partitions as the broker gives by itself: one.
     assert ids_of(moldau_broker, job.out, 1) == Counter(f"e{number}" for number in range(60))
     letters = read_committed(moldau_broker, f"{job.out}.dead-letters", 1)

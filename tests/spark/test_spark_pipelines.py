@@ -19,7 +19,7 @@ from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.running import Conditions, JobFailed, run_flow
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, numbers, produce, reading
+from moldau.testing.spark import DRIVER_SETTINGS, numbers, produce, reading, run_script
 
 DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as value from input"
 MINE = (
@@ -101,7 +101,7 @@ def test_an_ejected_job_does_the_same(spark: Any, moldau_broker: Broker, topic: 
         sink=TopicSink(bootstrap_servers=servers, topic=out),
     )
     script = flow.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
-    exec(compile(script, "ejected.py", "exec"), {"__name__": "ejected"})
+    run_script(script)
     assert written(spark, moldau_broker, out) == [0, 2, 4]
 
 

@@ -16,6 +16,10 @@ _BEGUN_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.05
 
 
+def is_impatience(error: Exception) -> bool:
+    return any(each in str(error) for each in _IMPATIENCE)
+
+
 class PersistentQuery:
     """As much of a StreamingQuery as is used here."""
 
@@ -28,7 +32,7 @@ class PersistentQuery:
         try:
             return bool(self._query.awaitTermination(seconds))
         except Exception as error:
-            if not self._starts_left or not any(each in str(error) for each in _IMPATIENCE):
+            if not self._starts_left or not is_impatience(error):
                 raise
             self._starts_left -= 1
             log.warning("A Python process of Spark's did not start in time; the query is started again.")
