@@ -1,5 +1,6 @@
 """Drivers in processes of their own: whole lives, and lives that end at the moment at which all their traps hold."""
 
+import contextlib
 import json
 import os
 import select
@@ -8,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +20,20 @@ LAST_WORDS: Final = 3000
 
 def live(program: str, plan: dict[str, Any], **environment: str) -> tuple[int, str]:
     """A whole life of a driver, in a session of its own: how it ended, and its last words."""
-    done = subprocess.run(
+    process = subprocess.Popen(
         command(program, plan),
         env={**environment_of(), **environment},
         start_new_session=True,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=LIFE_S_MAX,
-        check=False,
     )
-    return done.returncode, done.stderr[-LAST_WORDS:]
+    try:
+        _, words = process.communicate(timeout=LIFE_S_MAX)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # a life that took too long leaves no JVM and no executors behind
+    return process.returncode, words[-LAST_WORDS:]
 
 
 def command(program: str, plan: dict[str, Any]) -> list[str]:
@@ -57,7 +61,7 @@ def tell(pipe: str, name: str, place: str, batch: int, is_spared: bool = False) 
         lines.write(json.dumps([name, place, batch, os.getpid(), is_spared]) + "\n")
 
 
-@contextmanager
+@contextlib.contextmanager
 def held_life(program: str, plan: dict[str, Any], folder: Path, names: set[str]) -> Iterator[dict[str, Held]]:
     """A driver at the moment at which the traps of these names hold; then it is killed, and who is spared goes on.
 
