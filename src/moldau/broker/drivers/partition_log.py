@@ -15,7 +15,7 @@ from moldau.broker.drivers.slices import Slices
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import NotLeaderOrFollower
 from moldau.model.ports import Clock, Executor
-from moldau.model.units import KiB, MiB
+from moldau.model.units import MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import read_header
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
 
-BATCHES_PER_LOOK: Final = 2
-CONDENSED_FROM_BYTES: Final = 256 * KiB  # what is shorter is read here before a worker process would have started
+BATCHES_PER_LOOK: Final = 1
+CONDENSED_FROM_BYTES: Final = 8 * MiB  # a shorter one is read in slices as soon as a process is started
 STRETCH_BYTES: Final = 16 * MiB  # between two looks whether this node still leads
 
 
@@ -122,7 +122,8 @@ class PartitionLog(Generic[Record]):
     # Reading
 
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        log, is_condensed, arrangement = self._partition.log, True, None
+        log, arrangement = self._partition.log, None
+        is_condensed = log.size_bytes >= self._condensed_from_bytes
         while True:
             if arrangement != log.arrangement:
                 # What was read may not fit what follows, where compaction has left out more. It ends: nothing is

@@ -9,8 +9,8 @@ from typing import Final
 
 from moldau.model.ports import Clock
 
-SLICE_MS: Final = 0.1
-TURNS: Final = 3  # to read a request, to decide it, to send the answer
+SLICE_MS: Final = 0.06
+TURNS: Final = 5  # to read a request, to decide it, to send the answer; and some for those who come meanwhile
 
 
 async def give_way() -> None:

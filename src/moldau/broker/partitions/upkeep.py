@@ -107,7 +107,7 @@ class Upkeep:
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             if partition.log.flush_target(now_ms) is not None:
-                self._syncing.request(partition)
+                await self._syncing.sync_now(partition)
 
     async def _compact(self) -> None:
         """Clean the dirtiest log, then the next, until all are clean enough."""

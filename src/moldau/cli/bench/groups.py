@@ -1,9 +1,11 @@
 """Consumer groups: what signs of life cost, how fast a large group comes together, and a start with many offsets."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from moldau.cli.bench.bench import Bench
@@ -11,7 +13,7 @@ from moldau.cli.bench.cluster import bench_folder, own_broker
 from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.membership import PROTOCOLS, Group, Seat, Settle
 from moldau.cli.bench.pacing import Pace
-from moldau.cli.bench.reloading import Commit, Reload, Reloaded
+from moldau.cli.bench.reloading import Commit, Meanwhile, Reload, Reloaded
 from moldau.cli.bench.requests import try_once
 from moldau.cli.bench.rounds import Round, Subjects, Tell
 from moldau.cli.bench.servers import Server, Servers
@@ -137,10 +139,28 @@ def run_reloads(plan: Plan, tell: Tell, size: Size) -> list[Reloaded]:
             cluster.client.run(Coordinator(cluster.client.asynchronous, "moldau-bench", GROUP_KEY).find())
             assert cluster.server is not None, "it is ours"
             generator.run(Commit(cluster.server.address, TOPIC, size.partitions, size.groups, size.commits))
-        found = []
-        for number in range(plan.rounds):
-            tell(f"start {number + 1} of {plan.rounds}")
-            with own_broker(folder) as cluster:
-                assert cluster.server is not None, "it is ours"
-                found.append(generator.run(Reload(cluster.server.address, TOPIC, range(size.groups), size.partitions)))
-        return found
+        with Generator() as other:
+            return [_reload(number, folder, generator, other, plan, tell, size) for number in range(plan.rounds)]
+
+
+def _reload(
+    number: int, folder: Path, generator: Generator, other: Generator, plan: Plan, tell: Tell, size: Size
+) -> Reloaded:
+    tell(f"start {number + 1} of {plan.rounds}")
+    begun, until = folder / f"begun-{number}", folder / f"loaded-{number}"
+    with own_broker(folder) as cluster, ThreadPoolExecutor(1) as threads:
+        assert cluster.server is not None, "it is ours"
+        address = cluster.server.address
+        produced = threads.submit(other.run, Meanwhile(address, TOPIC, begun, until))
+        try:
+            began_s, ended_s = generator.run(Reload(address, range(size.groups), size.partitions, begun))
+        finally:
+            until.touch()
+        acks = produced.result()
+    begun.unlink()
+    until.unlink()
+    return Reloaded(
+        ended_s - began_s,
+        [elapsed_ms for at_s, elapsed_ms in acks if began_s < at_s <= ended_s],
+        [elapsed_ms for at_s, elapsed_ms in acks if at_s > ended_s],
+    )

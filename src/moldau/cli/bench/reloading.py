@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from moldau.cli.bench.conversations import Asked, Conversation, Reply, Talk, ask, converse
@@ -18,6 +19,8 @@ TALKS: Final = 20
 LOOK_AGAIN_S: Final = 0.005
 PAUSE_S: Final = 0.001  # between two records of the one who produces meanwhile
 QUIET_S: Final = 3.0
+LOOK_EVERY: Final = 20  # records
+BEGIN_S_MAX: Final = 30.0
 GROUP_NAME: Final = "moldau-bench-group-{:04d}"
 COMMITTED: Final = 12_345_678
 ONE_RECORD: Final = Shape(1, 100)
@@ -73,38 +76,39 @@ class Commit:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reloaded:
     """How long it took, and how long a single record took to be acknowledged meanwhile and afterwards."""
 
-    seconds: float = 0.0
-    during_ms: list[float] = field(default_factory=list)
-    quiet_ms: list[float] = field(default_factory=list)
+    seconds: float
+    during_ms: Sequence[float]
+    quiet_ms: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Asks a broker that has just started until it knows the offsets of every group."""
+    """Asks a broker that has just started until it knows the offsets of every group; when it began, and when it did."""
 
     address: Address
-    topic: str
     groups: Sequence[int]
     partitions: int
+    after: Path  # there is a file: the other one has begun
 
-    def run(self) -> Reloaded:
-        found = Reloaded()
-        talks = [Talk(), Talk()]
+    def run(self) -> tuple[float, float]:
+        began_s = time.monotonic()
+        while not self.after.exists():
+            if time.monotonic() > began_s + BEGIN_S_MAX:
+                raise Complaint(f"nothing was produced within {BEGIN_S_MAX:g} s after the start")
+            time.sleep(LOOK_AGAIN_S)
+        talk = Talk()
         try:
-            for talk in talks:
-                talk.line(self.address)
-            converse([(talks[0], self._look(found)), (talks[1], self._produce(found))])
+            talk.line(self.address)
+            converse([(talk, self._look())])
         finally:
-            for talk in talks:
-                talk.close()
-        return found
+            talk.close()
+        return began_s, time.monotonic()
 
-    def _look(self, found: Reloaded) -> Conversation:
-        began = time.perf_counter()
+    def _look(self) -> Conversation:
         for group in self.groups:
             pause_s = 0.0
             while True:
@@ -116,19 +120,43 @@ class Reload:
                     break
                 pause_s = LOOK_AGAIN_S
             self._check(group, told)
-        found.seconds = time.perf_counter() - began
 
     def _check(self, group: int, told: Any) -> None:
         offsets = [each.committed_offset for topic in told.topics for each in topic.partitions]
         if offsets != [COMMITTED + group] * self.partitions:
             raise Complaint(f"after the start, group {group} has the offsets {offsets[:10]}")
 
-    def _produce(self, found: Reloaded) -> Conversation:
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """Produces one record after the other, in a process of its own: answers to others would be in its way.
+
+    After the first it leaves a file. It goes on until there is another, and for some seconds after that. It tells when each
+    acknowledgement came, and after how long.
+    """
+
+    address: Address
+    topic: str
+    begun: Path
+    until: Path
+
+    def run(self) -> list[tuple[float, float]]:
+        found: list[tuple[float, float]] = []
+        talk = Talk()
+        try:
+            talk.line(self.address)
+            converse([(talk, self._produce(found))])
+        finally:
+            talk.close()
+        return found
+
+    def _produce(self, found: list[tuple[float, float]]) -> Conversation:
         frame = produce_frame(self.topic, 0, ONE_RECORD.batch())
-        while not found.seconds:
+        end_s: float | None = None
+        while end_s is None or time.monotonic() < end_s:
             reply = yield Asked(self.address, frame, after_s=PAUSE_S)
-            found.during_ms.append(reply.elapsed_s * 1000)
-        until = time.perf_counter() + QUIET_S
-        while time.perf_counter() < until:
-            reply = yield Asked(self.address, frame, after_s=PAUSE_S)
-            found.quiet_ms.append(reply.elapsed_s * 1000)
+            found.append((time.monotonic(), reply.elapsed_s * 1000))
+            if len(found) == 1:
+                self.begun.touch()
+            if end_s is None and len(found) % LOOK_EVERY == 0 and self.until.exists():
+                end_s = time.monotonic() + QUIET_S
