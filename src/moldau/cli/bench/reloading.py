@@ -131,8 +131,8 @@ class Reload:
 class Meanwhile:
     """Produces one record after the other, in a process of its own: answers to others would be in its way.
 
-    After the first it leaves a file. It goes on until there is another, and for some seconds after that. It tells when each
-    acknowledgement came, and after how long.
+    After the first it leaves a file. It goes on until there is another, and for some seconds after that. It tells when
+    each acknowledgement came, and after how long.
     """
 
     address: Address
