@@ -100,7 +100,8 @@ def test_a_demo_that_is_interrupted_leaves_no_process_and_no_file(tmp_path: Path
         _, said = process.communicate(timeout=100)
     finally:
         process.kill()
-    assert (process.returncode, said) == (130, "stopped; everything that was started has ended\n")
+    # Python adds words of its own, if it is interrupted while it makes an event loop.
+    assert (process.returncode, said.splitlines()[:1]) == (130, ["stopped; everything that was started has ended"])
     assert not list(tmp_path.glob("moldau-demo-*"))
     assert not [each for each in processes() if str(tmp_path) in each]
 
