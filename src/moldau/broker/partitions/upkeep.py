@@ -104,6 +104,7 @@ class Upkeep:
             logger.debug("%s was gone already", path)
 
     async def _flush_due(self) -> None:
+        """One after the other: threads that sync many logs at once take the interpreter's lock from the loop."""
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             if partition.log.flush_target(now_ms) is not None:
