@@ -124,32 +124,58 @@ def test_those_who_wait_when_it_closes_hear_of_it() -> None:
     with_peers(script)
 
 
+def fetch_of(topic_id: bytes, offset: int = 0) -> FetchRequest:
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])])
+
+
 @pytest.mark.proves("H1")
-def test_an_answer_can_be_heard_without_being_copied() -> None:
+def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await scene.create("t")
         talker = await scene.connect()
         await produce(talker, "t", batch(b"x" * 1000))
-        topic_id = scene.node.broker.image.topics["t"].topic_id
-        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        request = FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])])
-        lent: list[memoryview] = []
+        request = fetch_of(scene.node.broker.image.topics["t"].topic_id)
+        link = await peers.connect(BROKER, "", 5000)
+        assert peers.link_to(BROKER, "") is link
+        heard: list[bytes] = []
+        owners: list[object] = []
+        all_heard = asyncio.get_running_loop().create_future()
 
-        def hear(answer: Any) -> bytes:
-            lent.append(answer.responses[0].partitions[0].records)
-            return bytes(lent[0])
+        def hear(answer: Any) -> None:
+            records = answer.responses[0].partitions[0].records
+            heard.append(bytes(records))
+            owners.append(records.obj)
+            if len(heard) < 3:
+                link.borrow(request, timeout_ms=5000, hear=hear, fail=all_heard.set_exception)
+            else:
+                all_heard.set_result(None)
 
-        heard = await peers.ask(BROKER, request, timeout_ms=5000, hear=hear)
-        copied = await peers.ask(BROKER, request, timeout_ms=5000)
-        assert bytes(copied.responses[0].partitions[0].records) == heard
-        assert not isinstance(lent[0].obj, bytes)  # the connection's own buffer
+        link.borrow(request, timeout_ms=5000, hear=hear, fail=all_heard.set_exception)
+        copied = link.ask(request)  # its answer comes before that of the second that is borrowed
+        await all_heard
+        assert heard == [bytes((await copied).responses[0].partitions[0].records)] * 3
+        assert not any(isinstance(each, bytes) for each in owners)  # the connection's own buffer
 
-        def fail(answer: Any) -> None:  # noqa: ARG001
-            raise ZeroDivisionError
+    with_peers(script)
 
-        with pytest.raises(ZeroDivisionError):
-            await peers.ask(BROKER, request, timeout_ms=5000, hear=fail)
-        assert await peers.ask(BROKER, ApiVersionsRequest(), timeout_ms=5000)
+
+def test_who_borrows_an_answer_hears_when_there_will_be_none() -> None:
+    async def script(scene: Scene, peers: Peers) -> None:
+        link = await peers.connect(BROKER, "", 5000)
+        await link.ask(ApiVersionsRequest())
+        failures: list[Exception] = []
+
+        def borrow() -> None:
+            link.borrow(ApiVersionsRequest(), timeout_ms=5000, hear=lambda _: failures.clear(), fail=failures.append)
+
+        borrow()
+        scene.host.crash()
+        await asyncio.sleep(0.1)
+        assert [type(each) for each in failures] == [ConnectionLost]
+        assert peers.link_to(BROKER, "") is None
+        borrow()  # of a link that is closed: at once
+        assert [type(each) for each in failures] == [ConnectionLost] * 2
 
     with_peers(script)
 

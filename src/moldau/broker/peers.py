@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from moldau.client.connection import Authentication
 from moldau.client.errors import ConnectionLost, NoAnswer, cannot_reach
@@ -12,7 +12,6 @@ from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
 from moldau.model.units import SECOND_MS
 
-Result = TypeVar("Result")
 LostListener = Callable[[Address, str], None]
 
 LINKS_MAX: Final = 1024  # far more than nodes times purposes; beyond it the one used longest ago is closed
@@ -64,20 +63,16 @@ class Peers:
         timeout_ms: float,
         purpose: str = "",
         version_at_most: int | None = None,
-        hear: Callable[[Any], Result] | None = None,
     ) -> Any:
         """The answer of whoever listens there, within `timeout_ms` from now, connecting included.
 
         Questions of one purpose share a connection, and answers on it come in their order: what waits at the other
         side holds up those behind it, and one that gets no answer in time takes the connection along.
-
-        With `hear` the answer is not copied: `hear` is called with it on the spot, may use the buffers in it until
-        it returns and no longer, and what it returns is returned here.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        link = await self._link_to(address, purpose, deadline_ms)
+        link = self.link_to(address, purpose) or await self.connect(address, purpose, timeout_ms)
         left_ms = max(0.0, deadline_ms - self._clock.monotonic_ms())
-        return await link.ask(request, timeout_ms=left_ms, version_at_most=version_at_most, hear=hear)
+        return await link.ask(request, timeout_ms=left_ms, version_at_most=version_at_most)
 
     async def is_refused(self, address: Address) -> bool:
         """Knock: whether the machine answers that nobody listens there. Silence is no refusal."""
@@ -107,7 +102,13 @@ class Peers:
 
     # Connections
 
-    async def _link_to(self, address: Address, purpose: str, deadline_ms: float) -> Link:
+    def link_to(self, address: Address, purpose: str) -> Link | None:
+        """The connection for this purpose, if it stands."""
+        link = self._route(address, purpose).link
+        return None if link is None or link.is_closed or self._is_closed else link
+
+    async def connect(self, address: Address, purpose: str, timeout_ms: float) -> Link:
+        """The connection for this purpose, opened unless it stands."""
         if self._is_closed:
             raise ConnectionLost("this node closes its connections", was_sent=False)
         route = self._route(address, purpose)
@@ -117,8 +118,7 @@ class Peers:
             route.opening = asyncio.get_running_loop().create_task(self._open(address, route))
             route.opening.add_done_callback(lambda done: _opened(route, done))
         # Others may wait for the same connection: one who stops waiting must not stop it.
-        patience_s = max(0.0, deadline_ms - self._clock.monotonic_ms()) / 1000
-        done, _ = await asyncio.wait([route.opening], timeout=patience_s)
+        done, _ = await asyncio.wait([route.opening], timeout=max(0.0, timeout_ms) / 1000)
         if not done:
             raise NoAnswer(f"no connection to {address} in time", was_sent=False)
         return done.pop().result()

@@ -47,6 +47,7 @@ class Api:
     unserved: Callable[[], Any] | None = None  # the answer to a version that is not served, if there is one
     served_on: ServedOn = ServedOn.BROKER
     recurs: Recurs | None = None  # for what is asked again and again in the same words
+    needs_task: bool = True  # where its handler waits; see `network.unfinished`
     decide: Handle | None = None  # for what the active controller decides: answers here, whoever leads
     meter: ApiMeter = field(default_factory=ApiMeter)
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
 from moldau.client.settings import ClientSettings
@@ -13,6 +14,15 @@ from moldau.model.units import MiB
 
 QUEUED_BYTES_MAX: Final = 16 * MiB  # beyond it, senders wait
 CLOSE_S_MAX: Final = 5.0
+NO_TICKET: Final = 0
+
+
+class _Asker(NamedTuple):
+    """Who waits for an answer. Exactly one of the two is called, once."""
+
+    hear: Callable[[Any], None]
+    fail: Callable[[Exception], None]
+    borrows: bool  # it is done with the buffers in the answer when `hear` returns
 
 
 class Link:
@@ -33,9 +43,11 @@ class Link:
         self._settings = settings
         self._conversation = Conversation(str(address), settings, authentication)
         self._connection: Connection | None = None
-        self._futures: dict[int, asyncio.Future[Any]] = {}
-        self._hearers: dict[int, Callable[[Any], Any]] = {}
+        self._askers: dict[int, _Asker] = {}
         self._next_ticket = 0
+        self._effects: deque[Effect] = deque()
+        self._is_acting = False
+        self._is_polite = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = math.inf
         self._drained = asyncio.Event()
@@ -64,26 +76,40 @@ class Link:
             raise
 
     def ask(
-        self,
-        request: Any,
-        *,
-        timeout_ms: float | None = None,
-        version_at_most: int | None = None,
-        hear: Callable[[Any], Any] | None = None,
+        self, request: Any, *, timeout_ms: float | None = None, version_at_most: int | None = None
     ) -> asyncio.Future[Any]:
-        """The future answer. It may be cancelled; the answer is then dropped when it comes.
+        """The future answer. It may be cancelled; the answer is then dropped when it comes."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        An answer that is heard by `hear` is not copied: its buffers are lent for that call, whose result is awaited.
-        """
-        self._next_ticket += 1
-        future = self._futures[self._next_ticket] = asyncio.get_running_loop().create_future()
-        if hear is not None:
-            self._hearers[self._next_ticket] = hear
-        effects = self._conversation.asked(
-            self._next_ticket, request, self._now_ms(), timeout_ms=timeout_ms, version_at_most=version_at_most
-        )
-        self._act(effects)
+        def hear(response: Any) -> None:
+            if not future.done():
+                future.set_result(response)
+
+        def fail(error: Exception) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self._ask(_Asker(hear, fail, borrows=False), request, timeout_ms, version_at_most)
         return future
+
+    def borrow(
+        self, request: Any, *, timeout_ms: float, hear: Callable[[Any], None], fail: Callable[[Exception], None]
+    ) -> None:
+        """Ask without a future, for an answer that is not copied.
+
+        `hear` is called with it on the spot, may use the buffers in it until it returns, and may ask again. Where there
+        is no answer, `fail` is called instead, perhaps before this returns. Neither may raise.
+        """
+        self._ask(_Asker(hear, fail, borrows=True), request, timeout_ms, None)
+
+    def _ask(self, asker: _Asker, request: Any, timeout_ms: float | None, version_at_most: int | None) -> None:
+        self._next_ticket += 1
+        self._askers[self._next_ticket] = asker
+        self._act(
+            self._conversation.asked(
+                self._next_ticket, request, self._now_ms(), timeout_ms=timeout_ms, version_at_most=version_at_most
+            )
+        )
 
     async def has_room(self) -> None:
         """Wait while the broker takes what was sent too slowly. Requests without answers are bounded by this alone."""
@@ -93,7 +119,8 @@ class Link:
 
     async def close(self) -> None:
         """Let what was sent leave, then close; who still waits for an answer hears that we did."""
-        self._act(self._conversation.lost("we closed it"), is_polite=True)
+        self._is_polite = True
+        self._act(self._conversation.lost("we closed it"))
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await self._gone.wait()
@@ -111,7 +138,8 @@ class Link:
 
     def frame_received(self, frame: memoryview) -> None:
         # The frame is lent; answers are kept, with the record batches in them as views of one copy.
-        kept = frame if self._conversation.next_ticket in self._hearers else memoryview(bytes(frame))
+        asker = self._askers.get(self._conversation.next_ticket or NO_TICKET)
+        kept = frame if asker is not None and asker.borrows else memoryview(bytes(frame))
         self._act(self._conversation.received(kept, self._now_ms()))
 
     def drained(self) -> None:
@@ -128,31 +156,30 @@ class Link:
 
     # What the conversation wants
 
-    def _act(self, effects: list[Effect], *, is_polite: bool = False) -> None:
-        for effect in effects:
-            match effect:
-                case SendFrame(pieces):
-                    if self._connection is not None:
-                        self._connection.send(pieces)
-                case Deliver(ticket, response):
-                    self._deliver(ticket, response)
-                case Fail(ticket, error):
-                    self._hearers.pop(ticket, None)
-                    future = self._futures.pop(ticket)
-                    if not future.done():
-                        future.set_exception(error)
-                case Close():
-                    self._hang_up(is_polite=is_polite)
+    def _act(self, effects: list[Effect]) -> None:
+        """In their order, whatever those who hear an answer ask meanwhile."""
+        self._effects.extend(effects)
+        if self._is_acting:
+            return
+        self._is_acting = True
+        try:
+            while self._effects:
+                self._do(self._effects.popleft())
+        finally:
+            self._is_acting = False
         self._set_timer()
 
-    def _deliver(self, ticket: int, response: Any) -> None:
-        hear, future = self._hearers.pop(ticket, None), self._futures.pop(ticket)
-        if future.done():
-            return
-        try:
-            future.set_result(response if hear is None else hear(response))
-        except Exception as error:  # the asker's own failure, so it is the asker who hears of it
-            future.set_exception(error)
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case SendFrame(pieces):
+                if self._connection is not None:
+                    self._connection.send(pieces)
+            case Deliver(ticket, response):
+                self._askers.pop(ticket).hear(response)
+            case Fail(ticket, error):
+                self._askers.pop(ticket).fail(error)
+            case Close():
+                self._hang_up(is_polite=self._is_polite)
 
     def hang_up(self) -> None:
         """Close now and drop what was to be sent."""

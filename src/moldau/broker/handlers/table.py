@@ -135,6 +135,8 @@ def served_apis() -> list[Api]:
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
+        if api.name == "Fetch":
+            api.needs_task = False
         if api.name == "Heartbeat":
             api.recurs = heartbeat.recurs
         if api.name == "ConsumerGroupHeartbeat":

@@ -7,9 +7,8 @@ task while later requests begin; its answer holds back theirs.
 
 import asyncio
 import logging
-import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
@@ -17,6 +16,7 @@ from moldau.broker.handlers import produce
 from moldau.broker.meters import ApiMeter
 from moldau.broker.network.recurrence import Again, Recurrence, answer_to
 from moldau.broker.network.repetition import PRODUCE, Known, Repetition, Run
+from moldau.broker.network.unfinished import Unfinished, resumed
 from moldau.broker.turns import ALONE
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, FileSlice, Piece
@@ -38,21 +38,6 @@ ANSWER_BYTES_PER_WEIGHT: Final = QUEUED_MEMORY_BYTES_MAX // REQUESTS_IN_FLIGHT_M
 FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
 SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them
 CLOSING_MS_MAX: Final = 30_000.0  # to take what was sent before the end
-
-
-@types.coroutine
-def _resumed(coroutine: Coroutine[Any, Any, Any], waits_for: object) -> Generator[Any, Any, Any]:
-    """Goes on with a handler that was started without a task and now waits for something."""
-    while True:
-        try:
-            try:
-                came = yield waits_for
-            except BaseException as error:
-                waits_for = coroutine.throw(error)
-            else:
-                waits_for = coroutine.send(came)
-        except StopIteration as stop:
-            return stop.value
 
 
 class _Reply:
@@ -86,8 +71,8 @@ class ServedConnection:
         "_repetition",
         "_replies",
         "_router",
-        "_tasks",
         "_unmute",
+        "_waiting",
         "_waiting_weight",
         "has_asked_for_metadata",
         "last_active_ms",
@@ -104,7 +89,7 @@ class ServedConnection:
         self._replies: deque[_Reply] = deque()
         self._repetition: Repetition | None = None  # of one that has produced
         self._recurrence: Recurrence | None = None  # of one that has said that it lives
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None] | Unfinished] = set()  # handlers
         self._connection: Connection | None = None
         self._is_held = False
         self._unmute: asyncio.TimerHandle | None = None
@@ -296,8 +281,9 @@ class ServedConnection:
             self.when_lost()
         if self._unmute:
             self._unmute.cancel()
-        for task in list(self._tasks):
-            task.cancel()
+        waiting, self._waiting = self._waiting, set()
+        for handler in waiting:
+            handler.cancel()
         self._replies.clear()
         self._waiting_weight = 0
 
@@ -319,32 +305,52 @@ class ServedConnection:
             self._answer_failure(api, request, context, error, None)
             return None
         else:
-            self._go_on_later(api, request, context, _resumed(coroutine, waits_for))
+            self._go_on_later(api, request, context, coroutine, waits_for)
             return None
         self._finish(api, context, response, None)
         return response
 
-    def _go_on_later(self, api: "Api", request: Any, context: RequestContext, rest: Any) -> None:
+    def _go_on_later(
+        self, api: "Api", request: Any, context: RequestContext, coroutine: Coroutine[Any, Any, Any], waits_for: object
+    ) -> None:
         reply = _Reply(context.weight)
         self._line_up(reply)
+        if not api.needs_task:
+
+            def end(response: Any, error: Exception | None) -> None:
+                self._waiting.discard(handler)
+                self._end(api, request, context, reply, response, error)
+
+            handler = Unfinished(coroutine, waits_for, end)
+            self._waiting.add(handler)
+            return
+        rest = resumed(coroutine, waits_for)
         task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
 
     async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: _Reply) -> None:
         try:
-            response = await rest
-        except KafkaError as error:
-            response = api.refuse(request, error, context.api_version)
-        except CloseConnection as order:
-            self.give_up("handler", str(order))
-            return
+            response, failure = await rest, None
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._answer_failure(api, request, context, error, reply)
-            return
-        self._finish(api, context, response, reply)
+            response, failure = None, error
+        self._end(api, request, context, reply, response, failure)
+
+    def _end(
+        self, api: "Api", request: Any, context: RequestContext, reply: _Reply, response: Any, error: Exception | None
+    ) -> None:
+        """Of a handler that has waited."""
+        match error:
+            case None:
+                self._finish(api, context, response, reply)
+            case KafkaError():
+                self._finish(api, context, api.refuse(request, error, context.api_version), reply)
+            case CloseConnection():
+                self.give_up("handler", str(error))
+            case _:
+                self._answer_failure(api, request, context, error, reply)
 
     def _finish(self, api: "Api", context: RequestContext, response: Any, reply: _Reply | None) -> None:
         pieces: list[Piece] = []

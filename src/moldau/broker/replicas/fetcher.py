@@ -8,8 +8,9 @@ What the answer holds is appended while it still lies in the receive buffer: it 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from moldau.broker.peers import Peers
@@ -64,7 +65,8 @@ class ReplicaFetcher:
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._number = 0  # of the last fetch
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+        self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._pause: asyncio.TimerHandle | None = None
@@ -119,7 +121,7 @@ class ReplicaFetcher:
         self._is_closed = True
         if self._pause is not None:
             self._pause.cancel()
-        tasks = [*self._in_flight, *self._tasks]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -128,31 +130,36 @@ class ReplicaFetcher:
 
     def _go_on(self) -> None:
         """Ask, unless there is a reason to wait. A second fetch only to end the wait of the first."""
-        if self._is_closed or self._pause is not None or self._unsynced or not self._followed:
+        if self._is_closed or self._unsynced or not self._followed or self._pause or self._connecting:
             return
-        is_free = not self._in_flight
-        may_interrupt = len(self._in_flight) == 1 and bool(self._to_tell) and self._session_id != NO_SESSION
-        if (is_free or may_interrupt) and self._means.broker_epoch() >= 0:
-            settings = self._means.settings()
-            request = self._request(settings)
-            self._spawn(self._ask(request, self._number, settings), self._in_flight)
+        may_interrupt = self._in_flight == 1 and bool(self._to_tell) and self._session_id != NO_SESSION
+        if (not self._in_flight or may_interrupt) and self._means.broker_epoch() >= 0:
+            self._ask()
 
-    async def _ask(self, request: FetchRequest, number: int, settings: ReplicaSettings) -> None:
+    def _ask(self) -> None:
+        """Without a task or a future: a fetch is asked as soon as the answer to the last one has been appended."""
         means = self._means
+        settings = means.settings()
+        patience_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
+        address = means.address_of(self.leader)
+        if address is None:
+            self._begin_anew(ConnectionError(f"broker {self.leader} has no address"))
+            return
+        link = means.peers.link_to(address, self._purpose)
+        if link is None:
+            self._connecting = self._spawn(self._connect(address, patience_ms))
+            return
+        request = self._request(settings)
+        self._in_flight += 1
+        link.borrow(request, timeout_ms=patience_ms, hear=partial(self._heard, self._number), fail=self._failed)
+
+    async def _connect(self, address: Address, patience_ms: float) -> None:
         try:
-            address = means.address_of(self.leader)
-            if address is None:
-                raise ConnectionError(f"broker {self.leader} has no address")
-            await means.peers.ask(
-                address,
-                request,
-                timeout_ms=settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms,
-                purpose=self._purpose,
-                hear=lambda response: self._hear(response, number),
-            )
-            self._failures = 0
+            await self._means.peers.connect(address, self._purpose, patience_ms)
         except (KafkaError, OSError) as error:
             self._begin_anew(error)
+        finally:
+            self._connecting = None
 
     def _request(self, settings: ReplicaSettings) -> FetchRequest:
         if self._session_id == NO_SESSION:
@@ -204,8 +211,31 @@ class ReplicaFetcher:
 
     # Hearing
 
-    def _hear(self, response: Any, number: int) -> None:
+    def _heard(self, number: int, response: Any) -> None:
         """The answer, on the spot: what is in it is only lent."""
+        self._in_flight -= 1
+        if self._is_closed:
+            return
+        try:
+            self._hear(response, number)
+        except Exception as error:
+            self._gave_up(error)
+        else:
+            self._failures = 0
+            self._go_on()
+
+    def _failed(self, error: Exception) -> None:
+        self._in_flight -= 1
+        if not self._is_closed:
+            self._gave_up(error)
+
+    def _gave_up(self, error: Exception) -> None:
+        if isinstance(error, KafkaError | OSError):
+            self._begin_anew(error)
+        else:
+            self._means.failed(f"fetching from broker {self.leader} failed", error)
+
+    def _hear(self, response: Any, number: int) -> None:
         if response.error_code:
             raise KafkaError(f"it refused the fetch with {ErrorCode(response.error_code).name}")
         self._session_id = response.session_id
@@ -257,7 +287,7 @@ class ReplicaFetcher:
     def _refused(self, following: Following, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             following.is_held = True
-            self._spawn(self._find_range(following), self._tasks)
+            self._spawn(self._find_range(following))
             return
         logger.debug("%s: broker %d answers %s", following.partition.name, self.leader, ErrorCode(code).name)
         self._back_off(following)
@@ -293,7 +323,7 @@ class ReplicaFetcher:
             self._cut_now(following, cut, replay)
         else:
             following.is_held = True
-            self._spawn(self._cut_later(following, cut, replay), self._tasks)
+            self._spawn(self._cut_later(following, cut, replay))
 
     def _cut_now(self, following: Following, cut: Cut, replay: ProducerReplay | None) -> None:
         following.is_held = False
@@ -351,13 +381,14 @@ class ReplicaFetcher:
 
     # Tasks
 
-    def _spawn(self, work: Any, among: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        among.add(task)
-        task.add_done_callback(lambda done: self._done(done, among))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
 
-    def _done(self, task: asyncio.Task[None], among: set[asyncio.Task[None]]) -> None:
-        among.discard(task)
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()

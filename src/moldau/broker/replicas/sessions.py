@@ -152,14 +152,18 @@ class ReplicaSession:
                 self._soon = None
 
     def came(self, count: int) -> None:
+        """So many more bytes. The fetch that waits for them is answered in the turn after the next: what producers have
+        sent meanwhile goes with it, and the more goes at a time, the less there is to do for each batch.
+        """
         self._needed_bytes -= count
-        if self._needed_bytes <= 0:
-            self.wake()
+        if self._needed_bytes <= 0 and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            asyncio.get_running_loop().call_soon(_end_wait, waiting)
 
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        if waiting is not None:
+            _end_wait(waiting)
 
     def later(self, followed: Followed, delay_ms: float) -> None:
         """It may not be sent more just now."""
@@ -173,6 +177,11 @@ class ReplicaSession:
         """Not at once: with the next batch, which is likely to come, it costs nothing."""
         if self._waiting is not None and self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(COMMITTED_MS / 1000, self.wake)
+
+
+def _end_wait(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class ReplicaSessions:
