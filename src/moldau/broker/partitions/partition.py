@@ -177,18 +177,19 @@ class Partition:
         self.log.last_stable_offset(self.high_watermark)
 
     def _answer_to(self, gap: OutOfOrderSequence) -> KafkaError:
-        """A producer sends several batches at a time. Where the first of them came before we led, and was sent away, so
-        must be those behind it: librdkafka takes a gap for a reason to begin anew, and doubles what it has sent.
+        """A producer sends several batches at a time. Where the first of them was sent away, because we did not lead or
+        too few were in sync, so must be those behind it, though they could be taken by then: librdkafka takes a gap for
+        a reason to begin anew, and doubles what it has sent.
         """
-        if self.leading is not None and self.leading.is_new:
-            return NotLeaderOrFollower(f"This broker leads {self.name} only now, and has not taken what came before.")
-        return gap
+        sent_away = None if self.leading is None else self.leading.sent_away
+        return gap if sent_away is None else sent_away
 
     def _check_beginning(self, leading: "Leading") -> None:
         """The same for a producer that is not known here and does not begin with its first batch: any other would be
         taken for it, and the first refused for ever."""
-        if leading.is_new:
-            raise NotLeaderOrFollower(f"This broker leads {self.name} only now, and has not taken what came before.")
+        sent_away = leading.sent_away
+        if sent_away is not None:
+            raise sent_away
 
     def append_followed(self, batches: memoryview, now_ms: int) -> None:
         """Append what the leader has, as it is there."""

@@ -1,6 +1,7 @@
 """A partition that this node leads and others follow: what its machine says is put into effect here."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.replication import LeaderMachine, ProposeIsr
 from moldau.model.errors import (
     ErrorCode,
+    KafkaError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
@@ -19,7 +21,7 @@ from moldau.model.errors import (
 )
 from moldau.model.ports import Clock
 
-NEW_MS: Final = 10_000.0
+UNDER_WAY_MS: Final = 10_000.0  # so long may a request be, that a producer sent behind one that was sent away
 
 Propose = Callable[["Leading", ProposeIsr], None]
 
@@ -31,6 +33,7 @@ class Leading:
         "_clock",
         "_gathered_bytes",
         "_propose",
+        "_refused_ms",
         "_since_ms",
         "_start_waits",
         "_uncommitted",
@@ -47,11 +50,17 @@ class Leading:
         self._gathered_bytes = 0
         self._start_waits = CommitWaits()
         self._since_ms = clock.monotonic_ms()
+        self._refused_ms = -math.inf  # when a batch was, for want of replicas in sync
 
     @property
-    def is_new(self) -> bool:
-        """Whether there may still be requests under way that were sent before we led."""
-        return self._clock.monotonic_ms() - self._since_ms < NEW_MS
+    def sent_away(self) -> KafkaError | None:
+        """Why a batch that came a moment ago was not taken, if one may have been: others behind it are under way."""
+        name, now_ms = self.partition.name, self._clock.monotonic_ms()
+        if now_ms - self._since_ms < UNDER_WAY_MS:
+            return NotLeaderOrFollower(f"This broker leads {name} only now, and has not taken what came before.")
+        if now_ms - self._refused_ms < UNDER_WAY_MS:
+            return NotEnoughReplicas(f"{name} had too few replicas in sync, and has not taken what came before.")
+        return None
 
     def begin(self) -> None:
         """The machine may know more to be committed, where nobody has to be waited for."""
@@ -139,6 +148,7 @@ class Leading:
     def check_enough(self) -> None:
         """Refuse a write that is to be on `min.insync.replicas` replicas, when fewer are in sync."""
         if self.machine.is_under_min_isr:
+            self._refused_ms = self._clock.monotonic_ms()
             raise NotEnoughReplicas(
                 f"{self.partition.name} has {len(self.machine.isr)} replica(s) in sync, and "
                 f"min.insync.replicas is {self.partition.log.settings.min_insync_replicas}."
