@@ -107,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 known[mutant.digest] = asdict(caught)
                 print(f"{mutant.trouble} seed {caught.seed}: {mutant.name}: {caught.words}", flush=True)
-    rows = [known[mutant.digest] for mutant in mutants if mutant.digest in known]
-    RECORD.write_text(json.dumps(rows, indent=1) + "\n")
+            rows = [known[each.digest] for each in mutants if each.digest in known]
+            RECORD.write_text(json.dumps(rows, indent=1) + "\n")  # after each: a hunt takes long
     print(f"{len(chosen) - missed} caught, {missed} not")
     return 1 if missed else 0
 
