@@ -1,6 +1,7 @@
 """Batches that were sent before a broker could take them, and come when it can."""
 
 import asyncio
+import errno
 
 import pytest
 from broker_scene import Talker
@@ -82,6 +83,24 @@ def test_what_follows_a_batch_that_too_few_were_in_sync_for_is_sent_away_like_it
         assert await produce(talker, 1, producer_id=8) is ErrorCode.NOT_ENOUGH_REPLICAS
         for producer_id in (7, 8):
             assert [await produce(talker, each, producer_id) for each in (0, 1, 2)] == [ErrorCode.NONE] * 3
+        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        assert await produce(talker, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("P2", part="a retry is stored once")
+def test_what_follows_a_batch_that_the_disk_had_no_room_for_is_sent_away_like_it() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        talker = await cluster.connect(2)
+        assert await produce(talker, 0) is ErrorCode.NONE
+        cluster.simulation.disks_fail = True
+        cluster.host(2).disk.fail("pwrite", errno.ENOSPC, path="t-0")
+        assert await produce(talker, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await produce(talker, 2) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [await produce(talker, each) for each in (1, 2)] == [ErrorCode.NONE] * 2
         await asyncio.sleep(UNDER_WAY_MS / 1000)
         assert await produce(talker, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 

@@ -132,7 +132,8 @@ class Partition:
             raise self._answer_to(gap) from None
         except OSError as error:
             self._on_disk_error(self, error)
-            raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
+            failed = StorageFailed(f"{self.name} could not be written: {error.strerror}.")
+            raise failed if self.leading is None else self.leading.refuse(failed) from error
         if appended.is_duplicate:
             return appended
         if not gathers:
@@ -177,9 +178,9 @@ class Partition:
         self.log.last_stable_offset(self.high_watermark)
 
     def _answer_to(self, gap: OutOfOrderSequence) -> KafkaError:
-        """A producer sends several batches at a time. Where the first of them was sent away, because we did not lead or
-        too few were in sync, so must be those behind it, though they could be taken by then: librdkafka takes a gap for
-        a reason to begin anew, and doubles what it has sent.
+        """A producer sends several batches at a time. Where the first of them was sent away, because we did not lead,
+        too few were in sync or the disk was full, so must be those behind it, though they could be taken by then:
+        librdkafka takes a gap for a reason to begin anew, and doubles what it has sent.
         """
         sent_away = None if self.leading is None else self.leading.sent_away
         return gap if sent_away is None else sent_away

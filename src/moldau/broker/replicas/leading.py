@@ -1,7 +1,6 @@
 """A partition that this node leads and others follow: what its machine says is put into effect here."""
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -33,6 +32,7 @@ class Leading:
         "_clock",
         "_gathered_bytes",
         "_propose",
+        "_refusal",
         "_refused_ms",
         "_since_ms",
         "_start_waits",
@@ -50,7 +50,8 @@ class Leading:
         self._gathered_bytes = 0
         self._start_waits = CommitWaits()
         self._since_ms = clock.monotonic_ms()
-        self._refused_ms = -math.inf  # when a batch was, for want of replicas in sync
+        self._refusal: KafkaError | None = None  # of the last batch that was sent away
+        self._refused_ms = 0.0
 
     @property
     def sent_away(self) -> KafkaError | None:
@@ -58,9 +59,14 @@ class Leading:
         name, now_ms = self.partition.name, self._clock.monotonic_ms()
         if now_ms - self._since_ms < UNDER_WAY_MS:
             return NotLeaderOrFollower(f"This broker leads {name} only now, and has not taken what came before.")
-        if now_ms - self._refused_ms < UNDER_WAY_MS:
-            return NotEnoughReplicas(f"{name} had too few replicas in sync, and has not taken what came before.")
+        if self._refusal is not None and now_ms - self._refused_ms < UNDER_WAY_MS:
+            return type(self._refusal)(f"{name} has not taken what came before: {self._refusal.message}")
         return None
+
+    def refuse(self, error: KafkaError) -> KafkaError:
+        """A batch is sent away for now. Others behind it may be under way."""
+        self._refusal, self._refused_ms = error, self._clock.monotonic_ms()
+        return error
 
     def begin(self) -> None:
         """The machine may know more to be committed, where nobody has to be waited for."""
@@ -148,11 +154,11 @@ class Leading:
     def check_enough(self) -> None:
         """Refuse a write that is to be on `min.insync.replicas` replicas, when fewer are in sync."""
         if self.machine.is_under_min_isr:
-            self._refused_ms = self._clock.monotonic_ms()
-            raise NotEnoughReplicas(
+            words = (
                 f"{self.partition.name} has {len(self.machine.isr)} replica(s) in sync, and "
                 f"min.insync.replicas is {self.partition.log.settings.min_insync_replicas}."
             )
+            raise self.refuse(NotEnoughReplicas(words))
 
     def check_enough_after_append(self) -> None:
         """The same for a write that is committed, by those who were in sync until a moment ago."""
