@@ -8,7 +8,7 @@ import pytest
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.raft import ElectionState, ReplicaKey
-from moldau.model.ids import NodeId, TopicId, TopicPartition
+from moldau.model.ids import NO_EPOCH, NodeId, TopicId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
 from moldau.testing.simulation import Simulation
@@ -377,6 +377,9 @@ def test_a_replica_that_is_eligible_and_lacks_what_is_committed_is_found() -> No
         probe.look("node-1", [leader(1, 1, (1, 2))], has_written=False)
 
 
+ALL_THREE = ((1, NO_EPOCH), (2, NO_EPOCH), (3, NO_EPOCH))  # in a cluster where nobody is registered
+
+
 def test_a_high_watermark_that_does_not_wait_for_whom_the_leader_wants_to_join_is_found() -> None:
     disks = Disks()
     probe, _ = replica_probe(disks, replace(PARTITION, isr=(1, 2)))
@@ -384,7 +387,7 @@ def test_a_high_watermark_that_does_not_wait_for_whom_the_leader_wants_to_join_i
     disks.write("node-2", batch(0))
     probe.look("node-1", [leader(0, 1, (1, 2))], has_written=True)
     with pytest.raises(Violation, match="node-3, which it wants to join, has 0"):
-        probe.look("node-1", [leader(1, 1, (1, 2))._replace(proposed=(1, 2, 3))], has_written=False)
+        probe.look("node-1", [leader(1, 1, (1, 2))._replace(proposed=ALL_THREE)], has_written=False)
 
 
 def test_a_replica_that_is_to_join_without_what_there_was_when_the_epoch_began_is_found() -> None:
@@ -396,9 +399,12 @@ def test_a_replica_that_is_to_join_without_what_there_was_when_the_epoch_began_i
     now = leader(0, 3, (1, 2))._replace(leader_epoch=1)
     probe.look("node-1", [now], has_written=True)
     with pytest.raises(Violation, match="wants node-3 to join, which has 1, and its epoch began at 2"):
-        probe.look("node-1", [now._replace(proposed=(1, 2, 3))], has_written=False)
+        probe.look("node-1", [now._replace(proposed=ALL_THREE)], has_written=False)
+    of_another_life = ((1, NO_EPOCH), (2, NO_EPOCH), (3, 7))
+    probe.look("node-1", [now._replace(proposed=of_another_life)], has_written=False)
+    probe.look("node-1", [now._replace(isr=(1, 3), proposed=ALL_THREE)], has_written=False)  # has not heard who left
     disks.write("node-3", batch(1))
-    probe.look("node-1", [now._replace(proposed=(1, 2, 3))], has_written=True)
+    probe.look("node-1", [now._replace(proposed=ALL_THREE)], has_written=True)
 
 
 @pytest.mark.parametrize("syncs", [False, True])

@@ -28,7 +28,7 @@ class Replica(NamedTuple):
     high_watermark: int
     end_offset: int
     isr: tuple[int, ...] = ()
-    proposed: tuple[int, ...] = ()  # and what it has asked the controller for
+    proposed: tuple[tuple[int, int], ...] = ()  # and what it has asked the controller for, with each one's broker epoch
 
 
 def image_of(node: Node) -> MetadataImage | None:
@@ -87,5 +87,5 @@ def _replica(partition: Partition) -> Replica:
         partition.high_watermark,
         partition.log.end_offset,
         leading.machine.isr if leading is not None else (),
-        proposal.isr if proposal is not None else (),
+        tuple(zip(proposal.isr, proposal.broker_epochs, strict=True)) if proposal is not None else (),
     )

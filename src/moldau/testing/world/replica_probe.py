@@ -104,7 +104,7 @@ class ReplicaProbe:
         partition = self._images.partition(folder)
         if partition is None or partition.leader_epoch != now.leader_epoch:
             return
-        for member in (self._names[each] for each in now.proposed if each not in partition.isr):
+        for member in self._joining(now, partition):
             log = self._log(member, folder)
             self._refresh(member, log, folder)
             if log.end_offset < now.high_watermark and not self.is_doubtful(member):
@@ -116,7 +116,7 @@ class ReplicaProbe:
         partition = self._images.partition(folder)
         if partition is None or partition.leader_epoch != now.leader_epoch:
             return
-        for member in (self._names[each] for each in now.proposed if each not in partition.isr):
+        for member in self._joining(now, partition):
             log, leaders = self._log(member, folder), self._log(host, folder)
             self._refresh(member, log, folder)
             began = next((each.base_offset for each in leaders.batches if each.leader_epoch >= now.leader_epoch), None)
@@ -124,6 +124,14 @@ class ReplicaProbe:
             if log.end_offset < needed and not self.is_doubtful(member):
                 lacks = f"which has {log.end_offset}, and its epoch began at {needed}"
                 raise Violation(f"{folder}: {host} wants {member} to join, {lacks}")
+
+    def _joining(self, now: Replica, partition: PartitionImage) -> Iterator[str]:
+        """Whom its leader wants to join, by the word of the life that they live: another's is refused. So is whatever a
+        leader asks for that does not know yet who has left the ISR."""
+        for member, broker_epoch in now.proposed:
+            host = self._names[member]
+            if member not in (*partition.isr, *now.isr) and broker_epoch == self._broker_epoch(host):
+                yield host
 
     def _check_disks(self, host: str, folder: str, now: Replica) -> None:
         """Where every record is synced before its answer, what is committed is on the disks of all that are in sync."""
