@@ -92,3 +92,25 @@ async def test_a_place_that_was_given_to_a_cancelled_one_goes_to_the_next() -> N
     handler.unfinished.cancel()
     async with asyncio.timeout(1), places:
         assert not handler.ends
+
+
+async def test_one_that_brings_about_its_own_end_hears_of_it_where_it_waits_next() -> None:
+    first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+    steps: list[str] = []
+
+    async def handle() -> None:
+        await first
+        handler.unfinished.cancel()
+        steps.append("goes on")
+        try:
+            await second
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            raise
+
+    handler = Handler(handle())
+    first.set_result(None)
+    await turns()
+    assert steps == ["goes on", "cancelled"]
+    assert not handler.ends
+    handler.unfinished.cancel()  # it has ended

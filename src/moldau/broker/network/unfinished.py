@@ -29,7 +29,7 @@ def resumed(coroutine: Coroutine[Any, Any, Any], waits_for: object) -> Generator
 class Unfinished:
     """A handler that was started and waits, without a task."""
 
-    __slots__ = ("_coroutine", "_end", "_loop", "_waits_for")
+    __slots__ = ("_coroutine", "_end", "_is_at_work", "_loop", "_waits_for")
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], waits_for: Any, end: Callable[[Any, Exception | None], None]
@@ -37,14 +37,19 @@ class Unfinished:
         """`end` hears what the handler returned, or why it did not return."""
         self._coroutine = coroutine
         self._end = end
+        self._is_at_work = False
         self._loop = asyncio.get_running_loop()
+        self._waits_for: asyncio.Future[Any] | None = None
         self._wait_for(waits_for)
 
     def cancel(self) -> None:
-        """It hears of it now, as one in a task would; whatever it still does, its end is nobody's business."""
+        """It hears of it now, or where it waits next; whatever it still does, its end is nobody's business."""
         self._end = _nobody_hears
-        self._waits_for.remove_done_callback(self._go_on)
-        self._go_on(None, asyncio.CancelledError())
+        if self._is_at_work:
+            self._loop.call_soon(self.cancel)
+        elif self._waits_for is not None:
+            self._waits_for.remove_done_callback(self._go_on)
+            self._go_on(None, asyncio.CancelledError())
 
     def _wait_for(self, waits_for: Any) -> None:
         if waits_for is None:  # for its next turn
@@ -52,11 +57,12 @@ class Unfinished:
             waits_for.set_result(None)
         else:
             waits_for._asyncio_future_blocking = False  # so a future knows that it was heard
-        self._waits_for: asyncio.Future[Any] = waits_for
+        self._waits_for = waits_for
         waits_for.add_done_callback(self._go_on)
 
     def _go_on(self, _done: object, error: BaseException | None = None) -> None:
         coroutine = self._coroutine
+        self._waits_for, self._is_at_work = None, True
         try:
             waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as stop:
@@ -67,6 +73,8 @@ class Unfinished:
             self._end(None, failure)
         else:
             self._wait_for(waits_for)
+        finally:
+            self._is_at_work = False
 
 
 def _nobody_hears(response: Any, error: Exception | None) -> None:
