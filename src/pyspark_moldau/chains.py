@@ -38,21 +38,22 @@ def follow(content: bytes, spans: Iterable[Span]) -> Numbers:
 def _parts(content: bytes, span: Span) -> Iterator[Numbers]:
     position, end, left = span
     steps = _RUN_MIN
-    while left:
+    while left and position < end:
         size, records = _run(content, position, end, left)
         if records >= _RUN_MIN:
             yield np.arange(position, position + size * records, size)
             position += size * records
         else:
             # Lengths differ here. They may for long: each time more are followed before we look again.
-            records = min(left, steps)
+            records = min(left, steps, end - position)  # none is shorter than a byte, whatever the batch says of itself
             steps *= 8
             found = np.fromiter(_chain(content, position, records + 1), np.int64, records + 1)
             yield found[:-1]
             position = int(found[-1])
         left -= records
-    if position != end:
-        raise CorruptMessage(f"{span.records} records end at byte {position}, their batch at {end}")
+    if left or position != end:
+        followed = f"{span.records - left} of {span.records} records"
+        raise CorruptMessage(f"{followed} end at byte {position}, their batch at {end}")
 
 
 def _run(content: bytes, position: int, end: int, left: int) -> tuple[int, int]:

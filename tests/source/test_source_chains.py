@@ -1,6 +1,7 @@
 """Where records begin: the same, whether they are looked at one by one or many at once."""
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -60,8 +61,19 @@ def test_records_that_do_not_end_with_their_batch_are_refused(lengths: list[int]
         follow(content + b"\x02\x00" * 20, [span._replace(end=span.end + more)])
 
 
+def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes() -> None:
+    for content, (span,), _ in (laid_out([records([100] * 200)]), laid_out([records(list(range(1, 200)))])):
+        tracemalloc.start()
+        try:
+            with pytest.raises((IndexError, CorruptMessage)):
+                follow(content, [span._replace(records=1 << 30)])
+            assert tracemalloc.get_traced_memory()[1] < 16 * len(content)
+        finally:
+            tracemalloc.stop()
+
+
 def test_a_chain_that_leads_out_of_everything_is_an_error() -> None:
-    content, (span,), _ = laid_out([records([100] * 200)])
+    content, (span,), _ = laid_out([records(list(range(1, 200)))])
     with pytest.raises(IndexError):
         follow(content, [span._replace(records=1 << 30)])
     with pytest.raises((IndexError, CorruptMessage)):
