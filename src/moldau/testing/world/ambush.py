@@ -28,12 +28,16 @@ class Ambush:
     def __init__(self, simulation: Simulation, hosts: Mapping[str, Host], chance: random.Random) -> None:
         self._simulation, self._hosts, self._chance = simulation, hosts, chance
         self._awaited: Moment | None = None
+        self._to_die = 0
+        self._are_dead = asyncio.Event()  # all who were to die
+        self._are_dead.set()
 
     async def lie_in_wait(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
             await asyncio.sleep(self._chance.expovariate(1.0) * PAUSE_S_MEAN)
             self._awaited = self._chance.choice(tuple(Moment))
         self._awaited = None
+        await self._are_dead.wait()
 
     def look(self, host: str, node: Node) -> None:
         if self._awaited is Moment.IN_DOUBT and has_ends_in_doubt(node):
@@ -45,6 +49,8 @@ class Ambush:
         assert self._awaited is not None
         self._simulation.count(self._awaited.value, host)
         self._awaited = None
+        self._to_die += 1
+        self._are_dead.clear()
         self._simulation.loop.call_soon(strike, host, context=Context())
 
     def _cut_off(self, host: str) -> None:
@@ -58,3 +64,6 @@ class Ambush:
     def _kill(self, host: str) -> None:
         """At once, or when some partitions know: the network and the others' disks take their time."""
         self._hosts[host].crash()
+        self._to_die -= 1
+        if not self._to_die:
+            self._are_dead.set()
