@@ -1,69 +1,115 @@
-"""Coordinators that die at the worst moments of a transaction: decided and not durable, durable and not told."""
+"""Nodes that are struck at the worst moments, which hardly ever come by chance: again and again one is waited for."""
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from enum import Enum
 from typing import Final
 
 from moldau.node.node import Node
 from moldau.testing.simulation import Host, Simulation
-from moldau.testing.world.insight import has_ends_in_doubt, has_markers_to_send
+from moldau.testing.world.insight import (
+    has_ends_in_doubt,
+    has_followers_apart,
+    has_markers_to_send,
+    joining_of,
+)
+from moldau.testing.world.roster import Roster
 
-PAUSE_S_MEAN: Final = 6.0
 DEATH_S_MAX: Final = 0.5
+STILL_S: Final = (1.0, 8.0)
 
 
 class Moment(Enum):
-    """When a coordinator is struck."""
+    """When a node is struck, and how."""
 
     IN_DOUBT = "coordinator dies before its decision is durable"
     UNTOLD = "coordinator dies before all partitions know"
+    APART = "leader dies when one follower is ahead of another"
+    JOINING = "leader does not hear who has joined, who stands still"
+
+
+OF_TRANSACTIONS: Final = (Moment.IN_DOUBT, Moment.UNTOLD)
+OF_REPLICAS: Final = (Moment.APART, Moment.JOINING)
 
 
 class Ambush:
-    """Waits for such a moment again and again, and strikes whichever node has it first."""
+    """Waits for one of its moments after the other, and strikes whichever node has it first."""
 
-    def __init__(self, simulation: Simulation, hosts: Mapping[str, Host], chance: random.Random) -> None:
-        self._simulation, self._hosts, self._chance = simulation, hosts, chance
+    def __init__(
+        self,
+        simulation: Simulation,
+        roster: Roster,
+        hosts: Mapping[str, Host],
+        moments: Sequence[Moment],
+        *,
+        pause_s_mean: float,
+    ) -> None:
+        self._simulation, self._roster, self._hosts = simulation, roster, hosts
+        self._chance: random.Random = simulation.chance("ambush")
+        self._moments, self._pause_s_mean = moments, pause_s_mean
         self._awaited: Moment | None = None
-        self._to_die = 0
-        self._are_dead = asyncio.Event()  # all who were to die
-        self._are_dead.set()
+        self._under_way = 0
+        self._is_over = asyncio.Event()  # all that was sprung
+        self._is_over.set()
 
     async def lie_in_wait(self, goes_on: Callable[[], bool]) -> None:
         while goes_on():
-            await asyncio.sleep(self._chance.expovariate(1.0) * PAUSE_S_MEAN)
-            self._awaited = self._chance.choice(tuple(Moment))
+            await asyncio.sleep(self._chance.expovariate(1.0) * self._pause_s_mean)
+            self._awaited = self._chance.choice(self._moments)
         self._awaited = None
-        await self._are_dead.wait()
+        await self._is_over.wait()
 
     def look(self, host: str, node: Node) -> None:
-        if self._awaited is Moment.IN_DOUBT and has_ends_in_doubt(node):
-            self._spring(host, self._cut_off)
-        elif self._awaited is Moment.UNTOLD and has_markers_to_send(node):
-            self._spring(host, self._kill)
+        match self._awaited:
+            case Moment.IN_DOUBT if has_ends_in_doubt(node):
+                self._spring(self._cut_off, host)
+            case Moment.UNTOLD if has_markers_to_send(node):
+                self._spring(self._kill, host)
+            case Moment.APART if has_followers_apart(node):
+                self._spring(self._kill, host)
+            case Moment.JOINING:
+                joining = joining_of(node)
+                if joining is not None:
+                    self._spring(self._leave_in_the_dark, host, self._roster.host_of(joining))
 
-    def _spring(self, host: str, strike: Callable[[str], None]) -> None:
+    def _spring(self, strike: Callable[..., None], *hosts: str) -> None:
         assert self._awaited is not None
-        self._simulation.count(self._awaited.value, host)
+        self._simulation.count(self._awaited.value, " ".join(hosts))
         self._awaited = None
-        self._to_die += 1
-        self._are_dead.clear()
-        self._simulation.loop.call_soon(strike, host, context=Context())
+        self._under_way += 1
+        self._is_over.clear()
+        self._simulation.loop.call_soon(strike, *hosts, context=Context())
+
+    def _later(self, delay_s: float, strike: Callable[[str], None], host: str) -> None:
+        self._simulation.loop.call_later(delay_s, strike, host, context=Context())
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._is_over.set()
 
     def _cut_off(self, host: str) -> None:
         """From all nodes but one: what it sends gets to some of those that should have it. Then it dies."""
         others = [name for name in self._hosts if name != host]
         for other in self._chance.sample(others, len(others) - 1):
             self._simulation.network.cut_both(host, other)
-        delay_s = self._chance.uniform(0.0, DEATH_S_MAX)
-        self._simulation.loop.call_later(delay_s, self._kill, host, context=Context())
+        self._later(self._chance.uniform(0.0, DEATH_S_MAX), self._kill, host)
 
     def _kill(self, host: str) -> None:
         """At once, or when some partitions know: the network and the others' disks take their time."""
         self._hosts[host].crash()
-        self._to_die -= 1
-        if not self._to_die:
-            self._are_dead.set()
+        self._ended()
+
+    def _leave_in_the_dark(self, leader: str, joining: str) -> None:
+        """The leader asks the controllers and hears no answer, and whom it has asked for stands still meanwhile."""
+        for seat in self._roster.seats:
+            if seat.is_controller and seat.host not in (leader, joining):
+                self._simulation.network.cut(seat.host, leader)
+        self._hosts[joining].pause()
+        self._later(self._chance.uniform(*STILL_S), self._wake, joining)
+
+    def _wake(self, host: str) -> None:
+        self._hosts[host].resume()
+        self._ended()

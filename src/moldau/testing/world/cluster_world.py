@@ -14,6 +14,7 @@ from moldau.node.node import Node
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import Ledger, NumberProducer, NumberReader, Violation, client
+from moldau.testing.world.ambush import OF_REPLICAS, Ambush, Moment
 from moldau.testing.world.members import GroupLedger, Member
 from moldau.testing.world.pipelined import PipelinedProducer
 from moldau.testing.world.roster import Roster, Seat, format_folder
@@ -33,6 +34,8 @@ CHAOS_S: Final = 60.0
 CHAOS_S_MAX: Final = 150.0
 HEALED_S_MAX: Final = 120.0
 LOOK_S: Final = 0.5
+AMBUSH_S_MEAN: Final = 2.0
+RARE_AMBUSH_S_MEAN: Final = 6.0
 
 
 class Trouble(Enum):
@@ -40,7 +43,8 @@ class Trouble(Enum):
 
     PROCESS: processes die, all at once too. POWER: machines go dark, fewer than `min.insync.replicas` at a time.
     SYNCED: any number of them at once, where topics are synced before each answer. DISK: disks fail, likewise synced.
-    ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession.
+    ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession. AMBUSH: as
+    PROCESS, and leaders are struck when their followers are apart, or when one is about to join.
     """
 
     PROCESS = "process"
@@ -48,6 +52,7 @@ class Trouble(Enum):
     POWER = "power"
     SYNCED = "synced"
     DISK = "disk"
+    AMBUSH = "ambush"
 
 
 STRIKES: Final = {
@@ -56,6 +61,7 @@ STRIKES: Final = {
     Trouble.POWER: ((*PROCESS_STRIKES, Strike.POWER_LOSS, Strike.POWER_LOSS_IN_IO), (Strike.POWER_LOSS,)),
     Trouble.SYNCED: ((*PROCESS_STRIKES, *POWER_STRIKES), (Strike.POWER_LOSS, Strike.POWER_LOSS_ALL)),
     Trouble.DISK: ((*PROCESS_STRIKES, *DISK_STRIKES), DISK_STRIKES),
+    Trouble.AMBUSH: (PROCESS_STRIKES, (Strike.CRASH,)),
 }
 
 
@@ -103,6 +109,16 @@ class ClusterWorld:
             may_lose_power=self._may_lose_power,
             is_brisk=trouble is Trouble.ELECTIONS,
         )
+        if self.moments:
+            pause_s_mean = AMBUSH_S_MEAN if trouble is Trouble.AMBUSH else RARE_AMBUSH_S_MEAN
+            ambush = Ambush(simulation, self.roster, self.nodes, self.moments, pause_s_mean=pause_s_mean)
+            self.watch.more = (ambush.look,)
+            self.chaos.accomplices = (ambush.lie_in_wait,)
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """At which nodes are struck on purpose."""
+        return OF_REPLICAS if self.trouble is Trouble.AMBUSH else ()
 
     def furnish(self, roster: Roster) -> Roster:
         """What a world of another kind needs besides."""

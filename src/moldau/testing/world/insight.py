@@ -6,6 +6,7 @@ from typing import NamedTuple
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.raft import ElectionState
+from moldau.machines.replication import LeaderMachine
 from moldau.model.ids import TopicPartition
 from moldau.node.node import Node
 
@@ -75,6 +76,30 @@ def has_ends_in_doubt(node: Node) -> bool:
 def has_markers_to_send(node: Node) -> bool:
     """Whether it has decided so for good, and some partitions have not heard of it."""
     return node.broker.transactions.markers.backlog > 0
+
+
+def has_followers_apart(node: Node) -> bool:
+    """Whether one of those in sync has more of a partition that it leads than is committed, and another has not."""
+    for machine in _leaders(node):
+        ends = [each.end_offset for replica, each in machine.followers.items() if replica in machine.isr]
+        if len(ends) > 1 and min(ends) == machine.high_watermark < max(ends):
+            return True
+    return False
+
+
+def joining_of(node: Node) -> int | None:
+    """Somebody who is to join the ISR of a partition that it leads, if the controller was asked for it."""
+    for machine in _leaders(node):
+        for member in machine.proposal.isr if machine.proposal is not None else ():
+            if member not in machine.isr:
+                return member
+    return None
+
+
+def _leaders(node: Node) -> Iterator[LeaderMachine]:
+    for partition in node.broker.partitions.all():
+        if partition.leading is not None:
+            yield partition.leading.machine
 
 
 def _replica(partition: Partition) -> Replica:

@@ -96,6 +96,9 @@ class Roster:
     def voters(self) -> str:
         return ",".join(f"{seat.node_id}@{seat.host}:{CONTROLLER_PORT}" for seat in self.seats if seat.is_controller)
 
+    def host_of(self, node_id: int) -> str:
+        return next(seat.host for seat in self.seats if seat.node_id == node_id)
+
     def settings_of(self, seat: Seat) -> dict[str, str]:
         return {
             "node.id": str(seat.node_id),

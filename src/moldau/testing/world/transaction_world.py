@@ -10,7 +10,7 @@ from moldau.model.ports import Ports
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Program, Script, Simulation
 from moldau.testing.workload import Violation, client
-from moldau.testing.world.ambush import Ambush
+from moldau.testing.world.ambush import OF_TRANSACTIONS, Moment
 from moldau.testing.world.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
 from moldau.testing.world.decision_probe import DecisionProbe
 from moldau.testing.world.roster import REPLICAS, Roster
@@ -50,12 +50,14 @@ class TransactionWorld(ClusterWorld):
         super().__init__(simulation, trouble)
         self.results = TransformLedger()
         self.decisions = DecisionProbe((RESULTS, OFFSETS_TOPIC), self.nodes)
-        ambush = Ambush(simulation, self.nodes, simulation.chance("ambush"))
-        self.watch.more = (StableProbe(RESULTS, self.nodes).look, self.decisions.look, ambush.look)
-        self.chaos.accomplices = (ambush.lie_in_wait,)
+        self.watch.more = (StableProbe(RESULTS, self.nodes).look, self.decisions.look, *self.watch.more)
         self.watch.aims = (self.ledger.topic, RESULTS, STATE_TOPIC, OFFSETS_TOPIC)
         self.chaos.held_apis = (*HELD_APIS, *TRANSACTION_APIS)
         self._transformers: list[Transformer] = []
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        return (*OF_TRANSACTIONS, *super().moments)
 
     def furnish(self, roster: Roster) -> Roster:
         settings = {
