@@ -129,7 +129,7 @@ def fetch_of(topic_id: bytes, offset: int = 0) -> FetchRequest:
     return FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])])
 
 
-@pytest.mark.proves("H1")
+@pytest.mark.proves("H1", part="the in-sync set")
 def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await scene.create("t")

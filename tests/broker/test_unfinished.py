@@ -79,6 +79,7 @@ async def test_a_cancelled_one_tidies_up_at_once_and_its_end_is_not_heard() -> N
     assert not handler.ends
 
 
+@pytest.mark.proves("H1", part="the in-sync set")
 async def test_a_place_that_was_given_to_a_cancelled_one_goes_to_the_next() -> None:
     places = asyncio.Semaphore(1)
     await places.acquire()
