@@ -53,13 +53,16 @@ class TopicView:
 
 @dataclass(slots=True)
 class Metadata:
-    """The cache. It never goes back to an older leader epoch of the same topic, whoever tells it so."""
+    """The cache. It never goes back to an older leader epoch of the same topic, whoever tells it so, and though it was
+    told to forget: a broker that was cut off may think that it leads, and who believes it asks a log that has ended.
+    """
 
     cluster_id: str | None = None
     controller: NodeId = NO_NODE
     brokers: dict[NodeId, BrokerView] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
+    _outdated: dict[str, TopicView] = field(default_factory=dict)  # to be asked for; no older leaders are believed
 
     def update(self, response: Any, now_ms: float) -> list[TopicView]:
         """Take in a MetadataResponse; the topics it told of, errors included."""
@@ -80,6 +83,7 @@ class Metadata:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self._names.pop(topic.topic_id, None)
+            self._outdate(topic)
 
     def forget_except(self, names: Iterable[str]) -> None:
         """After a listing of all topics: those it did not name are gone."""
@@ -113,15 +117,23 @@ class Metadata:
     def _learn(self, topic: TopicView) -> None:
         if not topic.name:
             return
-        before = self.topics.pop(topic.name, None)
-        if before is not None:
-            self._names.pop(before.topic_id, None)
+        self.forget(topic.name)
+        before = self._outdated.get(topic.name)
+        if before is not None and topic.error is None:
+            del self._outdated[topic.name]
             topic = _newest(topic, before)
         self.topics[topic.name] = topic
         if topic.topic_id != NO_TOPIC_ID:
             self._names[topic.topic_id] = topic.name
         if len(self.topics) > TOPICS_MAX:
             self.forget(next(iter(self.topics)))
+
+    def _outdate(self, topic: TopicView) -> None:
+        if topic.error is None:
+            self._outdated.pop(topic.name, None)
+            self._outdated[topic.name] = topic
+        if len(self._outdated) > TOPICS_MAX:
+            del self._outdated[next(iter(self._outdated))]
 
 
 def _newest(topic: TopicView, before: TopicView) -> TopicView:

@@ -87,11 +87,12 @@ class Shards(Generic[S]):
             if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return None
             words = f"{self._topic} cannot be created: {created.message}"
-        except KafkaError as error:
-            words = f"{self._topic} cannot be created: {error.message}"
+            logger.error(words)
+        except KafkaError as error:  # no controller answers: whoever asks again finds one sooner or later
+            words = f"{self._topic} cannot be created for now: {error.message}"
+            logger.warning(words)
         finally:
             self._creation = None
-        logger.error(words)
         return words
 
     # What the metadata says

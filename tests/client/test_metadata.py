@@ -1,0 +1,51 @@
+"""What a client knows of the cluster: newer leaders replace older ones, and never the other way round."""
+
+import pytest
+
+from moldau.client.metadata import Metadata
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NodeId
+from moldau.wire.messages import MetadataResponse
+
+ID, ANOTHER_ID = b"1" * 16, b"2" * 16
+
+
+def told(leader: int, leader_epoch: int, topic_id: bytes = ID, error: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
+    response = MetadataResponse
+    partition = response.MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
+    topic = response.MetadataResponseTopic(
+        name="t", topic_id=topic_id, error_code=int(error), partitions=[] if error else [partition]
+    )
+    brokers = [response.MetadataResponseBroker(node_id=each, host=f"n{each}", port=9092) for each in (1, 2)]
+    return response(brokers=brokers, topics=[topic])
+
+
+def leader_of(metadata: Metadata) -> NodeId:
+    return metadata.leader("t", 0).leader
+
+
+@pytest.mark.proves("H3", part="clients are told")
+def test_an_older_leader_is_not_believed_even_when_all_was_to_be_asked_anew() -> None:
+    metadata = Metadata()
+    metadata.update(told(1, 4), 0)
+    metadata.update(told(2, 5), 0)
+    assert leader_of(metadata) == 2
+    metadata.update(told(1, 4), 0)  # by a broker that was cut off
+    assert leader_of(metadata) == 2
+    metadata.forget("t")
+    assert metadata.fresh("t", 0, 1000) is None
+    metadata.update(told(1, 4), 0)
+    assert leader_of(metadata) == 2
+    metadata.update(told(1, 4, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), 0)
+    metadata.update(told(1, 4), 0)
+    assert leader_of(metadata) == 2
+    metadata.update(told(1, 6), 0)
+    assert leader_of(metadata) == 1
+
+
+def test_another_topic_of_the_same_name_begins_with_epochs_of_its_own() -> None:
+    metadata = Metadata()
+    metadata.update(told(2, 5), 0)
+    metadata.forget("t")
+    metadata.update(told(1, 0, ANOTHER_ID), 0)
+    assert leader_of(metadata) == 1
