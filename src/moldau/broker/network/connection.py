@@ -89,7 +89,7 @@ class ServedConnection:
         self._replies: deque[_Reply] = deque()
         self._repetition: Repetition | None = None  # of one that has produced
         self._recurrence: Recurrence | None = None  # of one that has said that it lives
-        self._waiting: set[asyncio.Task[None] | Unfinished] = set()  # handlers
+        self._waiting: dict[asyncio.Task[None] | Unfinished, None] = {}  # handlers, in the order they began
         self._connection: Connection | None = None
         self._is_held = False
         self._unmute: asyncio.TimerHandle | None = None
@@ -281,7 +281,7 @@ class ServedConnection:
             self.when_lost()
         if self._unmute:
             self._unmute.cancel()
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for handler in waiting:
             handler.cancel()
         self._replies.clear()
@@ -318,16 +318,16 @@ class ServedConnection:
         if not api.needs_task:
 
             def end(response: Any, error: Exception | None) -> None:
-                self._waiting.discard(handler)
+                self._waiting.pop(handler, None)
                 self._end(api, request, context, reply, response, error)
 
             handler = Unfinished(coroutine, waits_for, end)
-            self._waiting.add(handler)
+            self._waiting[handler] = None
             return
         rest = resumed(coroutine, waits_for)
         task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        self._waiting[task] = None
+        task.add_done_callback(lambda done: self._waiting.pop(done, None))
 
     async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: _Reply) -> None:
         try:
