@@ -9,7 +9,7 @@ from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, elect_preferred, send, values, where
 
 from moldau.broker.network.repetition import Repetition
-from moldau.broker.replicas.leading import NEW_MS
+from moldau.broker.replicas.leading import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
@@ -106,7 +106,7 @@ def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> Non
 def test_what_the_log_refuses_is_answered_once_though_others_wait(taken: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
-        await asyncio.sleep(NEW_MS / 1000)  # until a gap is told as one
+        await asyncio.sleep(UNDER_WAY_MS / 1000)  # until a gap is told as one
         talker = await cluster.connect(2)
 
         def numbered(*sequences: int) -> "list[asyncio.Future[Any]]":
