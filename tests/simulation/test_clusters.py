@@ -11,6 +11,7 @@ import pytest
 
 from moldau.testing.simulation import Simulation, replay
 from moldau.testing.sweep import script_of
+from moldau.testing.world.ambush import OF_REPLICAS
 from moldau.testing.world.cluster_world import Trouble, cluster_world
 
 FOUND = tomllib.loads((Path(__file__).parent / "found_seeds.toml").read_text())["found"]
@@ -24,6 +25,14 @@ def test_processes_that_die_all_at_once_too_lose_nothing_acknowledged(seed: int)
     assert outcome.tally["elections"] >= 1
     assert outcome.tally["partition elections"] >= 1
     assert outcome.tally["ISR changes"] >= 1
+
+
+@pytest.mark.proves("H1", "H2", "H3", part="simulated")
+@pytest.mark.parametrize("seed", [3])
+def test_leaders_that_are_struck_when_their_followers_are_apart_or_about_to_join_lose_nothing(seed: int) -> None:
+    outcome = Simulation(seed).run(cluster_world(Trouble.AMBUSH))
+    outcome.check()
+    assert all(outcome.faults.get(each.value) for each in OF_REPLICAS)
 
 
 @pytest.mark.proves("H5", part="simulated")

@@ -4,7 +4,7 @@ import pytest
 
 from moldau.testing.simulation import Simulation
 from moldau.testing.workload import Violation
-from moldau.testing.world.ambush import Moment
+from moldau.testing.world.ambush import OF_TRANSACTIONS
 from moldau.testing.world.on_disk import Batch, LogOnDisk
 from moldau.testing.world.stable_probe import OpenTransactions
 from moldau.testing.world.transaction_world import transaction_world
@@ -18,7 +18,7 @@ def test_brokers_that_die_leave_every_transaction_whole(seed: int) -> None:
     outcome.check()
     assert outcome.tally["transactions"] >= 30
     assert outcome.tally["aborted on purpose"] >= 1
-    assert all(outcome.faults.get(moment.value) for moment in Moment), "coordinators die at the worst moments too"
+    assert all(outcome.faults.get(each.value) for each in OF_TRANSACTIONS), "coordinators die at the worst moments too"
 
 
 class FakeLog(LogOnDisk):

@@ -248,7 +248,7 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"kafka.security.protocol": "SSL", "fetchOffset.numRetries": "1"}, "SSL handshake failed"),
+        ({"kafka.security.protocol": "SSL", "fetchOffset.numRetries": "1"}, "SSL (handshake failed|connection closed)"),
         (  # this is not asked for again
             {
                 "fetchOffset.numRetries": "1000",
