@@ -201,7 +201,15 @@ class AioKafkaMember(GroupConsumer):
                 ]
         finally:
             await self._find_the_coordinator(consumer)
+            await self._stop(consumer)
+
+    @staticmethod
+    async def _stop(consumer: Any) -> None:
+        """aiokafka cancels a fetch that pauses before its next try, lets that escape, and leaves its sockets open."""
+        try:
             await consumer.stop()
+        except asyncio.CancelledError:
+            await consumer._client.close()
 
     @staticmethod
     async def _find_the_coordinator(consumer: Any) -> None:
