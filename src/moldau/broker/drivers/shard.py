@@ -1,5 +1,6 @@
 """One partition of a topic that a machine stands on: how the machine comes to speak for it, and how it ceases to."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -88,6 +89,16 @@ class CoordinatingShard(Generic[Machine, Record]):
             return await self._driver.write(decide, timeout_ms=self._commit_ms_max())
         except RequestTimedOut:
             raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
+
+    def question(self) -> asyncio.Future[bool]:
+        """True once it is sure that nobody else coordinates, or has by now: then what is read here is not old."""
+        leading = self._partition.leading
+        if leading is not None and not leading.machine.is_under_min_isr:
+            return leading.questions.ask(self._commit_ms_max())
+        answered = asyncio.get_running_loop().create_future()
+        # Where too few are in sync, somebody may lead who was until they became too few.
+        answered.set_result(self._partition.is_leader and self._partition.leads_alone)
+        return answered
 
     def _refusal(self) -> KafkaError:
         if self._awaits_load:

@@ -1,12 +1,19 @@
-"""OffsetFetch: how far groups have read, of the partitions that are named or of all that they ever committed."""
+"""OffsetFetch: how far groups have read, of the partitions that are named or of all that they ever committed.
 
-from collections.abc import Sequence
+Whoever begins where an old coordinator says does again what was done since. So offsets are told only when it is sure
+that nobody else has coordinated the group by the time of the question (broker/replicas/questions.py).
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
+from moldau.broker.groups.shard import Shard
 from moldau.broker.turns import Turn
-from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.errors import ErrorCode, KafkaError, NotCoordinator
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -18,26 +25,42 @@ AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
 GroupAnswer = OffsetFetchResponse.OffsetFetchResponseGroup
 TopicAnswer = OffsetFetchResponse.OffsetFetchResponseTopics
 Answer = OffsetFetchResponse.OffsetFetchResponsePartitions
+Questions = dict[Shard, asyncio.Future[bool]]
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     """Each group is answered for itself; before version 8 there is just one, in a form of its own."""
     if context.api_version < MANY_GROUPS_FROM:
-        return _in_old_form(await _fetch(_in_new_form(request), request.require_stable, context))
+        asked = _in_new_form(request)
+        return _in_old_form(await _fetch(asked, request.require_stable, _question([asked], context), context))
     turn = Turn(context)
+    questions = _question(request.groups, context)
     groups = []
     for asked in request.groups:
-        groups.append(await _fetch(asked, request.require_stable, context))
+        groups.append(await _fetch(asked, request.require_stable, questions, context))
         if turn.is_over():
             await turn.next()
     return OffsetFetchResponse(groups=groups)
 
 
-async def _fetch(asked: AskedGroup, require_stable: bool, context: RequestContext) -> GroupAnswer:
+def _question(groups: Iterable[AskedGroup], context: RequestContext) -> Questions:
+    """All shards that are concerned find out at the same time whether they still coordinate."""
+    questions: Questions = {}
+    for asked in groups:
+        with suppress(KafkaError):
+            shard = context.broker.groups.shard_of(asked.group_id)
+            if shard not in questions:
+                questions[shard] = shard.question()
+    return questions
+
+
+async def _fetch(asked: AskedGroup, require_stable: bool, questions: Questions, context: RequestContext) -> GroupAnswer:
     try:
         context.authorize_group(Operation.DESCRIBE, asked.group_id)
         shard = context.broker.groups.shard_of(asked.group_id)
         refused = _take_out_refused(asked, context) if asked.topics is not None else []
+        if shard.is_ready and not await (questions.get(shard) or shard.question()):
+            raise NotCoordinator("This broker cannot be sure that it still coordinates the group.")
         answer = await shard.read(lambda machine: machine.fetch_offsets(asked, require_stable=require_stable))
     except KafkaError as error:
         return _refused_group(asked, error.code)

@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.waiting import CommitWaits
+from moldau.broker.replicas.questions import Questions
 from moldau.broker.replicas.sessions import Followed
 from moldau.broker.replicas.uncommitted import Uncommitted
 from moldau.machines.metadata.image import PartitionImage
@@ -39,12 +40,14 @@ class Leading:
         "_uncommitted",
         "machine",
         "partition",
+        "questions",
     )
 
     def __init__(self, partition: Partition, machine: LeaderMachine, clock: Clock, propose: Propose) -> None:
         self.partition = partition
         self.machine = machine
         self._clock = clock
+        self.questions = Questions(partition, machine)
         self._propose = propose
         self._uncommitted = Uncommitted()
         self._gathered_bytes = 0
@@ -129,6 +132,7 @@ class Leading:
             raise UnknownLeaderEpoch(f"Broker {follower.session.replica} is not known here as a replica.")
         self._count(follower)
         follower.is_counted = True
+        self.questions.named(follower)
         self._settle()
         if self._start_waits.waits:
             self._start_waits.reached(self.machine.low_watermark)
@@ -149,6 +153,7 @@ class Leading:
 
     def end(self) -> None:
         """Somebody else leads, or the next epoch of ours has begun."""
+        self.questions.end()
         self._start_waits.fail(NotLeaderOrFollower(f"This broker leads {self.partition.name} no longer."))
 
     def check_enough(self) -> None:
@@ -192,6 +197,7 @@ class Leading:
     def _done(self, proposal: ProposeIsr | None) -> None:
         if proposal is not None:
             self._propose(self, proposal)
+        self.questions.successors_changed()
         self._settle()
 
     def _settle(self) -> None:

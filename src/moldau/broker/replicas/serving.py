@@ -54,7 +54,8 @@ async def handle(request: FetchRequest, context: "RequestContext") -> FetchRespo
     session = _begin(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
-        if reading.bytes < request.min_bytes and not reading.is_urgent and request.max_wait_ms > 0:
+        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
+        if may_wait and reading.bytes < request.min_bytes:
             reading = await _wait(session, request, reading, context)
         await _warm(reading, context)
         return _response(session, reading)
@@ -76,6 +77,8 @@ def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaSession:
     session.fetched_ms = context.started_ms
     session.forget(request.forgotten_topics_data)
     session.ask(request.topics, lambda topic_id, index: _find(topic_id, index, context))
+    if session.questioned:
+        session.answer_questions()
     return session
 
 

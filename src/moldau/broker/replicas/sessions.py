@@ -104,6 +104,7 @@ class ReplicaSession:
         self.fetched_ms = 0.0  # when it last asked, whatever it named
         self.followed: dict[Key, Followed] = {}
         self.ready: dict[Followed, None] = {}  # those with news, the longest waiting first
+        self.questioned: dict[Followed, None] = {}  # those whose leader waits for the next fetch, see questions.py
         self._waiting: asyncio.Future[None] | None = None
         self._needed_bytes = 0
         self._soon: asyncio.TimerHandle | None = None
@@ -125,15 +126,35 @@ class ReplicaSession:
                 if followed is not None:
                     followed.leave()
                     self.ready.pop(followed, None)
+                    self.questioned.pop(followed, None)
 
     def end(self) -> None:
         for followed in self.followed.values():
             followed.leave()
         self.followed.clear()
         self.ready.clear()
+        self.questioned.clear()
         self.wake()
 
+    # Whether this node still leads
+
+    def question(self, followed: Followed) -> None:
+        """Its leader wants to hear from the follower: no fetch is kept waiting until it has."""
+        self.questioned[followed] = None
+        self.wake()
+
+    def answer_questions(self) -> None:
+        """The follower has asked again."""
+        for followed in list(self.questioned):
+            leading = None if followed.partition is None else followed.partition.leading
+            if leading is None or not leading.questions.fetched(followed):
+                del self.questioned[followed]
+
     # Waiting for news
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waiting is not None
 
     async def wait(self, needed_bytes: int, wait_ms: float, *, has_news: bool) -> None:
         """Until so many bytes have come, or something else is new, or the time is up, or the follower asks again."""

@@ -121,6 +121,15 @@ class LeaderMachine:
         return len(self._isr) < min(self._min_isr, len(self._replicas))
 
     @property
+    def successors(self) -> frozenset[int]:
+        """Everybody who may have been made leader by now, without a word to this node."""
+        return self._counted - {self._me}
+
+    def is_known(self, replica: int, broker_epoch: int) -> bool:
+        """Whether this is the life of a broker that the image has here."""
+        return self._broker_epoch_of(replica) == broker_epoch
+
+    @property
     def has_reached_epoch_start(self) -> bool:
         """Is everything that the log held when this epoch began committed? Before, its end is nobody's business."""
         return self.high_watermark >= self.epoch_start_offset
