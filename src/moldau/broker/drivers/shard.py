@@ -100,6 +100,14 @@ class CoordinatingShard(Generic[Machine, Record]):
         answered.set_result(self._partition.is_leader and self._partition.leads_alone)
         return answered
 
+    async def be_sure(self) -> None:
+        """Raises where another broker may lead by now, and this one has not heard of it: what it knows may be old."""
+        if not await self.question():
+            raise self.unsure()
+
+    def unsure(self) -> KafkaError:
+        return NotCoordinator(f"This broker cannot be sure that it still coordinates the {self._kind}.")
+
     def _refusal(self) -> KafkaError:
         if self._awaits_load:
             return CoordinatorLoadInProgress(f"The {self._kind} is being loaded; try again.")

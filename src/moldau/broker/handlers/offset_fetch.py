@@ -13,7 +13,7 @@ from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
 from moldau.broker.turns import Turn
-from moldau.model.errors import ErrorCode, KafkaError, NotCoordinator
+from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -60,7 +60,7 @@ async def _fetch(asked: AskedGroup, require_stable: bool, questions: Questions, 
         shard = context.broker.groups.shard_of(asked.group_id)
         refused = _take_out_refused(asked, context) if asked.topics is not None else []
         if shard.is_ready and not await (questions.get(shard) or shard.question()):
-            raise NotCoordinator("This broker cannot be sure that it still coordinates the group.")
+            raise shard.unsure()
         answer = await shard.read(lambda machine: machine.fetch_offsets(asked, require_stable=require_stable))
     except KafkaError as error:
         return _refused_group(asked, error.code)

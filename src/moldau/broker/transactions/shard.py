@@ -91,20 +91,10 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
             fresh = ProducerId(await self._broker.producer_ids.next())
         return await self.commit(lambda machine: decide(machine, fresh))
 
-    # Refusals
-
-    async def sure(self, refusal: KafkaError, transactional_id: str) -> KafkaError:
+    async def sure(self, refusal: KafkaError) -> KafkaError:
         """What a producer could not get over is not said before it is sure."""
-        await self.confirm(transactional_id)
+        await self.be_sure()
         return refusal
-
-    async def confirm(self, transactional_id: str) -> None:
-        """Raises if another broker may lead by now, and this one has not heard of it: what it knows may be old.
-
-        A deposed leader commits nothing: so what is known of the id is written once more.
-        """
-        if self._partition.leading is not None:
-            await self.commit(lambda machine: machine.decide_confirmed(transactional_id))
 
     # Markers
 

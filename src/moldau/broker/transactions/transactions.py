@@ -60,7 +60,7 @@ class Transactions:
                 )
             )
         except FINAL as refusal:
-            raise await shard.sure(refusal, transactional_id) from None
+            raise await shard.sure(refusal) from None
 
     async def add_partitions(
         self,
@@ -79,19 +79,21 @@ class Transactions:
                 )
             )
         except FINAL as refusal:
-            raise await shard.sure(refusal, transactional_id) from None
+            raise await shard.sure(refusal) from None
 
     async def verify_partitions(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether each is part of the transaction that is open."""
+        """Whether each is part of the transaction that is open: here, and nowhere else by now.
+
+        A partition that believed a former coordinator would take a batch for which no marker is to come.
+        """
         shard = self.shard_for(transactional_id)
         try:
             codes = await shard.read(lambda machine: machine.verify_partitions(transactional_id, producer, partitions))
         except FINAL as refusal:
-            raise await shard.sure(refusal, transactional_id) from None
-        if any(codes.values()):
-            await shard.confirm(transactional_id)
+            raise await shard.sure(refusal) from None
+        await shard.be_sure()
         return codes
 
     async def end(
@@ -113,7 +115,7 @@ class Transactions:
                 )
             )
         except FINAL as refusal:
-            raise await shard.sure(refusal, transactional_id) from None
+            raise await shard.sure(refusal) from None
 
     async def close(self) -> None:
         """Write what was decided; markers are sent again by whoever coordinates next."""

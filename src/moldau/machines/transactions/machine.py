@@ -281,10 +281,6 @@ class TransactionsMachine:
         current = self.state.transactions[transactional_id]
         return answered(None, [record_of(transactional_id, ending.completed(current, now.wall_ms))])
 
-    def decide_confirmed(self, transactional_id: str) -> Decision[Record, None]:
-        """What is known of an id, or that nothing is, written once more: by that a leader sees that it still is one."""
-        return answered(None, [record_of(transactional_id, self.state.transactions.get(transactional_id))])
-
     # Admins
 
     def describe(self, transactional_id: str) -> messages.DescribeTransactionsResponse.TransactionState:
