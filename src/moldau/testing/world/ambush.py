@@ -13,12 +13,14 @@ from moldau.testing.world.insight import (
     has_ends_in_doubt,
     has_followers_apart,
     has_markers_to_send,
+    has_offsets_to_tell,
     joining_of,
 )
 from moldau.testing.world.roster import Roster
 
 DEATH_S_MAX: Final = 0.5
 STILL_S: Final = (1.0, 8.0)
+UNAWARE_S: Final = (5.0, 20.0)
 
 
 class Moment(Enum):
@@ -26,11 +28,12 @@ class Moment(Enum):
 
     IN_DOUBT = "coordinator dies before its decision is durable"
     UNTOLD = "coordinator dies before all partitions know"
+    UNAWARE = "coordinator of groups is heard by clients alone"
     APART = "leader dies when one follower is ahead of another"
     JOINING = "leader does not hear who has joined, who stands still"
 
 
-OF_TRANSACTIONS: Final = (Moment.IN_DOUBT, Moment.UNTOLD)
+OF_TRANSACTIONS: Final = (Moment.IN_DOUBT, Moment.UNTOLD, Moment.UNAWARE)
 OF_REPLICAS: Final = (Moment.APART, Moment.JOINING)
 
 
@@ -67,6 +70,8 @@ class Ambush:
                 self._spring(self._cut_off, host)
             case Moment.UNTOLD if has_markers_to_send(node):
                 self._spring(self._kill, host)
+            case Moment.UNAWARE if has_offsets_to_tell(node):
+                self._spring(self._keep_from_nodes, host)
             case Moment.APART if has_followers_apart(node):
                 self._spring(self._kill, host)
             case Moment.JOINING:
@@ -100,6 +105,17 @@ class Ambush:
     def _kill(self, host: str) -> None:
         """At once, or when some partitions know: the network and the others' disks take their time."""
         self._hosts[host].crash()
+        self._ended()
+
+    def _keep_from_nodes(self, host: str) -> None:
+        """Others take its place, and it does not hear of it; who has talked to it before may go on to do so."""
+        for other in self._hosts:
+            if other != host:
+                self._simulation.network.cut_both(host, other)
+        self._later(self._chance.uniform(*UNAWARE_S), self._join_all, host)
+
+    def _join_all(self, _: str) -> None:
+        self._simulation.network.heal()
         self._ended()
 
     def _leave_in_the_dark(self, leader: str, joining: str) -> None:

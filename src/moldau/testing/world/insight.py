@@ -78,6 +78,11 @@ def has_markers_to_send(node: Node) -> bool:
     return node.broker.transactions.markers.backlog > 0
 
 
+def has_offsets_to_tell(node: Node) -> bool:
+    """Whether it coordinates groups that have committed something."""
+    return any(shard.is_ready and not shard.is_empty for shard in node.broker.groups.shards())
+
+
 def has_followers_apart(node: Node) -> bool:
     """Whether one of those in sync has more of a partition that it leads than is committed, and another has not."""
     for machine in _leaders(node):

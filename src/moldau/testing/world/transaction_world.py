@@ -13,6 +13,7 @@ from moldau.testing.workload import Violation, client
 from moldau.testing.world.ambush import OF_TRANSACTIONS, Moment
 from moldau.testing.world.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
 from moldau.testing.world.decision_probe import DecisionProbe
+from moldau.testing.world.offset_witness import OffsetWitness
 from moldau.testing.world.roster import REPLICAS, Roster
 from moldau.testing.world.stable_probe import StableProbe
 from moldau.testing.world.strikes import HELD_APIS
@@ -74,7 +75,11 @@ class TransactionWorld(ClusterWorld):
                 await self._create_topic(admin, topic, partitions)
 
     def _clients(self) -> dict[str, Program]:
-        programs: dict[str, Program] = {"producer": self._produce, "result-reader": self._read_results}
+        programs: dict[str, Program] = {
+            "producer": self._produce,
+            "result-reader": self._read_results,
+            "offset-witness": self._witness_offsets,
+        }
         for source in range(self.ledger.partitions):
             for twin in TWINS:
                 programs[f"transformer-{source}{twin}"] = self._transformer(f"transformer-{source}{twin}", source)
@@ -94,21 +99,31 @@ class TransactionWorld(ClusterWorld):
         self._result_reader = ResultReader(ports, self.roster.bootstrap, self.ledger, self.results, chance)
         await self._result_reader.run()
 
+    async def _witness_offsets(self, ports: Ports) -> None:
+        chance = self.simulation.chance("offset-witness")
+        self._witness = OffsetWitness(ports, self.roster, self.ledger, self.results, chance)
+        await self._witness.run()
+
     def _has_done_enough(self) -> bool:
         is_enough = self.results.transactions >= TRANSACTIONS_MIN
         return is_enough and self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
 
     async def _come_right(self, tasks: list[asyncio.Task[None]]) -> None:
-        producing, reading, *transforming = tasks
+        producing, reading, witnessing, *transforming = tasks
         self._producer.should_stop = True
         await self._within("every write is accepted", all_done([producing]))
         for transformer in self._transformers:
             transformer.producer_is_done = True
         await self._within("every number is transformed", all_done(transforming))
+        self._witness.should_stop = True
+        await self._within("nobody asks for offsets any more", all_done([witnessing]))
+        if not self._witness.answers:
+            raise Violation("no offset was ever told")
         self._result_reader.transformers_are_done = True
         await self._within("all results are read and nothing is open", all_done([reading]))
         if not self.decisions.looks:
             raise Violation("no marker was ever looked at")
+        self.simulation.tally["offsets told"] += self._witness.answers
         self.simulation.tally["looks at markers"] += self.decisions.looks
         self.simulation.tally["transactions"] += self.results.transactions
         self.simulation.tally["aborted on purpose"] += self.results.aborts
