@@ -53,7 +53,7 @@ class OffsetWitness:
         if not self._client.metadata.brokers:
             await self._client.refresh([])
         answer = await self._client.send(
-            whole(group_id=GROUP, topics=topics), node=node_id, version_at_most=FETCH_AT_MOST
+            whole(group_id=GROUP, topics=topics, require_stable=True), node=node_id, version_at_most=FETCH_AT_MOST
         )
         told = answer.topics[0].partitions[0]
         for code in map(ErrorCode, (answer.error_code, told.error_code)):
