@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONHASHSEED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Stamps in one folder: the broker alone is a small install, the tests need the clients too, and PySpark is large.
+# Stamps in one folder: the broker and one client are a small install, the tests need the others too, and PySpark is large.
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
 SPARK_STAMP := $(VENV)/.installed-with-spark
@@ -157,8 +157,8 @@ $(BIN)/python:
 	  { echo "This Python cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(RUN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable .
+$(RUN_STAMP): pyproject.toml Makefile | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[client]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
