@@ -53,6 +53,14 @@ def described(moldau: Moldau, group: str) -> Any:
     return json.loads(moldau("group", "describe", group, "--json"))
 
 
+def test_reading_in_a_group_says_nothing_but_what_it_reads(
+    moldau: Moldau, read: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic, group = read
+    assert moldau("consume", topic, "--group", group, "--count", "2", "--read-committed").split() == ["4", "5"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, group = read
     assert {"group": group, "state": "Empty", "protocol": "classic"} in json.loads(moldau("group", "list", "--json"))

@@ -30,8 +30,8 @@ def consume_in_group(
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
     try:
         with (
-            connect(bootstrap_servers, isolation_level=isolation) as connection,
-            connection.consume(topic, group=group, start=_start(begin)) as messages,
+            connect(bootstrap_servers) as connection,
+            connection.consume(topic, group=group, start=_start(begin), isolation_level=isolation) as messages,
         ):
             for number, message in enumerate(messages, 1):
                 record = Record(message.offset, message.timestamp_ms, message.key, message.value, message.headers)
