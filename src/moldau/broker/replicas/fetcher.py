@@ -16,6 +16,7 @@ from typing import Any, Final
 from moldau.broker.peers import Peers
 from moldau.broker.replicas.cuts import Cuts
 from moldau.broker.replicas.following import Following
+from moldau.broker.replicas.questions import UNDER_WAY_MAX
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
@@ -132,7 +133,8 @@ class ReplicaFetcher:
         """Ask, unless there is a reason to wait. A second fetch only to end the wait of the first."""
         if self._is_closed or self._unsynced or not self._followed or self._pause or self._connecting:
             return
-        may_interrupt = self._in_flight == 1 and bool(self._to_tell) and self._session_id != NO_SESSION
+        has_room = self._in_flight < UNDER_WAY_MAX  # leaders count on it
+        may_interrupt = has_room and bool(self._to_tell) and self._session_id != NO_SESSION
         if (not self._in_flight or may_interrupt) and self._means.broker_epoch() >= 0:
             self._ask()
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,7 @@ from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import build_batch
+from moldau.testing.broker import setting_names
 from moldau.testing.cluster import Cluster
 from moldau.testing.processes.namespaced import NamespacedCluster
 from moldau.testing.processes.namespaces import Wires
@@ -35,7 +37,8 @@ from moldau.testing.processes.namespaces import Wires
 TOPIC: Final = "failover"
 PARTITIONS: Final = 6
 WARM_RECORDS: Final = 20
-WAIT_S_MAX: Final = 60.0
+WAIT_S_MAX: Final = 90.0  # librdkafka waits for 60 s for an answer, unless it is told otherwise
+IMPATIENCE_MS: Final = 5_000
 
 
 class Victim(Enum):
@@ -126,12 +129,13 @@ class MetadataProbe(OwnProbe):
 class LibrdkafkaProbe:
     """librdkafka as people use it, with its defaults but for acks and idempotence."""
 
-    def __init__(self, servers: str, partition: int) -> None:
+    def __init__(self, servers: str, partition: int, **more: object) -> None:
+        """`more` are settings, with `_` for `.`."""
         self.acknowledged_s: list[float] = []
         self._partition = partition
         self._is_over = threading.Event()
         settings = {"bootstrap.servers": servers, "enable.idempotence": True, "acks": "all", "log_level": 0}
-        self._producer = library.Producer(settings)
+        self._producer = library.Producer({**settings, **setting_names(more)})
         self._thread = threading.Thread(target=self._run, name="probe")
 
     def start(self) -> None:
@@ -155,9 +159,14 @@ class LibrdkafkaProbe:
 PROBES: Final[dict[str, Callable[[str, int], Probe]]] = {
     "own": OwnProbe,
     "librdkafka": LibrdkafkaProbe,
+    "impatient": partial(LibrdkafkaProbe, socket_timeout_ms=IMPATIENCE_MS),
     "metadata": MetadataProbe,
 }
-CONTROLLERS: Final = (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER)
+# Where the controller stays, metadata has nothing to wait for; and patience plays a part only where nobody hangs up.
+MEANT_FOR: Final = {
+    "metadata": (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER),
+    "impatient": (Victim.SILENT_LEADER,),
+}
 
 
 def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | None = None) -> float:
@@ -256,8 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         with _cluster(victim) as (cluster, wires):
             cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
-            # Where the controller stays, metadata has nothing to wait for.
-            for probe in options.probe or [each for each in PROBES if each != "metadata" or victim in CONTROLLERS]:
+            for probe in options.probe or [each for each in PROBES if victim in MEANT_FOR.get(each, Victim)]:
                 gaps = [measure(cluster, victim, probe, wires) for _ in range(options.runs)]
                 sys.stdout.write(f"{victim.value}, {probe}: {figures(gaps)}\n")
                 sys.stdout.flush()
