@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from broker_scene import Scene, Talker, batch, fetch, list_offset, on_broker, produce
 
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.syncing import Syncing
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import build_batch
 from moldau.records.record import iterate_batches, iterate_records
@@ -56,6 +58,31 @@ def test_segments_go_when_they_are_old_and_readers_go_on() -> None:
         assert [record.offset for record in await read_all(talker, "t", 20)] == [20, 21, 22]
 
     on_broker(script, settings=["log.retention.check.interval.ms=60000"])
+
+
+def test_logs_that_are_due_at_the_same_time_are_synced_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: set[Any] = set()
+    together: list[int] = []
+    plain = Syncing._sync
+
+    async def sync(syncing: Syncing, partition: Partition) -> None:
+        under_way.add(partition)
+        together.append(len(under_way))
+        await plain(syncing, partition)
+        under_way.discard(partition)
+
+    async def script(scene: Scene) -> None:
+        topics = [f"t{number}" for number in range(8)]
+        for topic in topics:
+            await scene.create(topic, flush_ms=5000)
+        talker = await scene.connect()
+        for topic in topics:
+            await fill(scene, talker, topic, 1)
+        monkeypatch.setattr(Syncing, "_sync", sync)
+        await asyncio.sleep(8)
+        assert together == [1] * len(topics)
+
+    on_broker(script)
 
 
 @pytest.mark.proves("S4")
