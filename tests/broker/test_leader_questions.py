@@ -21,7 +21,7 @@ from moldau.wire.messages import OffsetFetchRequest
 EPOCH = 5
 BROKER_EPOCH = 70
 
-pytestmark = pytest.mark.proves("H5", part="fencing")
+pytestmark = [pytest.mark.proves("H5", part="fencing"), pytest.mark.proves("H3", part="clients are told")]
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -240,7 +240,7 @@ def test_where_too_few_replicas_are_in_sync_no_offsets_are_told() -> None:
 
         await cluster.until(are_too_few, 30.0)
         ((error, _),) = await told(await cluster.connect(1), "g")
-        assert error == ErrorCode.NOT_COORDINATOR
+        assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller knows of it: clients ask again"
 
     on_cluster(script, settings=SETTINGS)
 

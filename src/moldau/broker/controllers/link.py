@@ -1,6 +1,7 @@
 """The way to the active controller, wherever it is: this node itself, or another that is found and asked."""
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import OwnContext, RequestContext
@@ -35,11 +36,18 @@ class ControllerLink:
     def __init__(self, broker: "Broker", peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
+        self._heard_ms = -inf  # when a controller answered last
 
     @property
     def is_here(self) -> bool:
         """Whether this node is the active controller."""
         return self._broker.metadata.is_active
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether one has answered in the time after which it would take this broker for gone."""
+        silent_ms = self._broker.clock.monotonic_ms() - self._heard_ms
+        return silent_ms < self._broker.settings.broker_session_timeout_ms
 
     async def ask(self, request: Any, *, timeout_ms: float = ASK_MS, purpose: str = CONTROLLER) -> Any:
         """The answer, error code and all; only NOT_CONTROLLER is never one. `RequestTimedOut` when nobody gives one.
@@ -54,6 +62,7 @@ class ControllerLink:
             try:
                 response = await self._ask_once(request, left_ms, purpose)
                 if response is not None and response.error_code != ErrorCode.NOT_CONTROLLER:
+                    self._heard_ms = clock.monotonic_ms()
                     return response
             except (NotController, OSError) as error:
                 why = str(error) or why

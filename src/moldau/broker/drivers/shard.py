@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
@@ -17,11 +17,14 @@ from moldau.model.errors import (
     RequestTimedOut,
 )
 from moldau.model.ids import TopicPartition
+from moldau.model.units import SECOND_MS
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
+
+SURE_MS_MAX: Final = 15.0 * SECOND_MS  # more than a replica that fell silent is waited for, less than clients wait
 
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 Record = TypeVar("Record")
@@ -94,7 +97,7 @@ class CoordinatingShard(Generic[Machine, Record]):
         """True once it is sure that nobody else coordinates, or has by now: then what is read here is not old."""
         leading = self._partition.leading
         if leading is not None and not leading.machine.is_under_min_isr:
-            return leading.questions.ask(self._commit_ms_max())
+            return leading.questions.ask(SURE_MS_MAX)
         answered = asyncio.get_running_loop().create_future()
         # Where too few are in sync, somebody may lead who was until they became too few.
         answered.set_result(self._partition.is_leader and self._partition.leads_alone)
@@ -106,7 +109,9 @@ class CoordinatingShard(Generic[Machine, Record]):
             raise self.unsure()
 
     def unsure(self) -> KafkaError:
-        return NotCoordinator(f"This broker cannot be sure that it still coordinates the {self._kind}.")
+        """While a controller knows of this broker, it is only to be asked again; otherwise others should be."""
+        words = f"This broker cannot be sure that it still coordinates the {self._kind}."
+        return CoordinatorLoadInProgress(words) if self._broker.controller.is_in_touch else NotCoordinator(words)
 
     def _refusal(self) -> KafkaError:
         if self._awaits_load:

@@ -48,6 +48,7 @@ def _question(groups: Iterable[AskedGroup], context: RequestContext) -> Question
     questions: Questions = {}
     for asked in groups:
         with suppress(KafkaError):
+            context.authorize_group(Operation.DESCRIBE, asked.group_id)
             shard = context.broker.groups.shard_of(asked.group_id)
             if shard not in questions:
                 questions[shard] = shard.question()

@@ -141,9 +141,9 @@ class Partitions:
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Open, close and adjust what the change says; gives way to other work between logs."""
         self._image = image
-        self._roles.see(image)
         for topic in delta.removed.values():
             await self._remove_topic(topic)
+        self._roles.see(image)  # in one turn with the roles: nobody follows by an older image and in a newer life
         # Those that are open first: whoever waits on a leader that is none any longer should hear of it now.
         self._change_roles(image, delta)
         if delta.brokers:

@@ -84,7 +84,6 @@ class ReplicaFetcher:
         self._followed[following.key] = following
         following.go_on = lambda: self._tell(following)
         following.when_synced = lambda: self._synced(following)
-        self._to_forget.pop(following.key, None)
         if following.waits_for_sync:
             self._unsynced[following] = None
             following.partition.bring_to_disk()

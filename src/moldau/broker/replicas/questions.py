@@ -71,7 +71,7 @@ class Questions:
     def __init__(self, partition: "Partition", machine: LeaderMachine) -> None:
         self._partition = partition
         self._machine = machine
-        self._open: list[Question] = []
+        self._open: dict[Question, None] = {}
 
     def ask(self, patience_ms: float) -> asyncio.Future[bool]:
         """True once it is sure that at this moment nobody else has led; False if that is not so, or time is up."""
@@ -79,7 +79,7 @@ class Questions:
         followers = [each for each in self._partition.followers if each.session.replica in missing]
         question = Question(missing, [each for each in followers if each.session.is_waiting])
         if not question.answered.done():
-            self._open.append(question)
+            self._open[question] = None
             for each in followers:
                 each.session.question(each)
             self._limit(question, patience_ms)
@@ -92,11 +92,11 @@ class Questions:
 
     def _give_up(self, question: Question) -> None:
         question.end(is_leader=False)
-        self._clear()
+        self._open.pop(question, None)
 
     def named(self, follower: "Followed") -> None:
         """It has come into a session, or is in one in another epoch: it may be one that is waited for."""
-        if any(each.is_missing(follower.session.replica) for each in self._open):
+        if self._open and any(each.is_missing(follower.session.replica) for each in self._open):
             follower.session.question(follower)
 
     def fetched(self, follower: "Followed") -> bool:
@@ -123,4 +123,5 @@ class Questions:
         self._open.clear()
 
     def _clear(self) -> None:
-        self._open = [each for each in self._open if not each.answered.done()]
+        for each in [each for each in self._open if each.answered.done()]:
+            del self._open[each]

@@ -168,6 +168,8 @@ class ReplicaSession:
             await waiting
         finally:
             timer.cancel()
+            if self._waiting is waiting:
+                self._waiting = None
             if self._soon is not None:
                 self._soon.cancel()
                 self._soon = None

@@ -127,7 +127,7 @@ class LeaderMachine:
 
     def is_known(self, replica: int, broker_epoch: int) -> bool:
         """Whether this is the life of a broker that the image has here."""
-        return self._broker_epoch_of(replica) == broker_epoch
+        return self._broker_epoch_of(replica) == broker_epoch != NOT_ELIGIBLE
 
     @property
     def has_reached_epoch_start(self) -> bool:

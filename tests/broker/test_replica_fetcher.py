@@ -1,0 +1,124 @@
+"""What a follower says in its fetches when partitions come and go while two are under way."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from moldau.broker.replicas.fetcher import Means, ReplicaFetcher
+from moldau.broker.replicas.questions import UNDER_WAY_MAX
+from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.model.ids import Address
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+TOPIC_ID = b"t" * 16
+
+
+class Wire:
+    """Takes fetches, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self._hears: list[Any] = []
+
+    def borrow(self, request: Any, *, timeout_ms: float, hear: Any, fail: Any) -> None:  # noqa: ARG002
+        self.requests.append(request)
+        self._hears.append(hear)
+
+    def answer(self) -> None:
+        """The oldest one, with nothing new."""
+        self._hears.pop(0)(FetchResponse(session_id=5, responses=[]))
+
+    @property
+    def under_way(self) -> int:
+        return len(self._hears)
+
+
+def fetcher_on(wire: Wire) -> ReplicaFetcher:
+    means = Means(
+        node_id=2,
+        peers=cast(Any, SimpleNamespace(link_to=lambda *_: wire)),
+        clock=cast(Any, SimpleNamespace(wall_ms=lambda: 0)),
+        cuts=cast(Any, None),
+        throttles=cast(Any, SimpleNamespace(follower_delay_ms=lambda *_, **__: 0.0)),
+        settings=ReplicaSettings,
+        address_of=lambda _: Address("n1", 9092),
+        broker_epoch=lambda: 7,
+        failed=lambda _, error: pytest.fail(str(error)),
+    )
+    return ReplicaFetcher(1, "replicas", means)
+
+
+class Stand:
+    """For a partition that is followed, in one leader epoch."""
+
+    def __init__(self, **fields: object) -> None:
+        vars(self).update(fields)
+
+
+def new(index: int) -> Any:
+    return Stand(
+        key=(TOPIC_ID, index),
+        partition=Stand(topic_id=TOPIC_ID, name=Stand(partition=index), log=Stand(settings=None)),
+        may_be_asked_for=True,
+        waits_for_sync=False,
+        is_in_session=False,
+        is_in_sync=True,
+        ask=lambda *_: FetchRequest.FetchPartition(partition=index),
+    )
+
+
+def named(request: Any) -> list[int]:
+    return [each.partition for topic in request.topics for each in topic.partitions]
+
+
+def forgotten(request: Any) -> list[int]:
+    return [index for topic in request.forgotten_topics_data for index in topic.partitions]
+
+
+async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> None:
+    """They are named, answered, and two fetches are under way."""
+    for each in followed:
+        fetcher.add(each)
+    await asyncio.sleep(0)
+    wire.answer()
+    fetcher.add(new(9))
+    await asyncio.sleep(0)
+    assert wire.under_way == UNDER_WAY_MAX
+
+
+@pytest.mark.proves("H5", part="fencing")
+def test_whoever_leads_in_the_end_leaves_its_old_session_however_often_its_leader_changed_before() -> None:
+    async def play() -> None:
+        wire = Wire()
+        fetcher = fetcher_on(wire)
+        first, second = new(0), new(0)
+        await in_session(wire, fetcher, first)
+        fetcher.remove(first)
+        fetcher.add(second)  # the same leader in its next epoch, which nothing can be said of yet
+        fetcher.remove(second)
+        await asyncio.sleep(0)
+        wire.answer()
+        wire.answer()
+        assert [index for request in wire.requests for index in forgotten(request)] == [0]
+        await fetcher.close()
+
+    asyncio.run(play())
+
+
+def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -> None:
+    async def play() -> None:
+        wire = Wire()
+        fetcher = fetcher_on(wire)
+        first = new(0)
+        await in_session(wire, fetcher, first)
+        fetcher.remove(first)
+        fetcher.add(new(0))
+        await asyncio.sleep(0)
+        assert wire.under_way == UNDER_WAY_MAX, "no third one"
+        wire.answer()
+        assert (named(wire.requests[-1]), forgotten(wire.requests[-1])) == ([0], [0])
+        await fetcher.close()
+
+    asyncio.run(play())
