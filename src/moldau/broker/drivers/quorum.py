@@ -166,6 +166,7 @@ class Quorum:
         for each in asked.values():
             if not each.answer.done():
                 each.answer.set_exception(NotController("This node leaves the quorum."))
+                each.answer.exception()  # whoever asked may have gone in this very turn
 
     # Requests of other nodes
 
