@@ -195,6 +195,9 @@ class Leading:
         self._settle()
 
     def _done(self, proposal: ProposeIsr | None) -> None:
+        """The controller may have been asked in this epoch and answer in the next: then it is nothing to us."""
+        if self.partition.leading is not self:
+            return
         if proposal is not None:
             self._propose(self, proposal)
         self.questions.successors_changed()

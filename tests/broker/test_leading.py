@@ -1,0 +1,63 @@
+"""A leader epoch that is over has no say in what is committed."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.broker.replicas.leading import Leading
+from moldau.machines.replication import LeaderMachine, ProposeIsr
+from moldau.model.ids import TopicPartition
+
+
+class Scene:
+    """A leader alone in sync, with more in its log than is committed, and a follower that has all of it."""
+
+    def __init__(self) -> None:
+        self.committed: list[int] = []
+        self.proposed: list[ProposeIsr] = []
+        self.partition: Any = SimpleNamespace(
+            name=TopicPartition("t", 0),
+            followers={},
+            high_watermark=10,
+            committed_to=lambda offset, _: self.committed.append(offset),
+        )
+        self.leading = self.partition.leading = self.new_leading()
+
+    def new_leading(self) -> Leading:
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+        machine = LeaderMachine(
+            1,
+            leader_epoch=5,
+            partition_epoch=1,
+            replicas=(1, 2, 3),
+            isr=(1,),
+            end_offset=12,
+            high_watermark=10,
+            min_isr=2,
+            lag_max_ms=1000,
+            broker_epoch_of=lambda _: 70,
+            now_ms=0.0,
+        )
+        return Leading(self.partition, machine, clock, lambda _, proposal: self.proposed.append(proposal))
+
+    def join(self) -> ProposeIsr:
+        proposal = self.leading.machine.follower_fetched(2, 70, 12, 0.0, 0)
+        assert proposal is not None
+        return proposal
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_what_the_controller_answers_when_the_epoch_is_over_commits_nothing() -> None:
+    scene = Scene()
+    proposal = scene.join()
+    scene.partition.leading = scene.new_leading()
+    scene.leading.isr_answered(proposal, 2, (1, 2))
+    assert scene.committed == []
+    assert scene.proposed == []
+
+
+def test_what_it_answers_in_time_commits_what_both_have() -> None:
+    scene = Scene()
+    scene.leading.isr_answered(scene.join(), 2, (1, 2))
+    assert scene.committed == [12]
