@@ -278,6 +278,10 @@ class ClusterChaos:
                     await node.stop()
         except TimeoutError:
             self._simulation.fail(f"{node.name} did not stop within {STOP_S_MAX:.0f} s")
+        except Exception as error:
+            if not self._simulation.is_expected(error):
+                raise
+            node.exit()  # its disk failed at the very end, and it said so
 
     def _calm(self) -> None:
         self._simulation.network.heal()
