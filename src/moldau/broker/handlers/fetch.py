@@ -1,5 +1,6 @@
 """Fetch: batches from an offset on, straight from the log's files; waits a little when there is nothing yet."""
 
+import asyncio
 from typing import Any, Final
 
 from moldau.broker.access import Operation
@@ -15,13 +16,14 @@ from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,
+    NotLeaderOrFollower,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
     UnknownTopicId,
 )
-from moldau.model.ids import NO_OFFSET, TopicId
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
 from moldau.model.ports import FileSlice
-from moldau.model.units import KiB
+from moldau.model.units import SECOND_MS, KiB
 from moldau.wire.messages import FetchRequest, FetchResponse
 
 READ_COMMITTED: Final = 1
@@ -31,6 +33,7 @@ FOLLOWERS_FROM: Final = 11  # from here on consumers know that they may be sent 
 PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead, so a short slice is there as a whole or not
 WAIT_MS_MAX: Final = 300_000
 PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many is heavy to carry
+SURE_MS_MAX: Final = 1.0 * SECOND_MS  # so long may it take to find out whether this broker still leads
 
 PartitionAnswer = FetchResponse.PartitionData
 TopicAnswer = FetchResponse.FetchableTopicResponse
@@ -40,10 +43,11 @@ Aborted = FetchResponse.AbortedTransaction
 class _Reading:
     """What one pass over the wanted partitions found."""
 
-    __slots__ = ("answers", "bytes", "has_error", "partitions", "was_interrupted")
+    __slots__ = ("answers", "beyond", "bytes", "has_error", "partitions", "was_interrupted")
 
     def __init__(self) -> None:
         self.answers: dict[Key, Any] = {}
+        self.beyond: dict[Key, Partition] = {}  # those of which more is wanted than there is
         self.bytes = 0
         self.has_error = False
         self.partitions: list[Partition] = []
@@ -72,6 +76,8 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
     reading = await _read(request, fetching, context)
     if request.max_wait_ms > 0 and reading.lacks(request.min_bytes):
         reading = await _wait_for_more(request, fetching, context, reading)
+    if reading.beyond:
+        await _make_sure(reading, fetching, context)
     for answer in reading.answers.values():
         if isinstance(answer.records, FileSlice) and not _is_at_hand(answer.records):
             await context.broker.executor.run(answer.records.read)
@@ -99,6 +105,29 @@ async def _wait_for_more(
             return reading
 
 
+async def _make_sure(reading: _Reading, fetching: Fetching, context: RequestContext) -> None:
+    """Whoever wants more than there is may have read it from another leader, of which this broker has not heard.
+
+    Told that its offset is out of range, a consumer would begin anew somewhere else. It is told so only if it is sure.
+    """
+    questions = {key: _question(fetching.wanted[key], each, context) for key, each in reading.beyond.items()}
+    for key, question in questions.items():
+        is_sure = question if isinstance(question, bool) else await question
+        if not is_sure:
+            error = NotLeaderOrFollower(f"Another broker may lead {reading.beyond[key].name}, and have more of it.")
+            reading.answers[key] = _refused(fetching.wanted[key], error, context)
+
+
+def _question(wanted: Wanted, partition: Partition, context: RequestContext) -> asyncio.Future[bool] | bool:
+    """Whether what is here is all there is. A follower lags; whoever knows of epochs asks the leader next."""
+    leading = partition.leading
+    if leading is None:
+        return partition.is_leader or wanted.leader_epoch != NO_EPOCH
+    if leading.machine.is_under_min_isr:  # whoever may lead instead need not follow
+        return context.broker.controller.is_in_touch
+    return leading.questions.ask(SURE_MS_MAX)
+
+
 def _is_at_hand(records: FileSlice) -> bool:
     """Whether sending the slice will find it in the page cache; a send must not wait for the disk."""
     probed_bytes = 1 if records.length < PROBED_AT_ONE_PLACE_BYTES else records.length
@@ -110,7 +139,7 @@ async def _read(request: FetchRequest, fetching: Fetching, context: RequestConte
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
     turn = Turn(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
     for key, wanted in fetching.wanted.items():
-        answer = _read_one(request, wanted, context, reading, left_bytes)
+        answer = _read_one(request, key, wanted, context, reading, left_bytes)
         left_bytes -= len(answer.records)
         reading.answers[key] = answer
         if turn is not None and turn.is_over():
@@ -120,7 +149,7 @@ async def _read(request: FetchRequest, fetching: Fetching, context: RequestConte
 
 
 def _read_one(
-    request: FetchRequest, wanted: Wanted, context: RequestContext, reading: _Reading, left_bytes: int
+    request: FetchRequest, key: Key, wanted: Wanted, context: RequestContext, reading: _Reading, left_bytes: int
 ) -> Any:
     try:
         partition = _find(wanted, context)
@@ -129,7 +158,7 @@ def _read_one(
         if preferred is not None:
             reading.has_error = True  # so it is not held back
             return _elsewhere(wanted, partition, preferred)
-        answer = _read_partition(request, wanted, partition, reading, left_bytes)
+        answer = _read_partition(request, key, wanted, partition, reading, left_bytes)
     except KafkaError as error:
         reading.has_error = True
         context.broker.traffic.failed_fetches += 1
@@ -154,7 +183,7 @@ def _find(wanted: Wanted, context: RequestContext) -> Partition:
 
 
 def _read_partition(
-    request: FetchRequest, wanted: Wanted, partition: Partition, reading: _Reading, left_bytes: int
+    request: FetchRequest, key: Key, wanted: Wanted, partition: Partition, reading: _Reading, left_bytes: int
 ) -> Any:
     log = partition.log
     offset = wanted.offset
@@ -163,6 +192,8 @@ def _read_partition(
     is_committed_only = request.isolation_level == READ_COMMITTED
     until_offset = last_stable_offset if is_committed_only else high_watermark
     if not log.start_offset <= offset <= log.end_offset:
+        if offset > log.end_offset:
+            reading.beyond[key] = partition
         raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {high_watermark}.")
     records: FileSlice | None = None
     if offset < until_offset and (left_bytes > 0 or not reading.bytes):
