@@ -69,6 +69,7 @@ def test_a_group_goes_on_where_it_was(connection: Connection) -> None:
     assert [message.text for message in read(connection, "clicks", 2, group="counting")] == ["4", "5"]
 
 
+@pytest.mark.proves("C6", part="at least once")
 def test_a_message_whose_processing_fails_comes_again(connection: Connection) -> None:
     connection.create_topic("jobs")
     for number in range(3):
