@@ -30,6 +30,7 @@ RECORD: NewRecord = (LONG_AGO_MS, None, b"deed", ())
 def broker() -> Iterator[Broker]:
     settings = {
         "transaction.state.log.num.partitions": 3,
+        "transaction.max.timeout.ms": 60_000,
         # Else no transaction could hang: that is what the check is for.
         "transaction.partition.verification.enable": "false",
     }
@@ -94,6 +95,16 @@ def test_transactions_are_listed_and_described(moldau: Moldau, client: Any, topi
     assert told["open_since"].startswith("20")
     assert "Ongoing" in moldau("txn", "describe", name)
     assert name in moldau("txn", "list")
+
+
+def test_a_transaction_that_has_ended_is_open_no_longer(moldau: Moldau, client: Any, topic: str) -> None:
+    producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
+    name = producer.transactional_id
+    assert listed(moldau, "--open-for", "0", "--pattern", f".* {topic}") == {name: "Ongoing"}
+    client.run(producer.end(is_commit=True))
+    assert listed(moldau, "--pattern", f".* {topic}") == {name: "CompleteCommit"}
+    assert listed(moldau, "--open-for", "0", "--pattern", f".* {topic}") == {}
+    assert json.loads(moldau("txn", "describe", name, "--json"))["open_since"] is None
 
 
 def test_the_producers_of_a_partition_are_told(moldau: Moldau, client: Any, topic: str) -> None:

@@ -39,7 +39,11 @@ def list_transactions(
 
     async def work(transactions: "Transactions") -> None:
         open_for_ms = None if minutes is None else int(minutes * MINUTE_MS)
-        found = await transactions.all(states=states or (), open_for_ms=open_for_ms, pattern=pattern)
+        from moldau.client.transactions import OPEN_STATES
+
+        # An id remembers when its last transaction began, also when that has ended.
+        chosen = states or (() if minutes is None else OPEN_STATES)
+        found = await transactions.all(states=chosen, open_for_ms=open_for_ms, pattern=pattern)
         rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
         columns = ("transactional id", "coordinator", "producer", "state")
         _show(columns, rows, json, numbers=("coordinator", "producer"))
@@ -164,6 +168,8 @@ async def _described(transactions: "Transactions", transactional_id: str) -> "De
 
 
 def _fields(described: "DescribedTransaction") -> dict[str, Any]:
+    from moldau.client.transactions import OPEN_STATES
+
     return {
         "transactional_id": described.transactional_id,
         "coordinator": described.coordinator,
@@ -171,7 +177,7 @@ def _fields(described: "DescribedTransaction") -> dict[str, Any]:
         "epoch": described.identity.epoch,
         "state": described.state,
         "timeout_ms": described.timeout_ms,
-        "open_since": _time(described.start_ms),
+        "open_since": _time(described.start_ms if described.state in OPEN_STATES else None),
         "partitions": [str(each) for each in described.partitions],
     }
 
