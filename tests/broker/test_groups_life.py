@@ -186,7 +186,7 @@ def test_a_full_disk_refuses_commits_and_takes_them_again_when_there_is_room() -
         assert await commit(talker, {0: 1}) == [ErrorCode.NONE]
         scene.host.disk.fail("pwrite", errno.ENOSPC, path=OFFSETS_TOPIC)
         refused = await commit(talker, {0: 2})
-        assert refused == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         assert await committed(talker, [0]) == {0: 1}
         assert await commit(talker, {0: 3}) == [ErrorCode.NONE]
         assert await committed(talker, [0]) == {0: 3}

@@ -27,7 +27,7 @@ class NoAnswer(TimeoutError):
         self.was_sent = was_sent
 
 
-class TooManyWaiting(RuntimeError):
+class TooManyWaiting(OSError):
     """The caller asks faster than the broker answers, and the queue for it is full."""
 
 

@@ -84,7 +84,7 @@ class Node:
             ports.clock,
             is_clean=clean_epoch is not None,
             has_lost_power=self._has_lost_power,
-            producer_expiration_ms=settings.producer_id_expiration_ms,
+            producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
         )
         self._peers = Peers(ports.network, ports.clock, f"node-{settings.node_id}")
         self._metadata = self._make_metadata()

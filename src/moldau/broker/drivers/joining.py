@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from moldau.broker.drivers.membership import Membership
 from moldau.broker.peers import Peers
-from moldau.client.errors import TooManyWaiting
 from moldau.machines.raft import RaftMachine, RoleName
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address
@@ -71,7 +70,7 @@ class Joining:
     async def _ask(self, address: Address, request: Any) -> None:
         try:
             answer = await self._peers.ask(address, request, timeout_ms=PATIENCE_MS, purpose=JOINING)
-        except (OSError, KafkaError, TooManyWaiting) as error:
+        except (OSError, KafkaError) as error:
             log.debug("the leader was not asked to let this controller vote: %s", error)
             return
         if answer.error_code != ErrorCode.NONE:

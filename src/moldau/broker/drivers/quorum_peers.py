@@ -10,7 +10,6 @@ from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_messages import QuorumMessages, answer_event
 from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
 from moldau.broker.peers import Peers
-from moldau.client.errors import TooManyWaiting
 from moldau.machines.raft import (
     Endpoints,
     Event,
@@ -120,7 +119,7 @@ class QuorumPeers:
             response = await self._peers.ask(
                 address, self._messages.request(send), timeout_ms=self._timeout_ms, purpose=purpose
             )
-        except (OSError, KafkaError, TooManyWaiting) as error:
+        except (OSError, KafkaError) as error:
             log.debug("%s at %s did not answer: %s", type(send).__name__, address, error)
             self._suspect(send, address)
             self._post(RequestFailed(send))

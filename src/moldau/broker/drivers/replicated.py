@@ -192,12 +192,14 @@ class ReplicatedDriver(Generic[Machine, Record]):
         decide: Callable[[Machine], Decision[Record, Answer]],
         ticket: Ticket | None = None,
         timeout_ms: float | None = None,
+        *,
+        is_written_at_once: bool = False,
     ) -> Answer:
         """Decide, and answer once that is committed. `decide` runs at once and to its end.
 
         A request whose answer another one will give (a join that waits for the rest) brings its own `ticket`, from
         `new_ticket`, under which the machine remembers it. `RequestTimedOut` if it is not committed in time; what was
-        decided stands.
+        decided stands. What rests on something that may be gone when this turn of the loop ends is written at once.
         """
         machine = self._leading_machine()
         try:
@@ -218,6 +220,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
         timer = None if timeout_ms is None else waiter.get_loop().call_later(timeout_ms / 1000, _give_up, waiter)
         try:
             self._accept(decision, waiter)
+            if is_written_at_once:
+                self.flush()
             return await waiter
         finally:
             self._waiting.pop(key, None)

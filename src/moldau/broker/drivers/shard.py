@@ -15,6 +15,8 @@ from moldau.model.errors import (
     KafkaError,
     NotCoordinator,
     RequestTimedOut,
+    StorageFailed,
+    UnknownServerFailure,
 )
 from moldau.model.ids import TopicPartition
 from moldau.model.units import SECOND_MS
@@ -56,7 +58,7 @@ class CoordinatingShard(Generic[Machine, Record]):
             log,
             new_machine,
             broker.clock,
-            refusals=Refusals(lost=self._refusal),
+            refusals=Refusals(lost=self._refusal, unwritten=self._unwritten),
             failed=lambda error: on_failure(f"{partition.name} cannot coordinate any {kind}", error),
             **options,
         )
@@ -81,15 +83,19 @@ class CoordinatingShard(Generic[Machine, Record]):
     def now(self) -> Now:
         return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
 
-    async def commit(self, decide: Callable[[Machine], Decision[Record, Answer]]) -> Answer:
+    async def commit(
+        self, decide: Callable[[Machine], Decision[Record, Answer]], *, is_written_at_once: bool = False
+    ) -> Answer:
         """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
         leading = self._partition.leading
         if leading is None:
-            return await self._driver.write(decide)
+            return await self._driver.write(decide, is_written_at_once=is_written_at_once)
         if leading.machine.is_under_min_isr:
             raise CoordinatorNotAvailable(f"Too few replicas of {self.name} are in sync.")
         try:
-            return await self._driver.write(decide, timeout_ms=self._commit_ms_max())
+            return await self._driver.write(
+                decide, timeout_ms=self._commit_ms_max(), is_written_at_once=is_written_at_once
+            )
         except RequestTimedOut:
             raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
 
@@ -112,6 +118,14 @@ class CoordinatingShard(Generic[Machine, Record]):
         """While a controller knows of this broker, it is only to be asked again; otherwise others should be."""
         words = f"This broker cannot be sure that it still coordinates the {self._kind}."
         return CoordinatorLoadInProgress(words) if self._broker.controller.is_in_touch else NotCoordinator(words)
+
+    def _unwritten(self, error: KafkaError | OSError) -> KafkaError:
+        """A disk that is full for a moment is no reason for a client to give up. What else the log says is about one
+        decision, and those who wait for others know nothing of it.
+        """
+        if isinstance(error, OSError | StorageFailed):
+            return CoordinatorNotAvailable(f"The coordinator of the {self._kind} cannot write to its disk for now.")
+        return UnknownServerFailure("The broker failed on this request; its log says more.")
 
     def _refusal(self) -> KafkaError:
         if self._awaits_load:

@@ -65,7 +65,8 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             return machine.decide_commit_in_transaction(request, now=self.now)
 
         self._driver.flush()  # so that the log knows of every transaction that was ended before
-        response: TxnOffsetCommitResponse = await self.commit(decide)
+        # Another request may take the admission away in this very turn: the log looks at it again when it is written.
+        response: TxnOffsetCommitResponse = await self.commit(decide, is_written_at_once=True)
         return response
 
     async def end_transaction(self, ending: TransactionEnding) -> None:

@@ -13,7 +13,7 @@ async def handle(request: DescribeGroupsRequest, context: RequestContext) -> Des
     """Each group is described or refused by itself."""
     turn = Turn(context)
     groups = []
-    for group_id in request.groups:
+    for group_id in dict.fromkeys(request.groups):
         groups.append(await _describe(group_id, request, context))
         if turn.is_over():
             await turn.next()

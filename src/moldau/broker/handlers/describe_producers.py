@@ -20,16 +20,19 @@ NAME_MAX: Final = 249
 
 
 async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    """Each partition is answered for itself."""
+    """Each partition is answered for itself, and once, however often it is named."""
     turn = Turn(context)
-    topics = []
+    named: dict[str, dict[int, None]] = {}
     for topic in request.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in named.items():
         answers = []
-        for index in topic.partition_indexes:
-            answers.append(_describe(topic.name, index, context))
+        for index in indexes:
+            answers.append(_describe(name, index, context))
             if turn.is_over(1 + len(answers[-1].active_producers)):
                 await turn.next()
-        topics.append(TopicAnswer(name=topic.name, partitions=answers))
+        topics.append(TopicAnswer(name=name, partitions=answers))
     return DescribeProducersResponse(topics=topics)
 
 

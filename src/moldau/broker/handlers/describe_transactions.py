@@ -13,7 +13,7 @@ async def handle(request: DescribeTransactionsRequest, context: RequestContext) 
     """Each transactional id is described or refused by itself."""
     turn = Turn(context)
     states = []
-    for transactional_id in request.transactional_ids:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
         states.append(await _describe(transactional_id, context))
         if turn.is_over():
             await turn.next()

@@ -131,8 +131,6 @@ def _append(name: str, data: Any, request: ProduceRequest, context: RequestConte
     accepted = accept(data.records, partition.log, now_ms, context.api_version)
     if accepted is None:
         return None
-    if accepted[1][5] & TRANSACTIONAL and request.transactional_id is None:
-        raise TransactionalIdAuthorizationFailed("A transactional batch needs its transactional id.")
     return _write(partition, accepted, now_ms, request, waiting)
 
 
@@ -162,6 +160,8 @@ def _write(
     partition: Partition, accepted: Accepted, now_ms: int, request: ProduceRequest, waiting: list[Waiting]
 ) -> Any:
     log = partition.log
+    if accepted[1][5] & TRANSACTIONAL and request.transactional_id is None:
+        raise TransactionalIdAuthorizationFailed("A transactional batch needs its transactional id.")
     if partition.leading is not None and request.acks == ALL:
         partition.leading.check_enough()
     partition.traffic.produces += 1

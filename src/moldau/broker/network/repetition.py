@@ -16,6 +16,7 @@ from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.topics import INTERNAL
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
+from moldau.records.header import TRANSACTIONAL
 from moldau.records.validation import validate_produced
 from moldau.storage.log import Log
 from moldau.wire.framing import RequestHeader, frame_response
@@ -94,7 +95,8 @@ class Known:
             return False
         oldest, newest = header[7], header[8]
         if (
-            len(batch) > self._bytes_max
+            header[5] & TRANSACTIONAL
+            or len(batch) > self._bytes_max
             or not now_ms - self._before_max_ms <= oldest <= newest
             or newest > now_ms + self._after_max_ms
         ):

@@ -33,7 +33,7 @@ class LogStore:
         *,
         is_clean: bool,
         has_lost_power: bool,
-        producer_expiration_ms: int,
+        producer_expiration_ms: Callable[[], int],
     ) -> None:
         self._folder = folder
         self._disk = disk
@@ -82,7 +82,7 @@ class LogStore:
             has_lost_power=self._has_lost_power and name not in self._doubted,
             accepts_loss=accepts_loss,
             open_segments=self._open_segments,
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_expiration_ms=self._producer_expiration_ms(),
         )
         # Only now: an attempt that the disk refused is made again, and knows as much.
         self._known.pop(name, None)

@@ -121,6 +121,7 @@ class Upkeep:
     async def _forget_producers(self) -> None:
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
+            partition.log.producers.expiration_ms = self._settings().producer_id_expiration_ms
             partition.log.producers.expire(now_ms)
 
     async def _bound_producers(self) -> None:

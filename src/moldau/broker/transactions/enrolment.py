@@ -101,7 +101,8 @@ class Enrolment:
         except BaseException as error:
             current.answered.set_exception(error if isinstance(error, Exception) else CoordinatorNotAvailable())
             current.answered.exception()  # nobody may be left to hear it
-            raise
+            if not isinstance(error, Exception):
+                raise
 
     async def _answers(self, node_id: int, wishes: Mapping[str, Wish]) -> dict[str, Codes]:
         try:

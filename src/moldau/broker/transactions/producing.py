@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.topics import INTERNAL
 from moldau.broker.transactions.beginning import Beginning, Speaker, begin, told_to_producer
 from moldau.broker.turns import ALONE
 from moldau.model.errors import InvalidProducerIdMapping, KafkaError
@@ -80,6 +82,8 @@ def _firsts(request: ProduceRequest, context: RequestContext) -> Iterator[_First
     """The batches whose transaction is not known to be open where they go. What is wrong with others is found later."""
     for topic in request.topic_data:
         name = _name(topic, context)
+        if name in INTERNAL or not context.may(Operation.WRITE, name):  # which it hears when it writes
+            continue
         for data in topic.partition_data:
             partition = context.broker.partitions.find(name, data.index)
             if partition is None or not partition.is_leader or data.records is None or len(data.records) < HEADER_BYTES:

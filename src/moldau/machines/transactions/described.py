@@ -47,6 +47,7 @@ def listed(
     wall_ms: int,
 ) -> list[messages.ListTransactionsResponse.TransactionState]:
     """Those that every filter lets pass; a filter that names nothing lets all pass."""
+    wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
     return [
         messages.ListTransactionsResponse.TransactionState(
             transactional_id=transactional_id,
@@ -54,8 +55,8 @@ def listed(
             transaction_state=each.state.kafka_name,
         )
         for transactional_id, each in transactions.items()
-        if (not states or each.state.kafka_name in states)
-        and (not producer_ids or each.producer_id in producer_ids)
+        if (not states or each.state.kafka_name in wanted_states)
+        and (not producer_ids or each.producer_id in wanted_ids)
         and (longer_than_ms < 0 or _age_ms(each, wall_ms) > longer_than_ms)
     ]
 
