@@ -73,7 +73,7 @@ class Batching:
             row = min(refused)
             where = f"{records['topic'][row].as_py()}-{records['partition'][row].as_py()}"
             raise NotDelivered(f"A record for {where} was not delivered: the topic has no such partition.")
-        return set_apart(records, refused, self._options.dead_letter_topic)
+        return set_apart(records, refused, self._options.dead_letter_topic, self._options.row_bytes_max)
 
     def _batches(self, records: pa.RecordBatch) -> pa.RecordBatch:
         places = self._places(records)

@@ -1,5 +1,6 @@
 """Rows on their way out: the columns of a DataFrame as records to produce, and those that cannot be, put aside."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -25,6 +26,7 @@ RECORD: Final = pa.schema(
 REASON: Final = "moldau.reason"
 MEANT_TOPIC: Final = "moldau.topic"
 MEANT_PARTITION: Final = "moldau.partition"
+CUT: Final = "moldau.cut"
 
 _BYTES: Final = ("string", "binary")
 _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
@@ -40,8 +42,10 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 # What a batch of one record has around its key, value and headers.
 _OVERHEAD_BYTES: Final = 128
 _HEADER_OVERHEAD_BYTES: Final = 10
-# Of a value that is too large for any topic, so much goes to the dead letters.
+# Of a row that is too large for any topic, so much of its key and of its value goes to the dead letters.
 CUT_BYTES: Final = 65_536
+_NOTE_CHARACTERS_MAX: Final = 1_000
+_CUT_NOTE_BYTES: Final = 128
 
 
 class RowRefused(ValueError):
@@ -89,29 +93,34 @@ def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordB
             f"A row cannot be written: {reason} (row {row} of a batch of {batch.num_rows}, {len(refused)} like it). "
             "With the option 'deadLetterTopic' such rows are put aside with the reason."
         )
-    yield from set_apart(records, refused, options.dead_letter_topic)
+    yield from set_apart(records, refused, options.dead_letter_topic, options.row_bytes_max)
 
 
 def beyond_their_topics(records: pa.RecordBatch, partitions_of: Callable[[str], int | None]) -> dict[int, str]:
-    """Row number → reason, for rows of partitions that their topic does not have. It may not exist yet: None."""
+    """Row number → reason, for rows of partitions that their topic does not have. It may not exist yet: None.
+
+    Nobody is asked for a topic that none of these rows is for: the name may be impossible, or come to be by asking.
+    """
     if records["partition"].null_count == records.num_rows:
         return {}
     topics = records["topic"].dictionary.to_pylist()
-    counts = [partitions_of(topic) for topic in topics]
-    places = records["topic"].indices.to_pylist()
+    places, numbers = records["topic"].indices.to_pylist(), records["partition"].to_pylist()
+    named = [row for row, number in enumerate(numbers) if number is not None]
+    counts = {place: partitions_of(topics[place]) for place in sorted({places[row] for row in named})}
     found = {}
-    for row, number in enumerate(records["partition"].to_pylist()):
-        place = places[row]
-        count = counts[place]
-        if number is not None and count is not None and number >= count:
-            found[row] = f"column 'partition' is {number}, and {topics[place]} has {count} partitions"
+    for row in named:
+        count = counts[places[row]]
+        if count is not None and numbers[row] >= count:
+            found[row] = f"column 'partition' is {numbers[row]}, and {topics[places[row]]} has {count} partitions"
     return found
 
 
-def set_apart(records: pa.RecordBatch, refused: Mapping[int, str], dead_letter_topic: str) -> Iterator[pa.RecordBatch]:
-    """The good rows, then the refused ones on their way to the dead letters."""
+def set_apart(
+    records: pa.RecordBatch, refused: Mapping[int, str], dead_letter_topic: str, row_bytes_max: int
+) -> Iterator[pa.RecordBatch]:
+    """The good rows, then the refused ones on their way to the dead letters; above `row_bytes_max` they are cut."""
     yield records.filter(pa.array([row not in refused for row in range(records.num_rows)]))
-    yield _dead_letters(records, refused, dead_letter_topic)
+    yield _dead_letters(records, refused, dead_letter_topic, row_bytes_max)
 
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
@@ -213,10 +222,12 @@ def _is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-def _dead_letters(records: pa.RecordBatch, refused: Mapping[int, str], topic: str) -> pa.RecordBatch:
+def _dead_letters(
+    records: pa.RecordBatch, refused: Mapping[int, str], topic: str, row_bytes_max: int
+) -> pa.RecordBatch:
     rows = sorted(refused)
     taken = records.take(pa.array(rows)).to_pylist()
-    letters = [_letter(row, refused[number]) for number, row in zip(rows, taken, strict=True)]
+    letters = [_letter(row, refused[number], row_bytes_max) for number, row in zip(rows, taken, strict=True)]
     names = pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), pa.array([topic], pa.string()))
     return pa.RecordBatch.from_arrays(
         [
@@ -231,15 +242,32 @@ def _dead_letters(records: pa.RecordBatch, refused: Mapping[int, str], topic: st
     )
 
 
-def _letter(row: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Its own key, value and headers, and why it is here. What is too large for any topic is cut."""
+def _letter(row: dict[str, Any], reason: str, row_bytes_max: int) -> dict[str, Any]:
+    """Its own key, value and headers, and why it is here. What is too large for any topic is cut, and says so."""
     kept = [each for each in row["headers"] or () if each is not None and each["key"] is not None]
-    if _headers_bytes(kept) > CUT_BYTES:
-        kept = []
     told = {REASON: reason, MEANT_TOPIC: row["topic"], MEANT_PARTITION: row["partition"]}
-    notes = [{"key": name, "value": str(said).encode()} for name, said in told.items() if said is not None]
-    return {**row, "key": _cut(row["key"]), "value": _cut(row["value"]), "headers": kept + notes}
+    notes = [_note(name, str(said)) for name, said in told.items() if said is not None]
+    letter = {**row, "headers": kept + notes}
+    if _letter_bytes(letter) <= row_bytes_max - _OVERHEAD_BYTES:
+        return letter
+    room = row_bytes_max - _OVERHEAD_BYTES - _headers_bytes(notes) - _CUT_NOTE_BYTES
+    return _cut(row, kept, notes, max(0, min(CUT_BYTES, room // 3)))
 
 
-def _cut(content: bytes | None) -> bytes | None:
-    return content if content is None or len(content) <= CUT_BYTES else content[:CUT_BYTES]
+def _note(name: str, said: str) -> dict[str, Any]:
+    """A name of a topic that cannot be one may be of any length."""
+    is_long = len(said) > _NOTE_CHARACTERS_MAX
+    return {"key": name, "value": (said[:_NOTE_CHARACTERS_MAX] + "…" if is_long else said).encode()}
+
+
+def _letter_bytes(letter: Mapping[str, Any]) -> int:
+    return len(letter["key"] or b"") + len(letter["value"] or b"") + _headers_bytes(letter["headers"])
+
+
+def _cut(row: dict[str, Any], kept: list[Any], notes: list[Any], bytes_max: int) -> dict[str, Any]:
+    """The beginning of its key and of its value, and its headers if they are not the reason; a note has the sizes."""
+    sizes = {"key": len(row["key"] or b""), "value": len(row["value"] or b""), "headers": _headers_bytes(kept)}
+    cut = {name: size for name, size in sizes.items() if size > bytes_max}
+    beginnings: dict[str, Any] = {name: row[name][:bytes_max] for name in cut if name in ("key", "value")}
+    rest = [] if "headers" in cut else kept
+    return {**row, **beginnings, "headers": [*rest, *notes, _note(CUT, json.dumps(cut))]}

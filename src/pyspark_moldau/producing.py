@@ -42,6 +42,7 @@ class LibrdkafkaOutlet:
         self.failure: str | None = None
         self._has_cause = False
         self._dead_letter_topic = options.dead_letter_topic
+        self._row_bytes_max = options.row_bytes_max
         settings: dict[str, str | bool] = {**_DEFAULTS, **options.kafka.librdkafka}
         if settings.get("acks") in ("0", "1"):
             settings["enable.idempotence"] = "false"
@@ -103,7 +104,7 @@ class LibrdkafkaOutlet:
         if self._dead_letter_topic is None:
             return [batch]
         refused = beyond_their_topics(batch, self._partitions_of)
-        return set_apart(batch, refused, self._dead_letter_topic) if refused else [batch]
+        return set_apart(batch, refused, self._dead_letter_topic, self._row_bytes_max) if refused else [batch]
 
     def _partitions_of(self, topic: str) -> int | None:
         described = self.producer.list_topics(topic, timeout=_METADATA_S_MAX).topics[topic]

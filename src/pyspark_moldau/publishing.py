@@ -11,6 +11,7 @@ outcome is raised, and the marker tells whoever comes next. `reached` hears the 
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -41,6 +42,7 @@ _ABORT_S_MAX: Final = 60.0
 _TIMEOUT_MS_MIN: Final = 60_000
 _TIMEOUT_MS_MAX: Final = 900_000
 _ROWS_PER_MS: Final = 10
+_BYTES_PER_MS: Final = 20_000
 _TIMEOUT_SETTING: Final = "transaction.timeout.ms"
 
 
@@ -52,6 +54,10 @@ class TakenOver(RuntimeError):
     """Another life of this writer has begun: this one has nothing to say any more."""
 
 
+class RanOutOfTime(RuntimeError):
+    """The transaction stood open for longer than it may: whoever it was that ended it, it came too late."""
+
+
 class OutcomeUnknown(RuntimeError):
     """The transaction may be committed or not. The next start finds out."""
 
@@ -60,21 +66,22 @@ def nothing(place: str) -> None:
     """Nobody listens."""
 
 
-def wanted_timeout_ms(options: SinkOptions, rows: int) -> int:
-    """How long a transaction of so many rows may stand open, unless the user has said it."""
-    by_rows = min(max(_TIMEOUT_MS_MIN, rows // _ROWS_PER_MS), _TIMEOUT_MS_MAX)
-    return options.kafka.number(_TIMEOUT_SETTING, by_rows)
+def wanted_timeout_ms(options: SinkOptions, rows: int, size_bytes: int) -> int:
+    """How long a transaction of so many rows and bytes may stand open, unless the user has said it."""
+    needed = max(rows // _ROWS_PER_MS, size_bytes // _BYTES_PER_MS)
+    return options.kafka.number(_TIMEOUT_SETTING, min(max(_TIMEOUT_MS_MIN, needed), _TIMEOUT_MS_MAX))
 
 
 class Publisher:
     """One writer's hold on its output: a transactional producer, and the marker of what it last committed."""
 
-    def __init__(self, options: SinkOptions, identity: Identity, rows: int, reached: Reached = nothing) -> None:
+    def __init__(self, options: SinkOptions, identity: Identity, timeout_ms: int, reached: Reached = nothing) -> None:
         self._writer, self._reached = identity.writer, reached
-        self.timeout_ms = wanted_timeout_ms(options, rows)
+        self.timeout_ms = timeout_ms
         self._markers = Markers(options.kafka, options.commit_topic) if identity.is_lasting else None
         self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
         self._marker: Marker | None = None
+        self._begun_s = 0.0
         self.is_open = False
 
     def open(self) -> None:
@@ -112,6 +119,7 @@ class Publisher:
 
     def _send(self, marker: Marker, parts: Sequence[StagedPart]) -> None:
         try:
+            self._begun_s = time.monotonic()
             self._outlet.begin()
             self._reached("begun")
             for part in sorted(parts, key=lambda part: part.task):
@@ -124,6 +132,8 @@ class Publisher:
             self._reached("flushed")
         except BaseException as error:
             self._give_up(error)  # no commit was asked for: nothing can be out
+            if isinstance(error, ShutOut) and self._is_overdue():
+                raise self._shut_out() from error
             raise
 
     def _commit(self) -> None:
@@ -131,9 +141,11 @@ class Publisher:
             self._outlet.commit(self.timeout_ms / 1000 + _CALL_S)
         except CommitRefused as error:
             self._give_up(error)
+            if self._is_overdue():  # what the cluster has ended cannot be committed
+                raise self._shut_out() from error
             raise
         except ShutOut as error:
-            raise self._taken_over() from error
+            raise self._shut_out() from error
         except Exception as error:
             raise OutcomeUnknown(
                 f"Whether {self._writer} has committed its batch is unknown ({error}); a restart finds out."
@@ -144,14 +156,26 @@ class Publisher:
         try:
             self._outlet.abort(_ABORT_S_MAX)
         except ShutOut:
-            raise self._taken_over() from error
+            raise self._shut_out() from error
         except Exception as refusal:
             log.warning("The transaction of %s could not be aborted: %s", self._writer, refusal)
 
     def close(self) -> None:
         self._outlet.close()
 
-    def _taken_over(self) -> TakenOver:
+    def _open_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def _is_overdue(self) -> bool:
+        return self._open_s() * 1000 >= self.timeout_ms
+
+    def _shut_out(self) -> TakenOver | RanOutOfTime:
+        """By another run, or by the cluster: it ends what stands open for too long in the same way."""
+        if self._is_overdue():
+            return RanOutOfTime(
+                f"The transaction of {self._writer} ran out of time: it was open for {self._open_s():.0f} s, and "
+                f"kafka.transaction.timeout.ms is {self.timeout_ms}. Set it higher, or write less at once."
+            )
         return TakenOver(f"Another run of {self._writer} has taken over: this one publishes nothing any more.")
 
 
@@ -180,14 +204,15 @@ class Publishers:
         rows = sum(part.rows for part in parts)
         if not rows:
             return False
+        timeout_ms = wanted_timeout_ms(options, rows, sum(part.size_bytes for part in parts))
         settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic, options.is_raw))
         key = (settings, options.commit_topic, identity.writer)
         publisher = self._kept.pop(key, None)
-        if publisher is not None and publisher.timeout_ms < wanted_timeout_ms(options, rows):
+        if publisher is not None and publisher.timeout_ms < timeout_ms:
             publisher.close()
             publisher = None
         if publisher is None:
-            publisher = Publisher(options, identity, rows, self._reached)
+            publisher = Publisher(options, identity, timeout_ms, self._reached)
         try:
             is_new = self._publish(publisher, options, identity, parts)
         except BaseException:

@@ -20,6 +20,7 @@ _COMPRESSION: Final = "compression.type"
 _CODECS: Final = {each.name.lower(): each for each in Compression}
 _FOLDER: Final = "moldau-staging"
 _CHECKPOINT: Final = "checkpointlocation"
+_IN_TOPIC: Final = "@"  # no topic has it in its name
 _REFUSED: Final = {
     "asyncprogresstrackingenabled": (
         "Option 'asyncProgressTrackingEnabled' cannot be used here: a batch is committed together with its rows."
@@ -156,7 +157,14 @@ def _identity(given: Mapping[str, str]) -> Identity | None:
         raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
     if not version.isdecimal():
         raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
-    return Identity(writer, int(version))
+    return Identity(_writer(writer, _text(given, "topic")), int(version))
+
+
+def _writer(application: str, topic: str | None) -> str:
+    """An application writes to each topic on its own; where the rows name their topics, to all of them together."""
+    if topic is None and _IN_TOPIC not in application:
+        return application
+    return f"{application}{_IN_TOPIC}{topic or ''}"  # ends with a topic, or else with the sign: never taken for another
 
 
 def _guarantee(given: Mapping[str, str], default: Guarantee) -> Guarantee:

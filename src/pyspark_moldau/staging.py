@@ -6,6 +6,7 @@ Staging is transport and nothing more: no fsync, no manifest. A replay writes ev
 """
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pyspark_moldau.outgoing import RECORD
 from pyspark_moldau.sink_options import Identity
 
 INLINE_BYTES_MAX: Final = 1 << 20
+_NAME_BYTES_MAX: Final = 200  # file systems take 255, and a little is added
 
 
 class StagingFailed(RuntimeError):
@@ -37,6 +39,7 @@ class StagedPart:
     rows: int
     content: bytes | None
     path: str | None
+    size_bytes: int = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, as many as were staged, or an error."""
@@ -83,16 +86,16 @@ def stage(
     few, is_all = _few(left, inline_bytes_max)
     if is_all:
         memory = pa.BufferOutputStream()
-        rows = _write(few, memory)
-        return StagedPart(identity.writer, task, rows, memory.getvalue().to_pybytes(), None)
+        rows, size_bytes = _write(few, memory)
+        return StagedPart(identity.writer, task, rows, memory.getvalue().to_pybytes(), None, size_bytes)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with pa.OSFile(str(path), "wb") as file:
-            rows = _write(chain(few, left), file)
+            rows, size_bytes = _write(chain(few, left), file)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StagedPart(identity.writer, task, rows, None, str(path))
+    return StagedPart(identity.writer, task, rows, None, str(path), size_bytes)
 
 
 def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:
@@ -107,7 +110,8 @@ def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.Record
     return few, True
 
 
-def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> int:
+def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> tuple[int, int]:
+    """How many rows, in how many bytes."""
     rows = 0
     stream = None
     for batch in batches:
@@ -117,12 +121,16 @@ def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> int:
         rows += rows_in(batch)
         stream.write_batch(batch)
     (stream or pa.ipc.new_stream(sink, RECORD)).close()
-    return rows
+    return rows, sink.tell()
 
 
 def folder_of(staging: Path, writer: str) -> Path:
-    """Where everything of one writer lies. Its name may be any text."""
-    return staging / quote(writer, safe="")
+    """Where everything of one writer lies. Its name may be any text, of any length."""
+    name = quote(writer, safe="")
+    if len(name) > _NAME_BYTES_MAX or not name.strip("."):
+        digest = hashlib.sha256(writer.encode()).hexdigest()
+        name = f"{name[: _NAME_BYTES_MAX - len(digest)]}-{digest}"
+    return staging / name
 
 
 def sweep(staging: Path, writer: str, batch: int) -> None:

@@ -189,12 +189,15 @@ class RawOutlet:
         try:
             await producer.send_batch(place, ready, rows)
         except _FAILURES as error:
-            raise NotDelivered(f"A record for {place} was not delivered: {error}") from error
+            raise _refusal(str(place), error) from error
 
     async def _send(self, topic: str, key: bytes, value: bytes) -> None:
-        view = await self._client.topic(topic)
-        partition = partition_of(key, len(view.partitions))
-        await self._transactional.send(topic, partition, [(int(time.time() * 1000), key, value, ())])
+        try:
+            view = await self._client.topic(topic)
+            partition = partition_of(key, len(view.partitions))
+            await self._transactional.send(topic, partition, [(int(time.time() * 1000), key, value, ())])
+        except _FAILURES as error:
+            raise _refusal(topic, error) from error
 
     def _settle(self, seconds_max: float) -> None:
         """What was sent must not arrive after the end of its transaction: wait for it. Nothing more is sent."""
@@ -226,3 +229,8 @@ class RawOutlet:
 
     def _run(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)
+
+
+def _refusal(where: str, error: Exception) -> NotDelivered | ShutOut:
+    words = f"A record for {where} was not delivered: {error}"
+    return ShutOut(words) if isinstance(error, KafkaError) and error.code in _FENCED else NotDelivered(words)

@@ -16,7 +16,12 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker(settings={"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}) as broker:
+    settings = {
+        "auto.create.topics.enable": "false",
+        "moldau.metrics.listener": "",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    }
+    with Broker(settings=settings) as broker:
         yield broker
 
 

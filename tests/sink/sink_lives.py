@@ -167,6 +167,11 @@ def is_open(servers: str, topic: str) -> bool:
     return committed != all_there_is
 
 
+def end_of(servers: str, topic: str) -> int:
+    """How far the partitions of a topic go, all together, open transactions included."""
+    return sum(_ends(servers, topic, IsolationLevel.READ_UNCOMMITTED).values())
+
+
 def _ends(servers: str, topic: str, isolation: IsolationLevel) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": servers})
     partitions = admin.list_topics(topic, timeout=READ_S_MAX).topics[topic].partitions

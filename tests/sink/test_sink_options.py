@@ -23,7 +23,25 @@ def test_a_stream_is_exactly_once_and_a_batch_at_least_once_unless_told_otherwis
 def test_an_application_and_its_version_make_a_batch_exactly_once() -> None:
     options = sink_batch_options({**TOPIC, "txnAppId": "nightly", "txnVersion": "17"})
     assert options.guarantee is Guarantee.EXACTLY_ONCE
-    assert options.identity == Identity("nightly", 17)
+    assert options.identity == Identity("nightly@out", 17)
+
+
+@pytest.mark.proves("D2")
+def test_no_two_targets_of_applications_are_taken_for_one() -> None:
+    def writer(application: str, **topic: str) -> str:
+        identity = sink_batch_options({**SERVERS, **topic, "txnAppId": application, "txnVersion": "1"}).identity
+        assert identity is not None
+        return identity.writer
+
+    assert writer("nightly") == "nightly"  # the rows name their topics
+    assert writer("nightly", topic="orders") == "nightly@orders"
+    apart = [
+        *(writer("a", topic=topic) for topic in ("b", "c")),
+        *(writer(application) for application in ("a", "a@", "a@b", "a@b@", "a@b@c")),
+        *(writer(application, topic="b") for application in ("a@", "a@b")),
+        writer("a@b", topic="c"),
+    ]
+    assert len(set(apart)) == len(apart)
 
 
 def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Path) -> None:
@@ -95,11 +113,25 @@ def test_columns_that_are_not_used_may_have_any_type() -> None:
     check_columns(columns, sink_stream_options(TOPIC))
 
 
-@pytest.mark.parametrize(("rows", "timeout_ms"), [(1, 60_000), (2_000_000, 200_000), (50_000_000, 900_000)])
-def test_a_transaction_may_stand_open_as_long_as_its_rows_need(rows: int, timeout_ms: int) -> None:
-    assert wanted_timeout_ms(sink_stream_options(TOPIC), rows) == timeout_ms
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize(
+    ("rows", "size_bytes", "timeout_ms"),
+    [
+        (1, 0, 60_000),
+        (2_000_000, 0, 200_000),
+        (50_000_000, 0, 900_000),
+        (500_000, 50_000_000, 60_000),
+        (500_000, 5_000_000_000, 250_000),
+        (500_000, 50_000_000_000, 900_000),
+        (4_000_000, 5_000_000_000, 400_000),
+    ],
+)
+def test_a_transaction_may_stand_open_as_long_as_its_rows_and_bytes_need(
+    rows: int, size_bytes: int, timeout_ms: int
+) -> None:
+    assert wanted_timeout_ms(sink_stream_options(TOPIC), rows, size_bytes) == timeout_ms
     asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
-    assert wanted_timeout_ms(asked, rows) == 5000
+    assert wanted_timeout_ms(asked, rows, size_bytes) == 5000
 
 
 def test_our_own_client_sends_unless_it_cannot_or_is_told_not_to() -> None:

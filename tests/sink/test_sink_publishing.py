@@ -1,23 +1,25 @@
 """Publishing against a real broker: what arrives, what is refused, and what a failure leaves behind."""
 
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from sink_lives import PARTITIONS, READ_S_MAX, is_open
+from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 
 from moldau.client.partitioning import partition_of
 from moldau.testing import Broker
 from pyspark_moldau.batching import made_ready
 from pyspark_moldau.markers import MarkersUnreadable
 from pyspark_moldau.outgoing import outgoing
-from pyspark_moldau.outlets import NotDelivered
+from pyspark_moldau.outlets import NotDelivered, ShutOut
 from pyspark_moldau.producing import produce_all
-from pyspark_moldau.publishing import Publishers, TakenOver
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.publishing import Publishers, RanOutOfTime, TakenOver, outlet_for
+from pyspark_moldau.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
 from pyspark_moldau.staging import StagedPart, StagingFailed, stage
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -108,6 +110,20 @@ def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptio
     assert values(options) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.proves("D2")
+def test_a_producer_that_may_stand_open_too_short_for_a_larger_batch_begins_anew(
+    options: SinkOptions, topic: str
+) -> None:
+    heard = Heard()
+    publishers = Publishers(heard)
+    for batch, size_bytes in enumerate((100, 4_000_000_000, 200)):
+        identity = Identity(f"w-{topic}", batch)
+        part = staged(options, identity, {"value": [f"{batch}"]})
+        publishers.commit(options, identity, [replace(part, size_bytes=size_bytes)])
+    assert heard.count("initialised") == 2
+    assert values(options) == [b"0", b"1", b"2"]
+
+
 def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     identity = Identity(f"w-{topic}", 0)
@@ -127,6 +143,86 @@ def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -
     assert values(options) == [b"0", b"1"]
     assert second.commit(options, identity, [staged(options, identity, {"value": ["2"]})])
     assert values(options) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.proves("D2")
+def test_a_version_of_an_application_goes_once_to_each_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    other = broker.create_topic(f"{topic}-other", PARTITIONS)
+    chosen = [
+        sink_batch_options({**given, "topic": each, "txnAppId": f"app-{topic}", "txnVersion": "5"})
+        for each in (topic, other)
+    ]
+    publishers = Publishers()
+    parts = [staged(each, identity_of(each), {"value": [f"to {each.topic}"]}) for each in chosen]  # both at once
+    for repetition in range(2):
+        for options, part in zip(chosen, parts, strict=True):
+            assert publishers.commit(options, identity_of(options), [part]) == (repetition == 0)
+    assert [values(options) for options in chosen] == [[f"to {each}".encode()] for each in (topic, other)]
+
+
+def identity_of(options: SinkOptions) -> Identity:
+    assert options.identity is not None
+    return options.identity
+
+
+def wait_for_end(options: SinkOptions, begins_at: int) -> None:
+    """Until records have come to the topic, which had so many before, and the cluster has ended their transaction."""
+    servers, topic = options.kafka.bootstrap_servers, str(options.topic)
+    deadline = time.monotonic() + READ_S_MAX
+    while end_of(servers, topic) <= begins_at or is_open(servers, topic):
+        assert time.monotonic() < deadline, "the transaction stays open"
+
+
+@pytest.fixture
+def hurried(options: SinkOptions) -> SinkOptions:
+    """The same with two seconds for a transaction."""
+    given = {"kafka.bootstrap.servers": options.kafka.bootstrap_servers, "stagingLocation": str(options.staging)}
+    sender = "raw" if options.is_raw else "librdkafka"
+    return sink_stream_options(
+        {**given, "topic": str(options.topic), "sender": sender, "kafka.transaction.timeout.ms": "2000"}
+    )
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("place", ["publishing", "flushed"])
+def test_a_transaction_that_runs_out_of_time_says_so(
+    hurried: SinkOptions, options: SinkOptions, topic: str, place: str
+) -> None:
+    waits_at: dict[str, int] = {}
+    publishers = Publishers(lambda at: wait_for_end(hurried, waits_at.pop(at)) if at in waits_at else None)
+    identity = Identity(f"w-{topic}", 0)
+    publishers.commit(hurried, identity, [staged(hurried, identity, {"value": ["0"]})])
+    identity = Identity(f"w-{topic}", 1)
+    columns = {"value": ["1"], "partition": pa.array([0], pa.int32())}
+    parts = [staged(hurried, identity, columns, task) for task in (0, 1)]
+    waits_at[place] = end_of(hurried.kafka.bootstrap_servers, topic)
+    with pytest.raises(RanOutOfTime, match=r"ran out of time: .* kafka\.transaction\.timeout\.ms is 2000"):
+        publishers.commit(hurried, identity, parts)
+    assert values(options) == [b"0"]
+    assert Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+    assert values(options) == [b"0", b"1"]
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("options", ["raw"], indirect=True)  # librdkafka tells it with the abort
+def test_records_that_come_after_the_end_of_their_transaction_are_shut_out(hurried: SinkOptions, topic: str) -> None:
+    early, late = (
+        staged(hurried, Identity(f"w-{topic}", 0), {"value": [f"{task}"], "partition": pa.array([0], pa.int32())}, task)
+        for task in (0, 1)
+    )
+    outlet = outlet_for(hurried, f"late-{topic}", 2000)
+    try:
+        outlet.initialise()
+        outlet.begin()
+        outlet.produce(early.batches(), lambda: None)
+        outlet.flush(READ_S_MAX)
+        wait_for_end(hurried, 0)
+        outlet.produce(late.batches(), lambda: None)
+        with pytest.raises(ShutOut, match=f"A record for {topic}-0 was not delivered"):
+            outlet.flush(READ_S_MAX)
+    finally:
+        outlet.close()
 
 
 @pytest.mark.proves("D2")
@@ -181,6 +277,25 @@ def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
         "moldau.topic": topic.encode(),
         "moldau.partition": b"7",
     }
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("sender", ["raw", "librdkafka"])
+def test_nobody_is_asked_for_topics_of_rows_that_were_put_aside(
+    broker: Broker, topic: str, tmp_path: Path, sender: str
+) -> None:
+    dead = broker.create_topic(f"{topic}-dead")
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
+    options = sink_stream_options({**given, "deadLetterTopic": dead, "sender": sender})
+    columns = {
+        "topic": [topic, "no topic!", f"{topic}-never"],
+        "value": ["1", "2", "3"],
+        "partition": pa.array([0, 0, -1], pa.int32()),
+    }
+    identity = Identity(f"w-{topic}", 0)
+    assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+    assert [each.value() for each in read(options, topic, range(PARTITIONS))] == [b"1"]
+    assert [each.value() for each in read(options, dead, [0])] == [b"2", b"3"]
 
 
 @pytest.mark.proves("D2")

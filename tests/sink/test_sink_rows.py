@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_moldau.outgoing import CUT_BYTES, RowRefused, outgoing
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
-from pyspark_moldau.staging import StagedPart, StagingFailed, stage, sweep
+from pyspark_moldau.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
+from pyspark_moldau.staging import StagedPart, StagingFailed, folder_of, stage, sweep
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -80,6 +80,49 @@ def test_or_it_goes_to_the_dead_letters_with_the_reason(columns: dict[str, Any],
     assert len(row["key"] or b"") <= CUT_BYTES
 
 
+def letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The one row on its way to the dead letters, and its headers by name."""
+    (row,) = records(columns, options(deadLetterTopic="dead", **given))
+    assert row["topic"] == "dead"
+    return row, {each["key"]: each["value"] for each in row["headers"]}
+
+
+@pytest.mark.proves("D2")
+def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
+    content = {
+        "key": ["k" * 100_000],
+        "value": ["v" * 200_000],
+        "headers": pa.array([[("h", b"x" * 300_000)]], HEADERS),
+    }
+    row, headers = letter({"topic": ["no topic!"], **content})
+    assert (len(row["key"]), len(row["value"]), len(headers["h"])) == (100_000, 200_000, 300_000)
+    assert "moldau.cut" not in headers
+
+
+@pytest.mark.proves("D2")
+def test_a_dead_letter_that_was_cut_says_how_large_it_was() -> None:
+    pairs = pa.array([[("h", b"x" * 10)]], HEADERS)
+    row, headers = letter({"topic": ["t"], "key": ["k"], "value": ["v" * 2_000_000], "headers": pairs})
+    assert (row["key"], row["value"], headers["h"]) == (b"k", b"v" * CUT_BYTES, b"x" * 10)
+    assert headers["moldau.cut"] == b'{"value": 2000000}'
+    pairs = pa.array([[("h", b"x" * 1_000_000), ("i", None)]], HEADERS)
+    row, headers = letter({"topic": ["no topic!"], "key": ["k" * 99_000], "value": ["v"], "headers": pairs})
+    assert (row["key"], row["value"], "h" in headers) == (b"k" * CUT_BYTES, b"v", False)
+    assert headers["moldau.cut"] == b'{"key": 99000, "headers": 1000022}'
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("spare_bytes", [5_000, 500, 300, 129])
+def test_a_dead_letter_is_never_larger_than_a_row_may_be(spare_bytes: int) -> None:
+    """The reason takes its place too, and so does a name that goes on and on."""
+    for name, row_bytes_max in (("no topic!", 20_000), ("no topic!" * 50_000, 40_000)):
+        content = {"key": ["k" * 10_000], "value": ["v" * (row_bytes_max - 10_000 - spare_bytes)]}
+        row, headers = letter({"topic": [name], **content}, **{"kafka.max.request.size": str(row_bytes_max)})
+        notes = sum(len(key) + len(value) + 10 for key, value in headers.items())
+        assert len(row["key"]) + len(row["value"]) + notes <= row_bytes_max - 128
+        assert headers["moldau.topic"].decode().startswith("no topic!")
+
+
 def test_good_rows_keep_their_order_beside_dead_ones() -> None:
     columns = {"topic": ["a", None, "a", "?", "b"], "value": list("12345")}
     rows = records(columns, options(deadLetterTopic="dead"))
@@ -106,6 +149,32 @@ def test_few_rows_travel_in_the_message_and_many_in_a_file(tmp_path: Path) -> No
     assert (few.path, few.rows, values_of(few)) == (None, 1, ["1"])
     assert many.path == str(tmp_path / "a%2Fb" / "3" / "77.arrow")
     assert (many.content, many.rows, values_of(many)) == (None, 3, ["1", "2", "3"])
+
+
+def test_a_part_knows_how_large_it_is(tmp_path: Path) -> None:
+    few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["x" * 5_000] * 100, 10)
+    assert few.size_bytes == len(few.content or b"") > 0
+    assert many.size_bytes == Path(str(many.path)).stat().st_size > 500_000
+
+
+@pytest.mark.proves("D2")
+def test_a_folder_takes_a_writer_of_any_length(tmp_path: Path) -> None:
+    identities = [
+        sink_batch_options(
+            {"kafka.bootstrap.servers": "here:9092", "topic": topic, "txnAppId": "é" * 100, "txnVersion": "3"}
+        ).identity
+        for topic in ("t" * 249, "t" * 248)
+    ]
+    rows = [list(outgoing(pa.RecordBatch.from_pydict({"value": ["1"]}), options(topic="out")))] * 2
+    parts = [
+        stage(each, tmp_path, identity, task=1, attempt=1, inline_bytes_max=0)
+        for each, identity in zip(rows, identities, strict=True)
+        if identity is not None
+    ]
+    assert [values_of(part) for part in parts] == [["1"], ["1"]]
+    sweep(tmp_path, parts[0].writer, 3)
+    assert [Path(str(part.path)).exists() for part in parts] == [False, True]
+    assert {folder_of(tmp_path, name).parent for name in (".", "..", "a/b")} == {tmp_path}
 
 
 def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> None:
