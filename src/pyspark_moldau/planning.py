@@ -227,13 +227,20 @@ class StreamPlan:
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
 
     def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
-        """Of a query's first batch only the end is in the checkpoint, and "latest" is another place by now.
+        """Of a query's first batch only the end is in the checkpoint, and where it begins is found out anew.
 
-        Where it was, the former run found out a moment before the end: that end is as good a beginning.
+        "Latest", or a time, is another place by now, perhaps behind that end. The former run had found a beginning
+        before it: the end itself is as good, as long as the log still has it.
         """
-        if start != self._initial or not isinstance(self.options.starting, Latest):
+        if start != self._initial:
             return start
-        return {where: min(offset, end[where]) for where, offset in start.items() if where in end}
+        known = {where: offset for where, offset in start.items() if where in end}
+        late = [where for where in sorted(known) if known[where] > end[where]]
+        earliest = self.cluster.earliest(late) if late else {}
+        for where in late:
+            if earliest[where] > end[where]:
+                self._lose(f"{where} was to be read up to offset {end[where]} and begins at {earliest[where]} now")
+        return known | {where: end[where] for where in late}
 
     def commit(self, offsets: Offsets) -> None:
         """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""

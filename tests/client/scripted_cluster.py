@@ -18,7 +18,7 @@ from moldau.wire import codec, framing, messages
 
 TOPIC_ID = bytes(range(16))
 Answer = Callable[[Any], Any]
-APIS = (0, 1, 2, 3, 18, 19, 20, 22, 32, 43, 44, 45, 46, 55, 60, 64)
+APIS = (0, 1, 2, 3, 9, 10, 16, 18, 19, 20, 22, 32, 43, 44, 45, 46, 55, 60, 64)
 
 
 class Script:

@@ -9,6 +9,7 @@ from scripted_cluster import TOPIC_ID, Script, World, batch, produced
 
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.blocking import BlockingClient
+from moldau.client.errors import NoAnswer
 from moldau.client.words import EARLIEST, NewTopic, Resource, ResourceKind
 from moldau.model.errors import ErrorCode, InvalidConfig, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
@@ -82,6 +83,32 @@ def test_a_fetch_returns_raw_batches() -> None:
     assert fetched.high_watermark == 1
     assert [record.value for _, each in iterate_batches(fetched.records) for record in iterate_records(each)] == [b"v"]
     assert script.last.topics[0].partitions[0].current_leader_epoch == 5
+
+
+@pytest.mark.proves("D1")
+def test_a_fetch_over_a_quota_waits_as_long_as_it_is_told_and_asks_again() -> None:
+    script = Script()
+    world = World(script, retry_backoff_ms=100)
+    answers = [messages.FetchResponse(throttle_time_ms=700), messages.FetchResponse(), fetch_response(bytes(batch()))]
+    asked_ms: list[float] = []
+
+    def answer(_: Any) -> Any:
+        asked_ms.append(world.loop.now_ms())
+        return answers.pop(0)
+
+    script.on(1, "Fetch", answer)
+    assert world.run(lambda client: client.fetch("t", 0, 0)).high_watermark == 1
+    first, second, third = asked_ms
+    assert 700 <= second - first < 750
+    assert 100 <= third - second < 150  # without a time of the broker's, our own between two tries
+
+
+def test_a_fetch_that_never_gets_its_share_of_a_quota_is_given_up() -> None:
+    script = Script()
+    script.on(1, "Fetch", lambda _: messages.FetchResponse(throttle_time_ms=900))
+    with pytest.raises(NoAnswer, match="over a quota, the broker wants 900 ms more"):
+        World(script, total_timeout_ms=2000).run(lambda client: client.fetch("t", 0, 0))
+    assert script.asked[1, "Fetch"] == 3
 
 
 def test_several_partitions_of_one_broker_come_in_one_answer() -> None:

@@ -1,19 +1,27 @@
 """A user's own file: what is wrong with it is said in one line that names the place."""
 
+import sys
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.pipelines.functions import FunctionStep
+from moldau.pipelines.functions import FunctionStep, with_future_first
 from moldau.pipelines.requirements import PipelineError
+from moldau.testing.broker import Broker
 
 
 class Frame:
     """What is taken for a DataFrame."""
 
     writeStream = None  # noqa: N815
+
+    def __init__(self, send: Callable[[Any], Any] = lambda function: function) -> None:
+        self.send, self.sent = send, None
 
 
 def step(source: str, name: str = "transform") -> FunctionStep:
@@ -80,6 +88,74 @@ def test_what_lies_beside_the_file_can_be_imported(tmp_path: Path) -> None:
     source = "from beside_the_file import same\ndef transform(frame): return same(frame)\n"
     frame = Frame()
     assert FunctionStep(source, str(tmp_path / "my.py"), "transform").apply(frame) is frame
+
+
+POSTPONED = """\
+\"\"\"Mine.\"\"\"
+
+from __future__ import annotations  # they are texts
+
+from __future__ import (
+    division,
+)
+from dataclasses import dataclass
+
+
+@dataclass
+class Row:
+    n: int = 1
+    name: Later | None = None
+
+
+def double(n: int) -> int:
+    return Row(2 * n).n
+
+
+def transform(frame):
+    @dataclass
+    class Inner:
+        n: int = 1
+
+    frame.sent = frame.send(double)
+    return frame
+"""
+
+
+@pytest.mark.proves("D3", part="your own function")
+def test_a_file_may_postpone_what_its_annotations_mean() -> None:
+    frame = Frame()
+    known = set(sys.modules)
+    assert step(POSTPONED).apply(frame) is frame
+    assert set(sys.modules) == known
+
+
+@pytest.mark.proves("D3", part="your own function")
+def test_executors_need_not_be_able_to_import_the_file() -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+    frame = Frame(cloudpickle.dumps)
+    step(POSTPONED).apply(frame)
+    assert cloudpickle.loads(frame.sent)(4) == 8
+
+
+@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.parametrize("head", ["", "from __future__ import annotations; ä = 'ä'; from __future__ import division\n"])
+def test_a_file_that_postpones_annotations_is_ejected_as_a_script_that_runs(
+    moldau_broker: Broker, tmp_path: Path, head: str
+) -> None:
+    topic = moldau_broker.create_topic(f"functions-{uuid.uuid4().hex}", partitions=1)
+    (tmp_path / "my.py").write_text(head + POSTPONED)
+    words = [str(tmp_path / "my.py"), "-t", topic, "--to", "out", "--eject", "-"]
+    result = CliRunner().invoke(app, ["pipeline", "run", *words, "-b", moldau_broker.bootstrap_servers])
+    assert result.exit_code == 0, result.output
+    compile(result.stdout, "script", "exec")
+    assert result.stdout.count("__future__") == 1
+    assert "from __future__ import annotations, division\n\nfrom pyspark_moldau import session" in result.stdout
+    assert ("ä = 'ä'" in result.stdout) == bool(head)
+
+
+def test_a_script_without_such_a_file_stays_as_it_is() -> None:
+    script = '"""A script."""\n\nimport json\n'
+    assert with_future_first(script) == script
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,15 @@ def test_records_without_a_key_are_never_repetitions() -> None:
     assert "current_timestamp() as _time" in first.text
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
+def test_keys_that_are_no_text_are_told_apart_by_their_bytes() -> None:
+    keys = [field_of(each, "--key") for each in ("key", "value.key", "partition")]
+    assert [each.identity for each in keys] == ["hex(key)", keys[1].text, keys[2].text]
+    first = Dedupe(key=keys, lateness="1 minutes").steps()[0]
+    assert isinstance(first, SqlStep)
+    assert f"to_json(array(hex(key), {keys[1].text}, {keys[2].text}))" in first.text
+
+
 def test_changes_are_written_with_the_identity_of_their_batch() -> None:
     code = ChangesSink(bootstrap_servers="here:9092", topic="out").code(is_bounded=False)
     compile(code, "script", "exec")

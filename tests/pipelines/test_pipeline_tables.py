@@ -1,12 +1,23 @@
 """Topics as tables, without Spark: which topics a query names, and where a sample of them begins."""
 
+import asyncio
 import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
+from moldau.cli.sql import named_extents
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.words import Isolation, OffsetAt
+from moldau.model.errors import LeaderNotAvailable
 from moldau.model.ids import TopicPartition
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
 from moldau.pipelines.tables import named_topics, sample_starts
 from moldau.testing.broker import Broker
 
@@ -37,3 +48,36 @@ def test_a_query_without_a_topic_is_refused_before_anything_starts(moldau_broker
     result = CliRunner().invoke(app, ["sql", "select 1", "-b", moldau_broker.bootstrap_servers])
     assert result.exit_code == 1
     assert "names no topic that is there" in result.stderr
+
+
+class HalfDown(AsyncClient):
+    """A cluster that has no leader for the partitions of some topics."""
+
+    down: frozenset[str] = frozenset()
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAt]:
+        found = await super().list_offsets(times, isolation=isolation)
+        return {
+            place: replace(each, error=LeaderNotAvailable()) if place.topic in self.down else each
+            for place, each in found.items()
+        }
+
+
+@pytest.mark.proves("D3", part="moldau sql")
+def test_a_query_does_not_mind_the_state_of_topics_that_it_does_not_name(moldau_broker: Broker) -> None:
+    name = f"tables-{uuid.uuid4().hex}"
+    named, other = (moldau_broker.create_topic(f"{name}-{each}", partitions=2) for each in ("named", "other"))
+
+    async def ask(query: str) -> dict[TopicPartition, tuple[int, int]]:
+        ports = (SocketNetwork(), SystemClock(), system_random())
+        client = HalfDown(*ports, moldau_broker.bootstrap_servers)
+        client.down = frozenset({other})
+        async with client:
+            return await named_extents(client, query)
+
+    found = asyncio.run(ask(f"select * from `{named}`"))
+    assert found == {TopicPartition(named, 0): (0, 0), TopicPartition(named, 1): (0, 0)}
+    with pytest.raises(LeaderNotAvailable):
+        asyncio.run(ask(f"select * from `{named}` join `{other}`"))

@@ -1,6 +1,7 @@
 """A pipeline does not go on in a topic that was deleted and created again under the name of one it has read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,57 @@ def test_brokers_without_ids_are_believed(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": ""}, folder)
     begin(folder)
     assert told(with_known_topics(SOURCE, {"clicks": ""}, folder)) == {"clicks": ""}
+
+
+@pytest.mark.proves("D1")
+def test_a_run_of_another_topic_erases_nothing(folder: RunFolder) -> None:
+    """It is refused, but only later: the checkpoint belongs to another job."""
+    with_known_topics(SOURCE, {"clicks": "first"}, folder)
+    begin(folder)
+    mistaken = replace(SOURCE, topics=("orders",))
+    assert told(with_known_topics(mistaken, {"orders": "x"}, folder)) == {"orders": "x"}
+    with pytest.raises(PipelineError, match=r"clicks \(its id was first and is second\)"):
+        with_known_topics(SOURCE, {"clicks": "second"}, folder)
+
+
+def starting(offsets: dict[str, dict[str, int]]) -> TopicSource:
+    """As --from -10 is looked up, for each run anew."""
+    return replace(SOURCE, starting=json.dumps(offsets), topics=tuple(offsets))
+
+
+def beginning(source: TopicSource) -> object:
+    return json.loads(source.read_options()["startingOffsets"])
+
+
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize("part", ["", "clean"])
+def test_a_first_batch_begins_where_it_did_when_it_is_done_again(folder: RunFolder, part: str) -> None:
+    with_known_topics(starting({"clicks": {"0": 90}}), {"clicks": "x"}, folder)
+    begin(folder)
+    planned = folder.checkpoint / part / "offsets" / "0"
+    again = with_known_topics(starting({"clicks": {"0": 95}}), {"clicks": "x"}, folder)
+    assert beginning(again) == {"clicks": {"0": 95}}  # no batch was planned, and --from may be another one
+    planned.parent.mkdir(parents=True)
+    planned.write_text("v1")
+    with_known_topics(starting({"orders": {"0": 7}}), {"orders": "y"}, folder)  # by mistake
+    again = with_known_topics(starting({"clicks": {"0": 190, "1": 20}}), {"clicks": "x"}, folder)
+    assert beginning(again) == {"clicks": {"0": 95, "1": 20}}  # a partition was added
+    assert beginning(with_known_topics(SOURCE, {"clicks": "x"}, folder)) == {"clicks": {"0": 95}}
+
+
+def test_a_first_batch_from_the_start_stays_one(folder: RunFolder) -> None:
+    with_known_topics(SOURCE, {"clicks": "x"}, folder, "s3a://here")
+    again = with_known_topics(starting({"clicks": {"0": 190}}), {"clicks": "x"}, folder, "s3a://here")
+    assert again.read_options()["startingOffsets"] == "earliest"
+    other = with_known_topics(starting({"clicks": {"0": 190}}), {"clicks": "x"}, folder, "s3a://there")
+    assert beginning(other) == {"clicks": {"0": 190}}
+
+
+def test_a_file_of_an_older_version_says_nothing_of_the_beginning(folder: RunFolder) -> None:
+    begin(folder)
+    (folder.path / FILE).write_text('{"checkpoint": "s3a://here", "ids": {"clicks": "x"}}')
+    again = with_known_topics(starting({"clicks": {"0": 190}}), {"clicks": "x"}, folder, "s3a://here")
+    assert beginning(again) == {"clicks": {"0": 190}}
 
 
 def test_a_file_that_cannot_be_read_is_named(folder: RunFolder) -> None:

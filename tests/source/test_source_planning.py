@@ -177,16 +177,45 @@ def test_a_stream_starts_where_it_is_told() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends() -> None:
-    """A checkpoint has the end of the first batch, and the latest offsets have moved on since."""
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": {"t": {"0": -1, "1": -1, "2": -1}}},
+        {"startingOffsets": {"t": {"0": 10, "1": 20, "2": 3}}},  # as --from end has it, looked up for each run
+        {"startingTimestamp": 9000, "startingOffsetsByTimestampStrategy": "latest"},
+        {"startingTimestamp": 99_000, "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["latest", "latest-by-partition", "offsets", "time", "time-to-come"],
+)
+def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends(given: dict[str, object]) -> None:
+    """A checkpoint has the end of the first batch, and where the query would begin has moved on since."""
     cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
-    run = plan(cluster, stream(startingOffsets="latest"))
-    assert run.ranges(run.initial(), {A: 8, B: 20}) == []
-    end = run.latest({A: 8, B: 20}, is_limited=False)
-    assert extents(run.ranges({A: 8, B: 20}, end)) == {A: (8, 10), TopicPartition("t", 2): (0, 3)}
-    shrunk = plan(FakeCluster({A: (9, 10), B: (0, 20)}), stream(startingOffsets="earliest"))
-    with pytest.raises(RecordsLost, match="t-0 was read up to offset 9 and ends at 8"):
-        shrunk.ranges(shrunk.initial(), {A: 8, B: 20})
+    run = plan(cluster, stream(**given))
+    assert run.ranges(run.initial(), {A: 8, B: 9}) == []
+    end = run.latest({A: 8, B: 9}, is_limited=False)
+    assert extents(run.ranges({A: 8, B: 9}, end)) == {A: (8, 10), B: (9, 20), TopicPartition("t", 2): (0, 3)}
+
+
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize(
+    "given",
+    [{"startingOffsets": "earliest"}, {"startingOffsets": "latest"}, {"startingTimestamp": 0}],
+    ids=["earliest", "latest", "time"],
+)
+def test_what_a_first_batch_that_was_left_undone_can_not_read_any_more_is_a_loss(given: dict[str, object]) -> None:
+    cluster = FakeCluster({A: (9, 10), B: (0, 20)})
+    run = plan(cluster, stream(**given))
+    with pytest.raises(RecordsLost, match="t-0 was to be read up to offset 8 and begins at 9 now"):
+        run.ranges(run.initial(), {A: 8, B: 20})
+    lenient = plan(cluster, stream(failOnDataLoss="false", **given))
+    assert A not in extents(lenient.ranges(lenient.initial(), {A: 8, B: 20}))
+
+
+def test_a_first_batch_that_was_left_undone_is_read_where_it_can_be() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
+    run = plan(cluster, stream(startingOffsets="earliest"))
+    assert extents(run.ranges(run.initial(), {A: 8, B: 20})) == {A: (0, 8), B: (0, 20)}
 
 
 def test_a_checkpoint_beats_the_starting_offsets() -> None:

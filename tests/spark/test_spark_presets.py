@@ -137,6 +137,21 @@ def test_repetitions_are_dropped_over_batches_and_runs_and_nothing_else_is(
     assert sorted(each["n"] for each in kept if "id" in each) == [0, 1, 2, 3]  # the others came earlier without it
 
 
+@pytest.mark.proves("D3")
+def test_keys_that_are_no_text_are_no_repetitions_of_each_other(
+    spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
+) -> None:
+    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
+    keys = [b"\x80", b"\xff", b"\x00\x00\x00\x01\xe9", b"\x00\x00\x00\x01\xe8", b"k", b""]
+    for number, key in enumerate([*keys, *keys, None, None]):
+        producer.produce(topic, b"%d" % number, key, partition=0)
+    assert producer.flush(30) == 0
+    run(moldau_broker, tmp_path, f"dedupe -t {topic} --to {out} --key key")
+    found = rows(spark, moldau_broker, out)
+    assert sorted(bytes(row.key) for row in found if row.key is not None) == sorted(keys)
+    assert len(found) == len(keys) + 2
+
+
 @pytest.mark.proves("D1")
 def test_a_pipeline_does_not_go_on_in_a_topic_that_was_created_again(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path

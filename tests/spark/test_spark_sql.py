@@ -118,6 +118,31 @@ def test_figures_of_a_stream_change_until_ctrl_c(spark: Any, moldau_broker: Brok
     assert [line.split() for line in result.stdout.splitlines() if line] == [["PAGE", "N"], ["/a", "3"], ["/b", "1"]]
 
 
+@pytest.mark.proves("D3")
+def test_a_stream_shows_all_rows_that_a_batch_makes(spark: Any, moldau_broker: Broker, topic: str) -> None:
+    send(moldau_broker, topic, "/a")
+    end = at_batch(spark, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = stream(moldau_broker, f"select explode(sequence(1, 25000)) as n from `{topic}`", "--json")
+    end.join(SEEN_S_MAX)
+    assert result.exit_code == 130, result.output
+    assert [json.loads(line)["n"] for line in result.stdout.splitlines()] == list(range(1, 25_001))
+
+
+@pytest.mark.proves("D3")
+def test_a_table_that_is_cut_still_counts_what_it_does_not_show(spark: Any, moldau_broker: Broker, topic: str) -> None:
+    pages = [f"/{number}" for number in range(20)]
+    send(moldau_broker, topic, *pages)
+    again = at_batch(spark, 1, lambda: send(moldau_broker, topic, *pages))
+    more = at_batch(spark, 2, lambda: send(moldau_broker, topic, *pages))
+    end = at_batch(spark, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    query = f"select page, count(*) as n from `{topic}` group by page"
+    result = stream(moldau_broker, query, "--limit", "1")
+    for each in (again, more, end):
+        each.join(SEEN_S_MAX)
+    assert result.exit_code == 130, result.output
+    assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("/")] == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [

@@ -157,8 +157,10 @@ def _line(progress: "Progress") -> str:
 
 def eject(flow: "Flow", options: RunOptions) -> None:
     """The job as a script, to a file or to standard output."""
+    from moldau.pipelines.functions import with_future_first
+
     script = flow.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
-    eject_script(script, str(options.eject))
+    eject_script(with_future_first(script), str(options.eject))
 
 
 def eject_script(script: str, place: str) -> None:

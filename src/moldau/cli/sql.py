@@ -19,6 +19,7 @@ from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
 
 if TYPE_CHECKING:
+    from moldau.client.asynchronous import AsyncClient
     from moldau.model.ids import TopicPartition
     from moldau.pipelines.asking import Rows
     from moldau.pipelines.running import Signals
@@ -61,13 +62,13 @@ def sql(
     With --stream the answer goes on: rows as they come, or, where the query aggregates, the table as it changes.
     """
     from moldau.pipelines.asking import ROWS_PER_BATCH
-    from moldau.pipelines.tables import Tables, named_topics, sample_starts
+    from moldau.pipelines.tables import Tables, sample_starts
 
     if stream and until is not None:
         raise wrong_usage("--until and --stream do not go together: a stream has no end; see --limit")
     servers = connection.plain_servers("sql")
-    ends = asyncio.run(_extents(servers))
-    topics = named_topics(query, {place.topic for place in ends})
+    ends = asyncio.run(_extents(servers, query))
+    topics = list(dict.fromkeys(place.topic for place in ends))
     if not topics:
         raise Complaint("the query names no topic that is there; put names with dots or dashes in backquotes")
     places = [_place_of(connection, topic, start, until) for topic in topics]
@@ -154,6 +155,8 @@ class Question:
             print(f"\x1b[{self._height}A\x1b[J", end="")
         self._show(rows.columns, rows.rows)
         self._height = len(rows.rows) + 1
+        if rows.is_cut and self._limit is None:
+            note(f"the table has more than these {len(rows.rows)} rows: see --limit")
         if not self._is_json and not is_replaced:
             print()
         sys.stdout.flush()
@@ -166,17 +169,25 @@ class Question:
             show_table(columns, [[_plain(each) for each in row] for row in rows])
 
 
-async def _extents(bootstrap: str) -> "dict[TopicPartition, tuple[int, int]]":
+async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[int, int]]":
     from moldau.cli.connecting import connect_asynchronously
+
+    async with connect_asynchronously(bootstrap) as client:
+        return await named_extents(client, query)
+
+
+async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartition, tuple[int, int]]":
+    """Of the topics that the query names. The others may be in whatever state they are."""
     from moldau.cli.positions import extents
     from moldau.client.words import Isolation
     from moldau.model.ids import TopicPartition
+    from moldau.pipelines.tables import named_topics
 
-    async with connect_asynchronously(bootstrap) as client:
-        views = [view for view in await client.describe_topics() if view.error is None and not view.is_internal]
-        places = [TopicPartition(view.name, each.index) for view in views for each in view.partitions]
-        known = await extents(client, places, Isolation.READ_COMMITTED)
-        return {place: (each.start, each.end) for place, each in known.items()}
+    views = {view.name: view for view in await client.describe_topics() if view.error is None and not view.is_internal}
+    named = named_topics(query, views)
+    places = [TopicPartition(name, each.index) for name in named for each in views[name].partitions]
+    known = await extents(client, places, Isolation.READ_COMMITTED)
+    return {place: (each.start, each.end) for place, each in known.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from moldau.client import requests
 from moldau.client.cluster import Cluster
-from moldau.client.errors import check, error_of
+from moldau.client.errors import NoAnswer, check, error_of
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.routing import partitions_of
 from moldau.client.words import (
@@ -212,9 +212,16 @@ class AsyncClient(Cluster):
             )
 
         timeout_ms = max_wait_ms + self.settings.request_timeout_ms
-        response = await self.send_to_leader(topic, partition, request, timeout_ms=timeout_ms)
-        check(response.error_code)
-        ((_, answer),) = partitions_of(response)
+        patience_until_ms = self._clock.monotonic_ms() + self.settings.total_timeout_ms
+        while True:
+            response = await self.send_to_leader(topic, partition, request, timeout_ms=timeout_ms)
+            check(response.error_code)
+            answers = [answer for _, answer in partitions_of(response)]
+            if answers:
+                break
+            # Over a quota, Kafka says how long to be quiet, and nothing of the partition.
+            await self._wait_for_quota(response.throttle_time_ms, patience_until_ms)
+        (answer,) = answers
         fetched = requests.fetched(answer)
         if fetched.error is not None:
             raise fetched.error
@@ -301,6 +308,14 @@ class AsyncClient(Cluster):
 
         # Sent again after a lost connection, a creation would only hear that the topic exists.
         return await self.persist(ask_once, is_repeatable=False)
+
+    async def _wait_for_quota(self, throttle_ms: int, patience_until_ms: float) -> None:
+        wait_ms = max(throttle_ms, self.settings.retry_backoff_ms)
+        if self._clock.monotonic_ms() + wait_ms > patience_until_ms:
+            given_ms = self.settings.total_timeout_ms
+            said = f"no records within {given_ms} ms: over a quota, the broker wants {wait_ms} ms more of quiet"
+            raise NoAnswer(said, was_sent=True)
+        await asyncio.sleep(wait_ms / 1000)
 
     def _patience_ms(self, timeout_ms: int | None) -> int:
         return self.settings.request_timeout_ms if timeout_ms is None else timeout_ms

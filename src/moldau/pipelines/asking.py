@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from moldau.pipelines.reasons import short_reason
@@ -12,7 +13,9 @@ from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.running import Signals
 
 QUERY_NAME: Final = "moldau-sql"
-ROWS_PER_BATCH: Final = 10_000
+ROWS_PER_BATCH: Final = 10_000  # of each topic
+ROWS_AT_ONCE: Final = 10_000  # in memory; a batch may have many more than it has read
+TABLE_ROWS_MAX: Final = 10_000  # of a whole answer that is shown again and again
 _LOOK_S: Final = 0.2
 # Spark's own words, and ours for those that a query is most likely to meet.
 _HINTS: Final = {
@@ -37,6 +40,7 @@ class Rows:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     mode: str
+    is_cut: bool = False  # the whole answer has more rows than these
 
     @property
     def is_whole(self) -> bool:
@@ -89,17 +93,33 @@ class Streamed:
         """In a thread of Spark's. What goes wrong in showing rows is ours: Spark would tell of it in its own way."""
         if self.is_done:
             return
-        left = ROWS_PER_BATCH if self.rows_max is None else self.rows_max - (0 if self._is_whole else self._shown)
-        rows = [tuple(row) for row in frame.limit(left).collect()]
-        try:
-            if rows:
-                self.show(Rows(frame.columns, rows, self._mode))
-        except Exception as error:
-            self._failure, self.is_done = error, True
-            return
-        self._shown += len(rows)
+        for rows in self._whole(frame) if self._is_whole else self._further(frame):
+            try:
+                self.show(rows)
+            except Exception as error:
+                self._failure, self.is_done = error, True
+                return
+            self._shown += len(rows.rows)
         if self.rows_max is not None and not self._is_whole and self._shown >= self.rows_max:
             self.is_done = True
+
+    def _further(self, frame: Any) -> Iterator[Rows]:
+        """All rows of a batch, a piece at a time, as far as they are wanted."""
+        left = None if self.rows_max is None else self.rows_max - self._shown
+        rows = islice(map(tuple, frame.toLocalIterator()), left)
+        while piece := list(islice(rows, ROWS_AT_ONCE)):
+            yield Rows(frame.columns, piece, self._mode)
+
+    def _whole(self, frame: Any) -> Iterator[Rows]:
+        """The table, or as much of it as is wanted.
+
+        Not with `collect`, which does not look at all parts of a table that is cut: what has changed in the others
+        would be lost to the next batch.
+        """
+        most = TABLE_ROWS_MAX if self.rows_max is None else self.rows_max
+        rows = [tuple(row) for row in frame.limit(most + 1).toLocalIterator()]
+        if rows:
+            yield Rows(frame.columns, rows[:most], self._mode, is_cut=len(rows) > most)
 
     @property
     def _is_whole(self) -> bool:

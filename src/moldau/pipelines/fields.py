@@ -51,6 +51,11 @@ class Field:
         return f'get_json_object(cast(value as string), "${steps}")'
 
     @property
+    def identity(self) -> str:
+        """In SQL, as text that only the same has: the bytes of a key need not be text, and JSON would bend them."""
+        return "hex(key)" if self.of_record == "key" else self.text
+
+    @property
     def number(self) -> str:
         return f"try_cast({self.text} as double)"
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 from moldau.pipelines.requirements import PipelineError
+
+_MODULE: Final = "moldau_pipeline_step"  # not a name that a file beside it is likely to have
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,11 @@ class FunctionStep:
             raise PipelineError(f"{self.file} has no function {self.name}(frame){there}")
 
     def apply(self, frame: Any) -> Any:
-        scope: dict[str, Any] = {"__name__": "pipeline", "__file__": self.file}
-        with _neighbours_importable(self.file), self._told_in_a_line():
-            exec(compile(self.source, self.file, "exec"), scope)
-            function = scope.get(self.name)
+        module = ModuleType(_MODULE)
+        module.__file__ = self.file
+        with _neighbours_importable(self.file), _known_by_name(module), self._told_in_a_line():
+            exec(compile(self.source, self.file, "exec"), module.__dict__)
+            function = getattr(module, self.name, None)
             if not callable(function):
                 raise PipelineError(f"{self.file} has no function {self.name}(frame)")
             result = function(frame)
@@ -85,3 +89,47 @@ def _neighbours_importable(file: str) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
+
+
+@contextmanager
+def _known_by_name(module: ModuleType) -> Iterator[None]:
+    """As a module that is imported: dataclasses look up there what annotations mean."""
+    sys.modules[module.__name__] = module
+    try:
+        with _sent_as_it_is(module):
+            yield
+    finally:
+        del sys.modules[module.__name__]
+
+
+@contextmanager
+def _sent_as_it_is(module: ModuleType) -> Iterator[None]:
+    """Executors cannot import it by its name. Where Spark is not loaded, nothing is sent."""
+    cloudpickle = sys.modules.get("pyspark.cloudpickle")
+    if cloudpickle is None:
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def with_future_first(script: str) -> str:
+    """A script whose imports from __future__, wherever a file in it has them, stand where Python wants them."""
+    tree = ast.parse(script)
+    found = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+    if not found:
+        return script
+    lines = script.encode().splitlines(keepends=True)
+    for each in reversed(found):
+        first, last = each.lineno - 1, (each.end_lineno or each.lineno) - 1
+        before, after = lines[first][: each.col_offset], lines[last][each.end_col_offset :]
+        is_alone = not before.strip() and not after.partition(b"#")[0].strip()
+        lines[first : last + 1] = [] if is_alone else [before + b"pass" + after]
+    # The script begins with a string that says what it is.
+    top = tree.body[0].end_lineno or 0
+    names = sorted({alias.name for each in found for alias in each.names})
+    lines.insert(top, f"\nfrom __future__ import {', '.join(names)}\n".encode())
+    return b"".join(lines).decode()

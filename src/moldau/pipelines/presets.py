@@ -108,7 +108,7 @@ class Dedupe:
         )
 
     def _known(self) -> str:
-        texts = [each.text for each in self.key]
+        texts = [each.identity for each in self.key]
         return f"if(coalesce({', '.join(texts)}) is null, null, concat('=', to_json(array({', '.join(texts)}))))"
 
 
