@@ -1,7 +1,10 @@
 """Archives and restores without Spark: maps of offsets, chunks, sums, and where an archive goes on."""
 
 import json
+import logging
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,10 +12,13 @@ from hypothesis import strategies as st
 
 from moldau.cli.errors import Complaint
 from moldau.cli.pipeline_restores import parse_until, show_restored
-from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, committed, continued, look_at
+from moldau.client.errors import Unreachable
+from moldau.model.errors import KafkaError, NotCoordinator
+from moldau.pipelines.archive import Archive, ArchivedTopic, Contents, Seldom, begun, committed, continued, look_at
 from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.offset_maps import Piece, Sum, chunks_of, differences, map_of
-from moldau.pipelines.restore import Restored, Until
+from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
+from moldau.pipelines.requirements import PipelineError
+from moldau.pipelines.restore import Restore, Restored, Until
 from moldau.testing.broker import Broker
 
 MAP = map_of([Piece(0, 20, 24, 6), Piece(0, 10, 14, 0), Piece(1, 0, 0, 0)], {0: 12, 1: 2, 2: 0})
@@ -32,20 +38,47 @@ def test_a_reader_of_an_empty_partition_waits_at_its_end() -> None:
     assert MAP.shape()["1"] == [{"old": [0, 0], "new": [0, 0]}]
 
 
+def cut(offsets: dict[int, set[int]], width: int) -> list[Bucket]:
+    """As Spark does it."""
+    found = []
+    for partition, there in offsets.items():
+        for _, each in groupby(sorted(there), key=lambda offset: offset // width):
+            inside = list(each)
+            found.append(Bucket(partition, inside[0], inside[-1] + 1, len(inside)))
+    return found
+
+
 @given(
-    st.dictionaries(
-        st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda x: (x[0], x[0] + x[1]))
-    ),
+    st.dictionaries(st.integers(0, 5), st.sets(st.integers(0, 200), min_size=1)),
     st.integers(1, 40),
 )
-def test_chunks_cover_every_offset_once_and_in_order(extents: dict[int, tuple[int, int]], rows_max: int) -> None:
-    seen: dict[int, list[int]] = {partition: [] for partition in extents}
-    chunks = chunks_of(extents, rows_max)
+def test_chunks_have_every_record_once_and_in_order(offsets: dict[int, set[int]], rows_max: int) -> None:
+    seen: dict[int, list[int]] = {partition: [] for partition in offsets}
+    buckets = cut(offsets, max(rows_max // 6, 1))
+    chunks = chunks_of(buckets, rows_max)
     for chunk in chunks:
-        assert sum(end - start for start, end in chunk.ranges.values()) <= max(rows_max, len(extents))
-        for partition, (start, end) in chunk.ranges.items():
-            seen[partition] += range(start, end)
-    assert seen == {partition: list(range(*extent)) for partition, extent in extents.items()}
+        inside = {each: sorted(set(range(*span)) & offsets[each]) for each, span in chunk.ranges.items()}
+        assert 0 < sum(map(len, inside.values())) <= rows_max
+        for partition, found in inside.items():
+            seen[partition] += found
+    assert seen == {partition: sorted(there) for partition, there in offsets.items()}
+    assert len(chunks) <= 2 * sum(map(len, offsets.values())) / rows_max + 1
+    assert extents_of(buckets) == {each: (min(there), max(there) + 1) for each, there in offsets.items()}
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_few_records_with_many_offsets_are_few_chunks() -> None:
+    """A compacted topic: 12 partitions of 100 million offsets, with a record each million."""
+    offsets = {partition: set(range(partition, 100_000_000, 1_000_000)) for partition in range(12)}
+    (chunk,) = chunks_of(cut(offsets, 500_000 // 12), 500_000)
+    assert chunk.ranges == {partition: (partition, 99_000_001 + partition) for partition in range(12)}
+
+
+def test_all_partitions_advance_together() -> None:
+    offsets = {0: set(range(40)), 1: set(range(1000, 1040))}
+    chunks = chunks_of(cut(offsets, 10), 20)
+    assert chunks[0].ranges == {0: (0, 10), 1: (1000, 1010)}
+    assert chunks[-1].ranges == {0: (30, 40), 1: (1030, 1040)}
 
 
 @pytest.mark.proves("O3")
@@ -73,6 +106,25 @@ def test_an_archive_goes_on_where_it_ends() -> None:
     assert json.loads(on.ending or "") == {"t": {"0": 7, "1": 9}}
 
 
+@pytest.mark.proves("D3", part="archive and restore")
+def test_a_batch_is_written_without_what_others_have_written() -> None:
+    held = Contents(ends={0: 150, 1: 7}, last_batch=4, floors={0: 100, 1: 7}, ceilings={0: 120})
+    assert held.lacks(5) == "offset >= case partition when 0 then 150 when 1 then 7 else 0 end"
+    assert held.lacks(4) == (
+        "offset >= case partition when 0 then 100 when 1 then 7 else 0 end "
+        f"and offset < case partition when 0 then 120 else {2**63 - 1} end"
+    )
+    with pytest.raises(PipelineError, match="batch 3 comes again, but the archive has batch 4"):
+        held.lacks(3)
+    assert Contents().lacks(0) == "offset >= 0"
+
+
+def test_a_query_begins_where_it_once_began() -> None:
+    later = TopicSource(bootstrap_servers="here:9092", topics=("t",), starting='{"t": {"0": 90}}')
+    assert begun(later, "earliest", [0, 1]).starting == "earliest"
+    assert json.loads(begun(later, '{"t": {"0": 7}}', [0, 1]).starting) == {"t": {"0": 7, "1": -2}}
+
+
 def test_an_ejected_archive_needs_nothing_of_ours_but_the_source() -> None:
     job = Archive(name="a", root="/lake/t", source=SOURCE, connect=lambda: pytest.fail("no need to ask"))
     script = job.flow(SOURCE).script(master=None, checkpoint="/c", once=True)
@@ -88,6 +140,45 @@ def test_groups_are_noted_now_and_then() -> None:
     for now_s[0] in (1, 59, 60, 61, 100, 130):
         seldom(now_s[0])
     assert calls == [60, 130]
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+@pytest.mark.parametrize("error", [NotCoordinator("it has moved"), Unreachable("cannot reach b:9092")])
+def test_an_archive_goes_on_if_groups_cannot_be_noted(
+    error: KafkaError | OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s: list[float] = [0.0]
+    calls: list[float] = []
+
+    def note(now: Any) -> None:
+        calls.append(now)
+        raise error
+
+    seldom = Seldom(note, clock=lambda: now_s[0])
+    with caplog.at_level(logging.WARNING, "moldau.pipelines"):
+        for now_s[0] in (60, 130):
+            seldom(now_s[0])
+    assert calls == [60, 130]
+    assert [each.message for each in caplog.records] == [f"settings and groups could not be noted: {error}"] * 2
+
+
+@pytest.mark.proves("D3", part="settings of clients")
+def test_a_restore_tells_both_ends_how_to_reach_the_cluster(tmp_path: Path) -> None:
+    from pyspark_moldau.sink_options import sink_batch_options
+
+    given_options = {"kafka.client.id": "me", "kafka.isolation.level": "read_uncommitted"}
+    job = Restore(
+        root="/lake/t",
+        topic="t",
+        bootstrap_servers="here:9092",
+        folder=tmp_path,
+        connect=lambda: pytest.fail("no need to ask"),
+        options=given_options,
+    )
+    written, read = job.write_options("w", 3), job.read_options()
+    assert (written["kafka.client.id"], read["kafka.client.id"]) == ("me", "me")
+    assert read["kafka.isolation.level"] == "read_committed"
+    assert sink_batch_options(written).row_bytes_max == 1_000_000_000
 
 
 @pytest.mark.parametrize(

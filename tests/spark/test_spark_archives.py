@@ -1,5 +1,6 @@
 """Archive a topic, lose it, restore it: what comes back is what was there."""
 
+import json
 import shutil
 import uuid
 from pathlib import Path
@@ -8,15 +9,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from typer.testing import CliRunner
 
 from moldau.cli.connecting import connect
+from moldau.cli.main import app
 from moldau.client.groups import Groups
 from moldau.model.ids import TopicPartition as Place
+from moldau.pipelines import lakes
 from moldau.pipelines.archive import Archive, records_of
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.offset_maps import Bucket
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.restore import Restore, Restored, Until
+from moldau.pipelines.restore import Restore, Restored, Until, buckets_of
 from moldau.pipelines.running import Conditions
 from moldau.testing.broker import Broker
 
@@ -91,19 +96,38 @@ def contents(records: dict[int, list[tuple[Any, ...]]]) -> dict[int, list[tuple[
     return {partition: [each[1:] for each in rows] for partition, rows in records.items()}
 
 
-def archive(broker: Broker, topic: str, folder: Path, ending: str | None = None) -> Archive:
-    servers = broker.bootstrap_servers
-    job = Archive(
-        name=f"archive-{topic}",
-        root=str(folder / "lake" / topic),
-        source=TopicSource(
-            bootstrap_servers=servers, topics=(topic,), rows_per_batch_max=25, group=f"archive-{topic}", ending=ending
-        ),
-        connect=lambda: connect(servers),
+def archive(
+    broker: Broker,
+    topic: str,
+    folder: Path,
+    ending: str | None = None,
+    *,
+    name: str | None = None,
+    rows_per_batch: int = 25,
+    checkpoint: str | None = None,
+) -> Archive:
+    servers, name = broker.bootstrap_servers, name or f"archive-{topic}"
+    source = TopicSource(
+        bootstrap_servers=servers, topics=(topic,), rows_per_batch_max=rows_per_batch, group=name, ending=ending
     )
-    run_folder = RunFolder(folder / "pipelines", job.name)
-    job.run(Conditions(folder=run_folder, master="local[2]", once=True), new_run("archive", {}, "local[2]"))
+    root = str(folder / "lake" / topic)
+    job = Archive(name=name, root=root, source=source, connect=lambda: connect(servers))
+    conditions = Conditions(
+        folder=RunFolder(folder / "pipelines", name), master="local[2]", checkpoint=checkpoint, once=True
+    )
+    job.run(conditions, new_run("archive", {}, "local[2]"))
     return job
+
+
+def until(topic: str, offset: int) -> str:
+    return json.dumps({topic: {"0": offset, "1": offset}})
+
+
+def forget_commit(checkpoint: Path) -> None:
+    """As after a crash between the last batch and its commit."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def restore(spark: Any, broker: Broker, job: Archive, folder: Path, topic: str, **options: Any) -> Restored:
@@ -190,9 +214,7 @@ def test_a_replayed_batch_and_a_lost_checkpoint_leave_each_record_once(
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
     folder = RunFolder(tmp_path / "pipelines", job.name)
-    commits = sorted((folder.checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
-    commits[-1].unlink()  # as after a crash between the last batch and its commit
-    commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    forget_commit(folder.checkpoint)
     job = archive(moldau_broker, topic, tmp_path)
     assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
 
@@ -200,6 +222,111 @@ def test_a_replayed_batch_and_a_lost_checkpoint_leave_each_record_once(
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
     assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_writers_that_take_turns_archive_each_record_once(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path)
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, until(topic, 50))  # beyond the checkpoint of the first
+    archive(moldau_broker, topic, tmp_path, name="another")
+    fill(moldau_broker, topic)
+    job = archive(moldau_broker, topic, tmp_path)
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, name="another")
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+@pytest.mark.parametrize("place", ["in its folder", "elsewhere"])
+def test_a_first_batch_that_was_not_committed_is_neither_doubled_nor_lost(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, place: str
+) -> None:
+    """The archive goes on with a new checkpoint, and its first batch is in place when it dies."""
+    checkpoint = (tmp_path / "elsewhere").as_uri() if place == "elsewhere" else None
+    name = f"archive-{topic}"
+    where = tmp_path / "elsewhere" if checkpoint else RunFolder(tmp_path / "pipelines", name).checkpoint
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, until(topic, 30))
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
+    forget_commit(where)
+    job = archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+
+    forget_commit(where)
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, until(topic, 90))  # before it comes again, somebody else goes on behind it
+    fill(moldau_broker, topic)
+    archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_a_note_is_there_whenever_its_writer_is_stopped(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, steps_left = str(tmp_path / "_topic.json"), [0]
+    rename = lakes.replace_folder
+
+    def stop_before(session: Any, source: str, target: str) -> None:
+        if not steps_left[0]:
+            raise KeyboardInterrupt
+        steps_left[0] -= 1
+        rename(session, source, target)
+
+    assert lakes.read_text(spark, place) is None
+    lakes.write_text(spark, place, "first")
+    monkeypatch.setattr(lakes, "replace_folder", stop_before)
+    for steps_left[0] in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            lakes.write_text(spark, place, "second")
+        assert lakes.read_text(spark, place) == "first"
+    steps_left[0] = 2
+    lakes.write_text(spark, place, "third")
+    assert lakes.read_text(spark, place) == "third"
+
+
+@pytest.mark.proves("D3", part="settings of clients")
+@pytest.mark.usefixtures("spark")
+def test_large_records_come_back_with_the_settings_that_they_need(
+    moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """The topic takes 1 MiB: it has 3 MB because they were compressed, and has them again if they are."""
+    large = {"bootstrap.servers": moldau_broker.bootstrap_servers, "message.max.bytes": 10_000_000}
+    producer = Producer({**large, "compression.type": "zstd"})
+    for partition in PARTITIONS:
+        producer.produce(topic, bytes(3_000_000), partition=partition, timestamp=START_MS)
+    assert producer.flush(30) == 0
+    job = archive(moldau_broker, topic, tmp_path)
+    other = f"{topic}-large"
+    words = ["pipeline", "run", "restore", "--archive", job.root, "--to", other, "--verify", "--json"]
+    runs = ["--folder", str(tmp_path / "pipelines"), "--master", "local[2]"]
+    there = ["-b", moldau_broker.bootstrap_servers, "--kafka", "compression.type=zstd"]
+    result = CliRunner().invoke(app, [*words, *runs, *there])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["verified"] is True
+    assert contents(dump(moldau_broker, other)) == contents(dump(moldau_broker, topic))
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_records_are_counted_where_they_are(spark: Any) -> None:
+    rows = spark.sql("select int(id % 2) as partition, id * 1000000 as offset from range(10)")
+    near = spark.sql("select 2 as partition, id as offset from range(95, 105)")
+    found = buckets_of(rows.union(near), 100)
+    assert sorted(found) == [
+        *[
+            Bucket(partition, each, each + 1, 1)
+            for partition in (0, 1)
+            for each in range(partition * 10**6, 10**7, 2 * 10**6)
+        ],
+        Bucket(2, 95, 100, 5),
+        Bucket(2, 100, 105, 5),
+    ]
 
 
 @pytest.mark.proves("O3")

@@ -103,6 +103,7 @@ def restore(
         bootstrap_servers=servers,
         folder=options.folder.path,
         connect=lambda: connect(servers),
+        options=connection.options,
         until=parse_until(until),
         groups=tuple(each.strip() for each in groups.split(",")) if groups else (),
         is_verified=verify,

@@ -66,13 +66,18 @@ class Groups:
 
     async def all(self) -> list[ListedGroup]:
         """From every broker, because each knows only those it coordinates."""
-        found: dict[str, ListedGroup] = {}
-        for broker in await self.client.brokers():
-            answer = await self.client.send(messages.ListGroupsRequest(), node=broker.node_id)
-            check(answer.error_code)
-            for each in answer.groups:
-                protocol = (each.group_type or "classic").lower()
-                found[each.group_id] = ListedGroup(each.group_id, each.group_state or "-", protocol)
+
+        async def ask() -> dict[str, ListedGroup]:
+            found: dict[str, ListedGroup] = {}
+            for broker in await self.client.brokers():
+                answer = await self.client.send(messages.ListGroupsRequest(), node=broker.node_id)
+                check(answer.error_code)
+                for each in answer.groups:
+                    protocol = (each.group_type or "classic").lower()
+                    found[each.group_id] = ListedGroup(each.group_id, each.group_state or "-", protocol)
+            return found
+
+        found = await self.client.persist(ask)  # all again: a broker that is gone has left its groups to others
         return [found[name] for name in sorted(found)]
 
     async def coordinator(self, group: str) -> int:
@@ -114,10 +119,15 @@ class Groups:
 
     async def offsets(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed."""
-        node = await self.coordinator(group)
         request = messages.OffsetFetchRequest(group_id=group, topics=None)
-        answer = await self.client.send(request, node=node, version_at_most=FETCH_AT_MOST)
-        check(answer.error_code)
+
+        async def ask() -> Any:
+            node = await self.coordinator(group)
+            answer = await self.client.send(request, node=node, version_at_most=FETCH_AT_MOST)
+            check(answer.error_code)
+            return answer
+
+        answer = await self.client.persist(ask)
         committed: dict[TopicPartition, int] = {}
         for topic in answer.topics:
             for each in topic.partitions:

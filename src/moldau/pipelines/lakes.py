@@ -15,11 +15,15 @@ def replace_folder(spark: Any, source: str, target: str) -> None:
 
 def read_text(spark: Any, place: str) -> str | None:
     """A small file, or None if there is none."""
-    path = spark._jvm.org.apache.hadoop.fs.Path(place)
-    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
-    if not files.exists(path):
-        return None
-    stream = files.open(path)
+    for each in (place, f"{place}.old"):  # whoever wrote it may have been stopped between two steps
+        path = spark._jvm.org.apache.hadoop.fs.Path(each)
+        files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+        if files.exists(path):
+            return _text_of(spark, files.open(path))
+    return None
+
+
+def _text_of(spark: Any, stream: Any) -> str:
     try:
         return str(spark._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
@@ -27,14 +31,19 @@ def read_text(spark: Any, place: str) -> str | None:
 
 
 def write_text(spark: Any, place: str, text: str) -> None:
-    """Under another name first: whoever reads it meanwhile finds the old one."""
-    draft = spark._jvm.org.apache.hadoop.fs.Path(f"{place}.new")
-    files = draft.getFileSystem(spark._jsc.hadoopConfiguration())
-    stream = files.create(draft, True)
+    """Under another name first, and beside the one before: at every moment `read_text` finds a whole one.
+
+    Not every file system can rename over a file that is there.
+    """
+    path = spark._jvm.org.apache.hadoop.fs.Path
+    files = path(place).getFileSystem(spark._jsc.hadoopConfiguration())
+    stream = files.create(path(f"{place}.new"), True)
     try:
         stream.write(bytearray(text.encode()))
     finally:
         stream.close()
+    if files.exists(path(place)):
+        replace_folder(spark, place, f"{place}.old")
     replace_folder(spark, f"{place}.new", place)
 
 

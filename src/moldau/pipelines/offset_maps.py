@@ -1,6 +1,7 @@
 """Where records of an old log are in a new one: pieces that moved as a whole, and what that means for a reader."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,29 +54,51 @@ def map_of(pieces: Iterable[Piece], new_ends: Mapping[int, int]) -> OffsetMap:
     return OffsetMap(found, new_ends)
 
 
+class Bucket(NamedTuple):
+    """A few records that are neighbours: their partition, the first offset, the one after the last, how many they are.
+
+    Where a log was compacted, there are far fewer of them than offsets.
+    """
+
+    partition: int
+    start: int
+    end: int
+    rows: int
+
+
 class Chunk(NamedTuple):
     """What is written in one transaction: partition → first offset, and the one after the last."""
 
     ranges: Mapping[int, tuple[int, int]]
 
 
-def chunks_of(extents: Mapping[int, tuple[int, int]], rows_max: int) -> list[Chunk]:
-    """Cut the extents of partitions, first and after-last offset, into chunks of about so many records, in order."""
-    spans = {partition: extent for partition, extent in sorted(extents.items()) if extent[1] > extent[0]}
-    if not spans:
-        return []
-    step = max(rows_max // len(spans), 1)
-    count = max(-(-(end - start) // step) for start, end in spans.values())
-    return [
-        Chunk(
-            {
-                partition: (start + number * step, min(start + (number + 1) * step, end))
-                for partition, (start, end) in spans.items()
-                if start + number * step < end
-            }
-        )
-        for number in range(count)
-    ]
+def chunks_of(buckets: Iterable[Bucket], rows_max: int) -> list[Chunk]:
+    """Chunks of at most so many records, in order. All partitions advance together: they are written side by side."""
+    turns: Counter[int] = Counter()
+    by_turn: list[tuple[int, Bucket]] = []
+    for bucket in sorted(buckets):
+        by_turn.append((turns[bucket.partition], bucket))
+        turns[bucket.partition] += 1
+    chunks: list[Chunk] = []
+    ranges: dict[int, tuple[int, int]] = {}
+    rows = 0
+    for _, bucket in sorted(by_turn):
+        if ranges and rows + bucket.rows > rows_max:
+            chunks.append(Chunk(ranges))
+            ranges, rows = {}, 0
+        start, _ = ranges.get(bucket.partition, bucket[1:3])
+        ranges[bucket.partition] = (start, bucket.end)
+        rows += bucket.rows
+    return [*chunks, Chunk(ranges)] if ranges else chunks
+
+
+def extents_of(buckets: Iterable[Bucket]) -> dict[int, tuple[int, int]]:
+    """Partition → the first offset, and the one after the last."""
+    extents: dict[int, tuple[int, int]] = {}
+    for bucket in sorted(buckets):
+        start, _ = extents.get(bucket.partition, bucket[1:3])
+        extents[bucket.partition] = (start, bucket.end)
+    return extents
 
 
 class Sum(NamedTuple):

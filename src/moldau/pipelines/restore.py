@@ -1,13 +1,17 @@
 """`restore`: the records of an archive back in a topic, up to a moment: same partitions, same order, same contents.
 
-A chunk is one transaction, and what is written says how far it came: a restore that was broken off goes on. The new
-offsets differ from the old ones, because gaps close and transactions take offsets of their own: hence the map.
+A chunk is one transaction, and what is written says how far it came: a restore that was broken off goes on, with the
+chunks that it had. The new offsets differ from the old ones, because gaps close and transactions take offsets of their
+own: hence the map.
+
+<folder>/restore.json         what is restored, and which chunk is the next
+<folder>/restore-chunks.json  the chunks, cut once
 """
 
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +23,24 @@ from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import TOPIC_FILE, ArchivedTopic, Connect, committed, records_of
 from moldau.pipelines.flow import FORMAT
 from moldau.pipelines.lakes import read_text
-from moldau.pipelines.offset_maps import Chunk, OffsetMap, Piece, Sum, chunks_of, differences, map_of
+from moldau.pipelines.offset_maps import (
+    Bucket,
+    Chunk,
+    OffsetMap,
+    Piece,
+    Sum,
+    chunks_of,
+    differences,
+    extents_of,
+    map_of,
+)
 from moldau.pipelines.requirements import PipelineError
 
 ROWS_PER_CHUNK: Final = 500_000
 MEMORY: Final = "restore.json"
+CHUNKS: Final = "restore-chunks.json"
+# As large as librdkafka lets a row be: whether one is too large is for the topic to say, whose settings come back too.
+_ROW_BYTES_MAX: Final = 1_000_000_000
 # While records come back, nothing may remove them or change their times.
 _HELD_BACK: Final = frozenset("cleanup.policy message.timestamp.type retention.bytes retention.ms".split())
 _LATER: Final = ("cleanup.policy", "message.timestamp.type")
@@ -72,13 +89,17 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """The job. `groups` names those whose offsets move with the records; ("all",) means all that are known."""
+    """The job. `groups` names those whose offsets move with the records; ("all",) means all that are known.
+
+    `options` are for source and sink: how their clients reach the cluster.
+    """
 
     root: str
     topic: str
     bootstrap_servers: str
     folder: Path
     connect: Connect
+    options: Mapping[str, str] = field(default_factory=dict)
     until: Until = Until()
     groups: tuple[str, ...] = ()
     is_verified: bool = False
@@ -93,7 +114,7 @@ class Restore:
         # An archive may grow between two tries; what is restored was settled by the first.
         extents = {int(partition): (start, end) for partition, (start, end) in memory["extents"].items()}
         wanted = found.where(_within(extents))
-        chunks = chunks_of(extents, self.rows_per_chunk)
+        chunks = self._chunks(memory["writer"]) or []
         for number in range(memory["next"], len(chunks)):
             self._write(wanted, chunks[number], memory["writer"], number)
             memory["next"] = number + 1
@@ -123,7 +144,8 @@ class Restore:
         asked = {"archive": self.root, "topic": self.topic, "until": repr(self.until), "rows": self.rows_per_chunk}
         with self.connect() as client:
             there = _topic_id(client, self.topic)
-            if memory is not None and memory["asked"] == asked and memory["topic_id"] == there:
+            is_ours = memory is not None and memory["asked"] == asked and memory["topic_id"] == there
+            if memory is not None and is_ours and self._chunks(memory["writer"]) is not None:
                 return dict(memory)
             if there is not None:
                 raise PipelineError(f"topic {self.topic} exists; restore to another with --to, or delete it first")
@@ -135,10 +157,24 @@ class Restore:
                 configs={**configs, **_KEPT},
             )
             created = client.describe_topic(self.topic).topic_id.hex()
-        writer, extents = f"restore-{uuid.uuid4().hex}", _extents(wanted)
+        writer, buckets = f"restore-{uuid.uuid4().hex}", buckets_of(wanted, self.rows_per_chunk // archived.partitions)
+        self._keep_chunks(writer, chunks_of(buckets, self.rows_per_chunk))
+        extents = extents_of(buckets)
         memory = {"asked": asked, "topic_id": created, "writer": writer, "extents": extents, "next": 0}
         self._remember(memory)
         return memory
+
+    def _chunks(self, writer: str) -> list[Chunk] | None:
+        """As they were cut when the writer began. There may be many: they are not written again with each of them."""
+        path = self.folder / CHUNKS
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        if kept.get("writer") != writer:
+            return None
+        return [Chunk({int(each): (start, end) for each, (start, end) in chunk.items()}) for chunk in kept["chunks"]]
+
+    def _keep_chunks(self, writer: str, chunks: list[Chunk]) -> None:
+        shape = {"writer": writer, "chunks": [each.ranges for each in chunks]}
+        (self.folder / CHUNKS).write_text(json.dumps(shape))
 
     def _remember(self, memory: Mapping[str, Any]) -> None:
         fresh = self.folder / f"{MEMORY}.new"
@@ -148,7 +184,14 @@ class Restore:
     def _write(self, wanted: Any, chunk: Chunk, writer: str, number: int) -> None:
         """One transaction. All rows of a partition are in one task, in order, and tasks are published in order."""
         rows = wanted.where(_within(chunk.ranges)).repartition("partition").sortWithinPartitions("partition", "offset")
-        options = {
+        chosen = rows.select("key", "value", "headers", "timestamp", "partition")
+        chosen.write.format(FORMAT).options(**self.write_options(writer, number)).mode("append").save()
+
+    def write_options(self, writer: str, number: int) -> dict[str, str]:
+        """Of one transaction."""
+        return {
+            "kafka.max.request.size": str(_ROW_BYTES_MAX),
+            **self.options,
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "topic": self.topic,
             "includeHeaders": "true",
@@ -157,8 +200,6 @@ class Restore:
             "txnVersion": str(number),
             "stagingLocation": str(self.folder / "staging"),
         }
-        chosen = rows.select("key", "value", "headers", "timestamp", "partition")
-        chosen.write.format(FORMAT).options(**options).mode("append").save()
 
     def _finish(self, spark: Any, wanted: Any, archived: ArchivedTopic) -> Restored:
         back = self._read_back(spark)
@@ -174,16 +215,20 @@ class Restore:
             groups = self._move_groups(client, archived, moved)
             notes = self._settle(client, archived)
         (self.folder / MEMORY).unlink(missing_ok=True)
+        (self.folder / CHUNKS).unlink(missing_ok=True)
         return Restored(topic=self.topic, rows=rows, map=moved, differences=found, groups=groups, notes=notes)
 
     def _read_back(self, spark: Any) -> Any:
-        options = {
+        return spark.read.format(FORMAT).options(**self.read_options()).load()
+
+    def read_options(self) -> dict[str, str]:
+        return {
+            **self.options,
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": self.topic,
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
         }
-        return spark.read.format(FORMAT).options(**options).load()
 
     def _move_groups(
         self, client: BlockingClient, archived: ArchivedTopic, moved: OffsetMap
@@ -229,11 +274,16 @@ def _ends(client: BlockingClient, topic: str, partitions: int) -> dict[int, int]
     return {place.partition: answer.offset for place, answer in answers.items()}
 
 
-def _extents(records: Any) -> dict[int, tuple[int, int]]:
+def buckets_of(records: Any, rows_max: int) -> list[Bucket]:
+    """Cut by offsets that are easy to tell, into buckets of at most so many records; none that is empty."""
     from pyspark.sql.functions import expr
 
-    found = records.groupBy("partition").agg(expr("min(offset) as first"), expr("max(offset) as last")).collect()
-    return {row["partition"]: (row["first"], row["last"] + 1) for row in found}
+    found = (
+        records.groupBy("partition", expr(f"offset div {max(rows_max, 1)} as bucket"))
+        .agg(expr("min(offset) as first"), expr("max(offset) as last"), expr("count(*) as rows"))
+        .collect()
+    )
+    return [Bucket(row["partition"], row["first"], row["last"] + 1, row["rows"]) for row in found]
 
 
 def _within(ranges: Mapping[int, tuple[int, int]]) -> str:
