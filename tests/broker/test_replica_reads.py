@@ -124,8 +124,12 @@ def test_a_new_leader_does_not_tell_an_end_before_it_knows_what_was_committed() 
         assert (await list_offset(talker, "t", -1, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await list_offset(talker, "t", -1, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert (await list_offset(talker, "t", -2, 5)).error_code == 0
+        assert (await list_offset(talker, "t", 0, 5)).offset == 0
+        # Whether there is a record of a later time is not known yet.
+        assert (await list_offset(talker, "t", 1_900_000_000_000, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         partition.leading.ticked()
         assert (await list_offset(talker, "t", -1, 5)).offset == 2
+        assert (await list_offset(talker, "t", 1_900_000_000_000, 5)).offset == -1
 
     on_cluster(script)
 

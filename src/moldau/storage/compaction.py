@@ -8,10 +8,11 @@ Back on the loop, `Log.replace_segments` swaps them in.
     start      first_dirty_offset     end_offset
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.model.ports import Disk
 from moldau.records.header import BatchHeader, checksum
@@ -26,7 +27,10 @@ from moldau.storage.open_segments import OpenSegments
 from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
+from moldau.storage.swaps import remove_cleaned
 from moldau.storage.transaction_index import AbortedTransaction
+
+ROOM: Final = 2  # so many times what is written must be free before
 
 
 class ClosedSegment(NamedTuple):
@@ -71,6 +75,7 @@ class CompactionResult:
     cleaned_offset: int
     bytes_before: int
     bytes_after: int
+    is_whole: bool = True  # there was room for all of it
 
 
 # ── On the loop: is it worth it? ──
@@ -138,7 +143,19 @@ def _is_overdue(segments: Sequence[Segment], settings: LogSettings, cleaned_offs
 
 
 def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
-    """Write the cleaned segments of one round, synced, beside the ones they are to replace."""
+    """Write the cleaned segments of one round, synced, beside the ones they are to replace.
+
+    As many from the beginning as there is room for: where that is not all, they make room for the rest of a next round.
+    """
+    remove_cleaned(disk, job.folder)
+    try:
+        return _compact(disk, job)
+    except BaseException:
+        remove_cleaned(disk, job.folder)
+        raise
+
+
+def _compact(disk: Disk, job: CompactionJob) -> CompactionResult:
     open_segments = OpenSegments()
     segments = [
         Segment(disk, job.folder, base_offset, size_bytes, job.now_ms, open_segments)
@@ -155,19 +172,34 @@ def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
             delete_retention_ms=job.settings.delete_retention_ms,
         )
         chosen = [segment for segment in segments if segment.base_offset < newest.end_offset]
-        replacements = []
-        for group in group_segments(chosen, job.settings, job.end_offset):
+        replacements: list[Replacement] = []
+        groups = group_segments(chosen, job.settings, job.end_offset)
+        for group in groups:
+            if not _has_room(disk, job.folder, group, is_first=not replacements):
+                break
             replacements.append(_clean_group(disk, job, group, judge))
         sync_folder(disk, job.folder)
     finally:
         for segment in segments:
             segment.let_go()
+    is_whole = len(replacements) == len(groups)
     return CompactionResult(
         replacements=tuple(replacements),
-        cleaned_offset=newest.end_offset,
-        bytes_before=sum(segment.size_bytes for segment in chosen),
+        cleaned_offset=newest.end_offset if is_whole else job.first_dirty_offset,
+        bytes_before=sum(size_bytes for each in replacements for _, size_bytes in each.replaced),
         bytes_after=sum(each.size_bytes for each in replacements),
+        is_whole=is_whole,
     )
+
+
+def _has_room(disk: Disk, folder: str, group: Sequence[Segment], *, is_first: bool) -> bool:
+    """Nobody else is to run out of room because of it. Without any for the first, nothing can be done."""
+    needed_bytes = sum(segment.size_bytes for segment in group)
+    if disk.free_bytes(folder) >= ROOM * needed_bytes:
+        return True
+    if is_first:
+        raise OSError(errno.ENOSPC, f"there is too little room for {needed_bytes} bytes beside those they replace")
+    return False
 
 
 def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> KeyOffsets:

@@ -30,14 +30,25 @@ def cleaned_paths(disk: Disk, folder: str, base_offset: int) -> list[str]:
     return [path for path in paths if disk.exists(path)]
 
 
+def remove_cleaned(disk: Disk, folder: str) -> None:
+    """Drop what compaction has written and nobody will use: of a round that failed, say."""
+    for name in disk.list(folder):
+        if name.endswith(CLEANED):
+            disk.unlink(f"{folder}/{name}")
+
+
 def finish_swaps(disk: Disk, folder: str, names: list[str]) -> None:
-    """Complete the replacements that a crash has interrupted, and drop those that had not begun."""
-    unfinished = (offset_in(name) for name in names if name.endswith(CLEANED))
-    begun_below = min((offset for offset in unfinished if offset is not None), default=None)
+    """Complete the replacements that a crash has interrupted, and drop those that had not begun.
+
+    One had not begun while some of its files wait for their turn, and the old ones are all there. Others that wait may
+    be of any round: they say nothing.
+    """
+    waiting = {offset_in(name) for name in names if name.endswith(CLEANED)}
+    there = {offset_in(name) for name in names if name.endswith(LOG)}
     swaps = [name for name in names if name.endswith(SWAP)]
     for name in list(swaps):
         offset = offset_in(name)
-        if offset is None or (begun_below is not None and offset >= begun_below):
+        if offset is None or (offset in waiting and offset in there):
             disk.unlink(f"{folder}/{name}")
             swaps.remove(name)
     for name in swaps:

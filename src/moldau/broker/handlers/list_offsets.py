@@ -62,6 +62,8 @@ async def _answer(topic: str, asked: Asked, request: ListOffsetsRequest, context
         partition.check_epoch(asked.current_leader_epoch)
         end_offset = _end_offset(partition, asked.timestamp, request, context)
         timestamp, offset = await _look_up(partition, asked.timestamp, end_offset, turn)
+        if offset == NO_OFFSET and asked.timestamp >= 0 and request.replica_id < 0:
+            _check_known(partition, context)
     except KafkaError as error:
         return Answer(partition_index=asked.partition_index, error_code=int(error.code))
     return Answer(
@@ -84,11 +86,15 @@ def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsReques
     """Where the partition ends for whoever asks: followers see all of it."""
     if request.replica_id >= 0:
         return partition.log.end_offset
-    leading = partition.leading
-    if leading is not None and timestamp in (LATEST, MAX_TIMESTAMP) and not leading.machine.has_reached_epoch_start:
-        # A new leader does not know yet how far its predecessor had committed: clients must not see it go back.
-        raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
+    if timestamp in (LATEST, MAX_TIMESTAMP):
+        _check_known(partition, context)
     return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
+
+
+def _check_known(partition: Partition, context: RequestContext) -> None:
+    """A new leader does not know yet how far its predecessor had committed: clients must not see it go back."""
+    if partition.leading is not None and not partition.leading.machine.has_reached_epoch_start:
+        raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
 
 
 async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: Turn) -> Found:

@@ -8,8 +8,10 @@ from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.table import Partitions
 from moldau.model.errors import KafkaError
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Clock, Executor
+from moldau.model.units import MINUTE_MS
+from moldau.storage import names as naming
 from moldau.storage.checkpoints import CLEANED
 from moldau.storage.compaction import CompactionJob, CompactionResult, compact
 from moldau.storage.damage import unreadable
@@ -17,6 +19,7 @@ from moldau.storage.scan import BrokenLog
 
 logger = logging.getLogger(__name__)
 
+REST_MS: Final = 10.0 * MINUTE_MS
 BYTES_PER_KEY: Final = 210  # what the worker's table of keys takes for each, measured with keys of 16 bytes
 
 
@@ -27,6 +30,13 @@ class Removed(NamedTuple):
     delay_ms: float
 
 
+class Cleaned(NamedTuple):
+    """Up to where a log was compacted, and the leader epoch there: whatever comes after a cut has a later one."""
+
+    offset: int
+    epoch: int
+
+
 class Compacting:
     """One log at a time, the dirtiest first."""
 
@@ -35,9 +45,10 @@ class Compacting:
         self._store = store
         self._clock = clock
         self._executor = executor
-        self._cleaned: dict[TopicPartition, int] = store.read_checkpoint(CLEANED)
+        self._cleaned: dict[Partition, Cleaned] = {}
         self._busy_with: Partition | None = None
         self._uncleanable: set[Partition] = set()
+        self._resting: dict[Partition, float] = {}  # until when the others have their turn
         self.rounds = 0
         self.bytes_saved = 0
 
@@ -57,32 +68,60 @@ class Compacting:
             if not partition.is_open:
                 return Removed([], 0)  # the topic was deleted meanwhile, with all that was written
             return await self._put_into_effect(partition, result)
-        except OSError:
+        except OSError as error:
             if partition.is_open:
-                raise
+                self._rest(partition, str(error))
             return Removed([], 0)
-        except KafkaError as error:  # records that cannot be read: they stay, and the other logs have their turn
-            logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
-            self._uncleanable.add(partition)
-            if isinstance(error, BrokenLog) and partition.is_open:
-                partition.found(unreadable(error.offset, error))
+        except KafkaError as error:
+            self._give_up(partition, error)
             return Removed([], 0)
         finally:
             self._busy_with = None
 
+    def _give_up(self, partition: Partition, error: KafkaError) -> None:
+        """Records that cannot be read: they stay, and the other logs have their turn."""
+        logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
+        self._uncleanable.add(partition)
+        if isinstance(error, BrokenLog) and error.offset != NO_OFFSET and partition.is_open:
+            partition.found(unreadable(error.offset, error))
+
+    def _rest(self, partition: Partition, reason: str) -> None:
+        logger.warning("%s is compacted later, others have their turn: %s", partition.name, reason)
+        self._resting[partition] = self._clock.monotonic_ms() + REST_MS
+
     def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
-        now_ms = self._clock.wall_ms()
+        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         self._uncleanable = {partition for partition in self._uncleanable if partition.is_open}
+        self._resting = {each: until for each, until in self._resting.items() if each.is_open and until > monotonic_ms}
         chosen: tuple[Partition, CompactionJob] | None = None
         for partition in self._partitions.all():
-            log = partition.log
-            if not log.settings.is_compacted or not partition.is_open or partition in self._uncleanable:
-                continue
-            log.roll_if_due(now_ms)
-            job = log.compaction_job(self._cleaned.get(partition.name, 0), partition.high_watermark, now_ms)
-            if job is not None and (chosen is None or job.dirty_ratio > chosen[1].dirty_ratio):
-                chosen = partition, job
+            is_compacted = partition.log.settings.is_compacted and partition.is_open
+            if is_compacted and partition not in self._uncleanable and partition not in self._resting:
+                job = self._job(partition, now_ms)
+                if job is not None and (chosen is None or job.dirty_ratio > chosen[1].dirty_ratio):
+                    chosen = partition, job
         return chosen
+
+    def _job(self, partition: Partition, now_ms: int) -> CompactionJob | None:
+        """What is to be done for one log. What is wrong with it is its own business."""
+        try:
+            partition.log.roll_if_due(now_ms)
+            return partition.log.compaction_job(self._cleaned_offset(partition), partition.high_watermark, now_ms)
+        except OSError as error:
+            self._rest(partition, str(error))
+        except KafkaError as error:
+            self._give_up(partition, error)
+        return None
+
+    def _cleaned_offset(self, partition: Partition) -> int:
+        cleaned = self._cleaned.get(partition)
+        if cleaned is None:
+            cleaned = self._note(partition, self._store.take_cleaned_offset(partition.name))
+        return cleaned.offset if cleaned.epoch == _epoch_before(partition, cleaned.offset) else 0
+
+    def _note(self, partition: Partition, offset: int) -> Cleaned:
+        cleaned = self._cleaned[partition] = Cleaned(offset, _epoch_before(partition, offset))
+        return cleaned
 
     async def _put_into_effect(self, partition: Partition, result: CompactionResult) -> Removed:
         paths = partition.log.replace_segments(result)
@@ -95,8 +134,17 @@ class Compacting:
             result.bytes_before,
             result.bytes_after,
         )
-        self._cleaned[partition.name] = result.cleaned_offset
-        known = {each.name for each in self._partitions.all()}
-        self._cleaned = {name: offset for name, offset in self._cleaned.items() if name in known}
-        await self._store.write_checkpoint(CLEANED, self._cleaned)
-        return Removed(paths, partition.log.settings.file_delete_delay_ms)
+        unused = [path for path in paths if path.endswith(naming.CLEANED)]
+        for path in unused:  # at once: the next round writes under the same names
+            await self._executor.run(self._store.unlink, path)
+        if not result.is_whole:
+            self._rest(partition, "there is too little room for all of it at once")
+        elif not unused:
+            self._note(partition, result.cleaned_offset)
+        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.is_open}
+        await self._store.write_checkpoint(CLEANED, {each.name: it.offset for each, it in self._cleaned.items()})
+        return Removed([path for path in paths if path not in unused], partition.log.settings.file_delete_delay_ms)
+
+
+def _epoch_before(partition: Partition, offset: int) -> int:
+    return partition.log.epochs.epoch_at(offset - 1) if offset > 0 else NO_EPOCH

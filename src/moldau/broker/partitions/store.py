@@ -8,7 +8,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.ports import Clock, Disk, Executor, Random
-from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from moldau.storage.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from moldau.storage.files import replace_file
 from moldau.storage.folder import DataFolder
 from moldau.storage.log import Log
@@ -46,6 +46,7 @@ class LogStore:
         self._recovery_points = folder.read_checkpoint(RECOVERY_POINTS)
         self._start_offsets = folder.read_checkpoint(LOG_STARTS)
         self._high_watermarks = folder.read_checkpoint(HIGH_WATERMARKS)
+        self._cleaned_offsets = folder.read_checkpoint(CLEANED)
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
         self._doubted: set[TopicPartition] = set()  # closed because of damage, to be scanned when they are opened
         self._open_segments = OpenSegments()
@@ -68,6 +69,8 @@ class LogStore:
             logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
             del self._known[name]
             is_known = False
+        if not is_known:
+            self._cleaned_offsets.pop(name, None)  # of another topic of this name
         if not is_known or found is None:
             self._has_renamed = True
             self._folder.create_partition(name, topic_id)
@@ -152,8 +155,12 @@ class LogStore:
         }.get(name, {})
         return {each: memory[each] for each in offline if each in memory}
 
-    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        return self._folder.read_checkpoint(name)
+    def take_cleaned_offset(self, name: TopicPartition) -> int:
+        """Up to where the log was compacted when the node started. It is told once: a later log is another one."""
+        return self._cleaned_offsets.pop(name, 0)
+
+    def unlink(self, path: str) -> None:
+        self._disk.unlink(path)
 
     async def close(self) -> None:
         """Removals that have not begun are left to the next start."""

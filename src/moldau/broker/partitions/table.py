@@ -265,7 +265,9 @@ class Partitions:
     async def open_rest(self) -> None:
         """Try again what the disk refused to open; stops at the first that it still refuses."""
         for topic_name, index in list(self._unopened):
-            topic = self._image.topics[topic_name]
+            topic = self._image.topics.get(topic_name)
+            if topic is None or (topic_name, index) not in self._unopened:
+                continue  # deleted, moved or opened meanwhile
             self._open(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
             if (topic_name, index) in self._unopened:
                 break

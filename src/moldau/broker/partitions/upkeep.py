@@ -10,6 +10,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.syncing import Syncing
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.settings import BrokerSettings
+from moldau.model.errors import KafkaError
 from moldau.model.ports import Clock, Disk, Executor
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class Upkeep:
                     await chore()
                 except OSError as error:  # a full disk, say: the next round may fare better
                     logger.warning("Upkeep of the logs failed and will be tried again: %s", error)
+                except Exception as bug:  # which must not end a chore for good
+                    logger.error("A bug, please report it: upkeep of the logs failed", exc_info=bug)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
 
@@ -82,7 +85,13 @@ class Upkeep:
         async for partition in self._in_slices():
             if self._compacting.is_busy_with(partition):
                 continue  # its segments are being replaced; the next round will do
-            removed = partition.log.apply_retention(self._clock.wall_ms(), committed_offset=partition.high_watermark)
+            try:
+                removed = partition.log.apply_retention(
+                    self._clock.wall_ms(), committed_offset=partition.high_watermark
+                )
+            except (OSError, KafkaError) as error:  # one log that is damaged is no reason to keep all others for ever
+                logger.warning("%s keeps its old segments for now: %s", partition.name, error)
+                continue
             if removed:
                 logger.info("%s: %d files of old segments are deleted", partition.name, len(removed))
                 self.delete_later(removed, partition.log.settings.file_delete_delay_ms)

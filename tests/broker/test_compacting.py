@@ -1,0 +1,115 @@
+"""Compaction beside other troubles: topics that come again, disks with little room, logs that are damaged or cut."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from broker_scene import Scene, Talker, batch, list_offset, on_broker, produce
+from test_upkeep import fill, read_all
+
+from moldau.broker.partitions.compacting import REST_MS
+from moldau.model.ids import TopicPartition
+from moldau.records.builder import build_batch
+from moldau.wire.messages import DeleteTopicsRequest
+
+pytestmark = pytest.mark.proves("S5", part="the newest value survives")
+
+EAGER: Any = {"cleanup_policy": "compact", "segment_bytes": 1024, "delete_retention_ms": 0, "min_cleanable_dirty_ratio": 0}
+ROUNDS_S = 40  # more than two looks for logs that are to be compacted
+
+
+async def put(talker: Talker, *pairs: tuple[bytes, bytes | None]) -> None:
+    for key, value in pairs:
+        assert (await produce(talker, "t", build_batch([(1_700_000_000_000, key, value, ())]))).error_code == 0
+
+
+async def fillers(talker: Talker, count: int) -> None:
+    await put(talker, *((b"filler-%d" % (number % 3), b"%d" % number) for number in range(count)))
+
+
+def test_a_topic_that_comes_again_was_not_compacted_before() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        await scene.create("t", **EAGER)
+        await fillers(talker, 100)
+        await asyncio.sleep(ROUNDS_S)
+        await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+        await scene.create("t", **EAGER)
+        await put(talker, (b"a", b"old"), (b"b", b"1"), (b"b", b"2"), (b"a", None))
+        for _ in range(3):
+            await fillers(talker, 200)
+            await asyncio.sleep(ROUNDS_S)
+        found = {record.key: record.value for record in await read_all(talker, "t", 0)}
+        assert (found.get(b"a"), found[b"b"]) == (None, b"2")
+        assert sum(record.key == b"b" for record in await read_all(talker, "t", 0)) == 1
+
+    on_broker(script)
+
+
+def test_what_came_after_a_cut_was_not_compacted_before() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        await scene.create("t", **EAGER)
+        await fillers(talker, 100)
+        await asyncio.sleep(ROUNDS_S)
+        compacting: Any = scene.node.broker.upkeep._compacting
+        partition = scene.node.broker.partitions.get("t", 0)
+        cleaned_offset = compacting._cleaned_offset(partition)
+        assert cleaned_offset > 50
+        partition.log.epochs.truncate_from_end(20)
+        partition.log.epochs.assign(7, 20)  # as after an election in which a log that lacks something won
+        assert compacting._cleaned_offset(partition) == 0
+
+    on_broker(script)
+
+
+def test_compaction_takes_no_room_from_others_and_waits_until_there_is_some() -> None:
+    async def script(scene: Scene) -> None:
+        talker, disk = await scene.connect(), scene.host.disk
+        await scene.create("t", cleanup_policy="compact", segment_bytes=65536, min_cleanable_dirty_ratio=0)
+        await scene.create("small", cleanup_policy="compact", segment_bytes=2048, min_cleanable_dirty_ratio=0.5)
+        await fill(scene, talker, "t", 300, size=2000, keys=100)
+        await fill(scene, talker, "small", 40, keys=2)
+        disk.capacity_bytes = disk.used_bytes + 100_000
+        await asyncio.sleep(ROUNDS_S)
+        assert not [path for path in disk.contents() if path.endswith(".cleaned")]
+        assert disk.capacity_bytes - disk.used_bytes > 90_000
+        assert len(await read_all(talker, "t", 0)) == 300
+        assert len(await read_all(talker, "small", 0)) < 20  # it had its turn
+        assert (await produce(talker, "small", batch(b"x" * 1000, key=b"0"))).error_code == 0
+        disk.capacity_bytes = 1 << 40
+        await asyncio.sleep(REST_MS / 1000 + ROUNDS_S)
+        assert len(await read_all(await scene.connect(), "t", 0)) < 150
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S4", part="by age")
+def test_a_log_that_is_damaged_does_not_keep_the_others_from_being_shortened() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        for topic in ("a", "b"):
+            await scene.create(topic, segment_bytes=2048, retention_ms=300_000)
+            await fill(scene, talker, topic, 20)
+        await scene.host.stop()
+        await scene.restart()
+        scene.simulation.disks_fail = True
+        scene.host.disk.flip_bit("/data/a-0/00000000000000000000.log", 16)
+        for _ in range(2):
+            await asyncio.sleep(1200)
+            talker = await scene.connect()
+            await fill(scene, talker, "b", 20)
+        assert (await list_offset(talker, "b", -2)).offset == 40
+        assert (await list_offset(talker, "a", -2)).offset == 0
+
+    on_broker(script, settings=["log.retention.check.interval.ms=60000"])
+
+
+def test_a_partition_that_was_deleted_before_it_could_be_opened_is_passed_over() -> None:
+    async def script(scene: Scene) -> None:
+        partitions: Any = scene.node.broker.partitions
+        partitions._unopened[TopicPartition("gone", 0)] = "no room"
+        await partitions.open_rest()
+        del partitions._unopened[TopicPartition("gone", 0)]
+
+    on_broker(script)

@@ -1,0 +1,115 @@
+"""Compaction with little room, and what earlier rounds left behind."""
+
+import errno
+
+import pytest
+from compacted_bench import CompactedBench
+from storage_bench import NOW_MS
+
+from moldau.storage import swaps
+from moldau.storage.compaction import compact
+from moldau.testing.disk import SimulatedDisk
+
+pytestmark = pytest.mark.proves("S5", part="the newest value survives")
+
+
+def _filled(disk: SimulatedDisk | None = None) -> CompactedBench:
+    bench = CompactedBench(disk, cleanup_policy=("compact", "delete"), retention_ms=-1)
+    for number in range(120):
+        bench.put((b"key%d" % (number % 40), b"%03d" % number * 30))
+    return bench
+
+
+def _left(bench: CompactedBench) -> list[str]:
+    return [name for name in bench.names() if name.endswith(".cleaned")]
+
+
+def test_as_much_is_compacted_as_there_is_room_for_and_the_rest_later() -> None:
+    disk = SimulatedDisk(seed=1)
+    disk.prepare_folder("/data")
+    bench = _filled(disk)
+    truth, before = bench.table(), bench.log.size_bytes
+    bench.log.roll(NOW_MS)
+    disk.capacity_bytes = disk.used_bytes + 6_000
+    result = bench.compact()
+    assert result is not None
+    assert (result.is_whole, bench.cleaned_offset) == (False, 0)
+    assert 0 < len(result.replacements)
+    assert bench.table() == truth
+    disk.capacity_bytes = 1 << 40
+    result = bench.compact()
+    assert result is not None
+    assert result.is_whole
+    assert bench.table() == truth
+    assert bench.log.size_bytes < before / 2
+
+
+def test_without_room_for_anything_nothing_is_begun() -> None:
+    disk = SimulatedDisk(seed=1)
+    disk.prepare_folder("/data")
+    bench = _filled(disk)
+    bench.log.roll(NOW_MS)
+    disk.capacity_bytes = disk.used_bytes + 1_000
+    with pytest.raises(OSError, match="too little room") as raised:
+        bench.compact()
+    assert raised.value.errno == errno.ENOSPC
+    assert not _left(bench)
+
+
+def test_a_round_that_fails_leaves_nothing_behind() -> None:
+    disk = SimulatedDisk(seed=1)
+    disk.prepare_folder("/data")
+    bench = _filled(disk)
+    bench.log.roll(NOW_MS)
+    disk.fail("pwrite", errno.EIO, path=".cleaned", skip=2, times=1)
+    with pytest.raises(OSError, match="cleaned"):
+        bench.compact()
+    assert not _left(bench)
+
+
+def test_what_an_earlier_round_left_is_gone_before_the_next() -> None:
+    bench = _filled()
+    stale = bench.mounted.open(f"{bench.log.folder}/00000000000000000000.txnindex.cleaned", create=True)
+    stale.close()
+    bench.compact()
+    assert not _left(bench)
+    assert "00000000000000000000.txnindex" not in bench.names()
+
+
+def test_a_leftover_of_an_earlier_round_does_not_undo_a_swap_that_a_crash_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = _filled()
+    bench.log.advance_start(bench.log.segment_base_offsets[2])
+    for path in bench.log.apply_retention(bench.now_ms):
+        bench.mounted.unlink(path)
+    bench.log.roll(NOW_MS)
+    bench.log.flush(NOW_MS)
+    truth, start_offset = bench.table(), bench.log.start_offset
+    job = bench.log.compaction_job(0, bench.log.end_offset, bench.now_ms)
+    assert job is not None
+    result = compact(bench.mounted, job)
+    stale = bench.mounted.open(f"{bench.log.folder}/00000000000000000000.log.cleaned", create=True)
+    stale.close()
+    rename = bench.mounted.rename
+
+    class Crash(Exception):
+        pass
+
+    def until_the_old_are_away(source: str, target: str) -> None:
+        if source.endswith(".log.swap"):
+            raise Crash
+        rename(source, target)
+
+    monkeypatch.setattr(bench.mounted, "rename", until_the_old_are_away)
+    with pytest.raises(Crash):
+        swaps.swap_in(
+            bench.mounted,
+            bench.log.folder,
+            result.replacements[0].base_offset,
+            bench.log._segments.all[: len(result.replacements[0].replaced)],
+        )
+    monkeypatch.undo()
+    bench.open(recovery_point=bench.log.recovery_point, log_start_offset=start_offset)
+    assert bench.log.start_offset == start_offset
+    assert bench.table() == truth
