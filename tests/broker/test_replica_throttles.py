@@ -6,6 +6,8 @@ from cluster_scene import Cluster, on_cluster
 from replica_scene import are_same, copy_of, create, reassign, where
 
 from moldau.broker.replicas.throttles import Bucket, is_throttled
+from moldau.model.settings import declared
+from moldau.storage.settings import LogSettings
 from moldau.wire.messages import IncrementalAlterConfigsRequest
 
 BROKER, TOPIC = 4, 2
@@ -58,12 +60,25 @@ def test_when_the_throttle_is_taken_away_the_rest_comes_at_once() -> None:
         await create(cluster, partitions=[[2, 1]])
         await fill(cluster)
         await alter(cluster, BROKER, "", "leader.replication.throttled.rate", 1000)
-        await alter(cluster, TOPIC, "t", "leader.replication.throttled.replicas", "0:3")
+        await alter(cluster, TOPIC, "t", "leader.replication.throttled.replicas", "0:2")
         await reassign(cluster, [2, 1, 3])
         await cluster.until(lambda: cluster.nodes[3].broker.partitions.find("t", 0) is not None, 1.0)
         await cluster.until(lambda: copy_of(cluster, 3).log.end_offset > 0, 5.0)
         assert len(where(cluster).isr) == 2
         await alter(cluster, TOPIC, "t", "leader.replication.throttled.replicas")
+        await cluster.until(lambda: len(where(cluster).isr) == 3, 3.0)
+
+    on_cluster(script, settings=["replica.fetch.max.bytes=6000", "replica.fetch.response.max.bytes=6000"])
+
+
+@pytest.mark.proves("H8")
+def test_a_leader_holds_back_what_names_it_and_not_what_names_its_follower() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 1]])
+        await fill(cluster)
+        await alter(cluster, BROKER, "", "leader.replication.throttled.rate", 1000)
+        await alter(cluster, TOPIC, "t", "leader.replication.throttled.replicas", "0:3")
+        await reassign(cluster, [2, 1, 3])
         await cluster.until(lambda: len(where(cluster).isr) == 3, 3.0)
 
     on_cluster(script, settings=["replica.fetch.max.bytes=6000", "replica.fetch.response.max.bytes=6000"])
@@ -84,6 +99,11 @@ def test_throttled_replicas_are_named_by_partition_and_broker(
     named: tuple[str, ...], partition: int, replica: int, expected: bool
 ) -> None:
     assert is_throttled(named, partition, replica) is expected
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_settings_that_name_throttled_replicas_are_said_to_have_an_effect(side: str) -> None:
+    assert declared(LogSettings)[f"{side}_replication_throttled_replicas"].has_effect
 
 
 class _Clock:

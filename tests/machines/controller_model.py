@@ -356,6 +356,8 @@ class Model:
             return
         assert new.partition_epoch > old.partition_epoch
         assert new.leader_epoch >= old.leader_epoch
+        if set(old.replicas) - set(new.replicas) - set(old.adding_replicas):
+            assert set(new.isr) == set(new.replicas), f"partition {index} was moved before all were in sync: {new}"
         if old.leader == new.leader:
             return
         assert new.leader_epoch > old.leader_epoch

@@ -1,7 +1,7 @@
 """Leaderships go back to where they belong, and work that was left half done is finished."""
 
 import pytest
-from metadata_scene import Scene
+from metadata_scene import Scene, replayed
 
 from moldau.machines.decision import SetTimer
 from moldau.machines.metadata import (
@@ -203,3 +203,20 @@ def test_a_new_controller_finishes_what_was_left_half_done() -> None:
     assert SetTimer(WorkMoved(1), 0) in timers
     assert SetTimer(WorkMoved(2), 0) not in timers
     assert CHECK in timers
+
+
+@pytest.mark.proves("H6")
+def test_a_new_controller_goes_on_to_give_partitions_the_leader_that_is_back() -> None:
+    scene = large()
+    for broker_id in (2, 1):
+        fence(scene, broker_id)
+        scene.time_out(WorkMoved(broker_id), 0.0)
+    assert set(leaders(scene)) == {-1}
+    unfence(scene, 1)
+    assert leaders(scene).count(1) == PARTITIONS_PER_SLICE_MAX
+    scene.machine = replayed(scene.log)
+    timers = scene.machine.decide_elected(0.0).timers
+    assert SetTimer(WorkMoved(1), 0) in timers
+    assert CHECK in timers  # leaderships that have to go back have the time they had
+    assert scene.time_out(WorkMoved(1), 0.0) == []
+    assert set(leaders(scene)) == {1}

@@ -100,6 +100,29 @@ def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> N
 
 
 @pytest.mark.proves("H8")
+def test_fewer_replicas_wait_for_all_that_stay_to_be_in_sync(scene: Scene) -> None:
+    scene.run(scene.machine.decide_fence_broker(2, scene.machine.image.brokers[2].epoch))
+    move(scene, [1, 2])
+    assert (plan(scene), partition(scene).isr) == (((1, 2, 3), (), (3,)), (1, 3))
+    assert not move(scene, None).error
+    assert (plan(scene), partition(scene).isr) == (((1, 2, 3), (), ()), (1, 3))
+    move(scene, [1, 2])
+    scene.run(scene.machine.decide_unfence_broker(2, scene.machine.image.brokers[2].epoch))
+    in_sync(scene, [1, 2, 3])
+    assert (plan(scene), partition(scene).isr) == (((1, 2), (), ()), (1, 2))
+
+
+@pytest.mark.proves("H8")
+def test_a_move_waits_for_those_that_stay_as_well_as_for_those_that_are_new(scene: Scene) -> None:
+    in_sync(scene, [1, 2])
+    move(scene, [3, 4])
+    in_sync(scene, [1, 2, 4])
+    assert (plan(scene), partition(scene).isr) == (((3, 4, 1, 2), (4,), (1, 2)), (4, 1, 2))
+    in_sync(scene, [1, 2, 4, 3])
+    assert (plan(scene), partition(scene).isr) == (((3, 4), (), ()), (3, 4))
+
+
+@pytest.mark.proves("H8")
 def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: Scene) -> None:
     move(scene, [4, 5])
     in_sync(scene, [1, 4])

@@ -8,6 +8,7 @@ from moldau.machines.metadata import (
     MorePartitions,
     NewTopic,
     PartitionImage,
+    Reassignment,
     Resource,
     ResourceType,
     TopicDeleted,
@@ -249,6 +250,18 @@ def test_a_topic_grows_with_the_replication_factor_it_has() -> None:
     after = scene.machine.image.topics["t"].partitions
     assert after[:2] == before
     assert [len(partition.replicas) for partition in after] == [2] * 5
+
+
+@pytest.mark.proves("T1")
+def test_a_topic_that_is_being_moved_grows_with_the_replication_factor_it_will_have() -> None:
+    scene = Scene(brokers=4)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
+    scene.run(scene.machine.decide_alter_reassignments([Reassignment("t", 0, [3, 4])]))
+    assert replicas(scene) == [(3, 4, 1, 2)]
+    for wanted in (MorePartitions("t", 2), MorePartitions("t", 3, [[1, 4]])):
+        (outcome,) = scene.run(scene.machine.decide_create_partitions([wanted], start=0))
+        assert outcome.error is ErrorCode.NONE
+    assert [len(each) for each in replicas(scene)] == [4, 2, 2]
 
 
 def test_a_topic_grows_by_hand_and_validate_only_does_not_grow_it() -> None:

@@ -222,15 +222,15 @@ class LogSettings:
         "leader.replication.throttled.replicas",
         (),
         check=_throttled_replicas,
-        has_effect=False,
-        doc="The partition:replica pairs whose replication is throttled on the leader's side.",
+        doc="The partition:broker pairs, or * for all: a leader that is named sends to replicas that are not in sync "
+        "no faster than its leader.replication.throttled.rate.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         "follower.replication.throttled.replicas",
         (),
         check=_throttled_replicas,
-        has_effect=False,
-        doc="The partition:replica pairs whose replication is throttled on the follower's side.",
+        doc="The partition:broker pairs, or * for all: a follower that is named and not in sync fetches no faster than "
+        "its follower.replication.throttled.rate.",
     )
 
     # Tiered storage, which does not exist here: the names are accepted so that tools that set them work

@@ -56,7 +56,7 @@ class Replicas:
         self._image = MetadataImage()
         self._incarnation_id = incarnation_id
         self.sessions = ReplicaSessions(random)
-        self.throttles = Throttles(clock, settings)
+        self.throttles = Throttles(node_id, clock, settings)
         self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
         self._lost_copies = LostCopies(node_id, ask_controller, lambda: self.broker_epoch, failed)
         self._cuts = Cuts(syncing, checkpoint, failed)

@@ -56,7 +56,8 @@ class Bucket:
 class Throttles:
     """Both sides of a node: what it sends as a leader, what it fetches as a follower."""
 
-    def __init__(self, clock: Clock, settings: "Callable[[], ReplicaSettings]") -> None:
+    def __init__(self, me: int, clock: Clock, settings: "Callable[[], ReplicaSettings]") -> None:
+        self._me = me
         self._settings = settings
         self._sent = Bucket(clock)
         self._fetched = Bucket(clock)
@@ -74,11 +75,9 @@ class Throttles:
             self._sent.took(count, self._settings().leader_throttled_rate)
 
     def _holds_back(self, followed: "Followed", leading: "Leading") -> bool:
+        """The topic names who sends: this node, whoever takes it."""
         named = leading.partition.log.settings.leader_replication_throttled_replicas
-        if not named:
-            return False
-        replica = followed.session.replica
-        return replica not in leading.machine.isr and is_throttled(named, followed.key[1], replica)
+        return is_throttled(named, followed.key[1], self._me) and followed.session.replica not in leading.machine.isr
 
     # As a follower
 

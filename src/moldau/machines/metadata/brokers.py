@@ -198,9 +198,15 @@ def decide_work_moved(view: ClusterView, broker_id: int) -> Decision[Record, Non
 
 
 def unfinished_work(view: ClusterView) -> list[SetTimer]:
-    """What a controller that went down may have left half done: brokers that are gone and still count."""
+    """What a controller that went down may have left half done.
+
+    Brokers are gone and still count, or one is back and does not lead what waits for it. The work of one that is back
+    looks at everything that has no leader, so it is enough to name one.
+    """
     gone = [broker_id for broker_id in view.index.brokers if not view.image.is_active(broker_id)]
-    return [SetTimer(WorkMoved(broker_id), 0) for broker_id in gone]
+    waited_for = (each for key in view.index.leaderless for each in view.topic(key).partitions[key.partition].replicas)
+    back = next((broker_id for broker_id in waited_for if view.image.is_active(broker_id)), None)
+    return [SetTimer(WorkMoved(each), 0) for each in (gone if back is None else [*gone, back])]
 
 
 def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:

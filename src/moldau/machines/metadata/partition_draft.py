@@ -52,11 +52,11 @@ class PartitionDraft:
         return self._difference()
 
     def _complete_reassignment(self) -> None:
-        """The new replicas have everything: the old ones are let go."""
-        staying = tuple(each for each in self.isr if each not in self.removing)
-        if (self.adding or self.removing) and staying and all(each in staying for each in self.adding):
-            self.isr = staying
-            self.replicas = tuple(each for each in self.replicas if each not in self.removing)
+        """All replicas of the plan have everything, those that were there before too: the others are let go."""
+        target = tuple(each for each in self.replicas if each not in self.removing)
+        if (self.adding or self.removing) and all(each in self.isr for each in target):
+            self.isr = tuple(each for each in self.isr if each in target)
+            self.replicas = target
             self.adding = self.removing = ()
 
     def _settle_eligible(self) -> None:

@@ -94,7 +94,9 @@ def _check_count(wanted: MorePartitions, present: int, additional_max: int) -> N
 
 def _placements(image: MetadataImage, topic: TopicImage, wanted: MorePartitions, start: int) -> list[Placement]:
     present = len(topic.partitions)
-    replication_factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    # A partition that is being moved has more replicas than it will keep.
+    replication_factor = len([each for each in first.replicas if each not in first.removing_replicas])
     if wanted.assignments is None:
         return place_replicas(image, wanted.count - present, replication_factor, start)
     placements = []
