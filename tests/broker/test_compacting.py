@@ -14,7 +14,12 @@ from moldau.wire.messages import DeleteTopicsRequest
 
 pytestmark = pytest.mark.proves("S5", part="the newest value survives")
 
-EAGER: Any = {"cleanup_policy": "compact", "segment_bytes": 1024, "delete_retention_ms": 0, "min_cleanable_dirty_ratio": 0}
+EAGER: Any = {
+    "cleanup_policy": "compact",
+    "segment_bytes": 1024,
+    "delete_retention_ms": 0,
+    "min_cleanable_dirty_ratio": 0,
+}
 ROUNDS_S = 40  # more than two looks for logs that are to be compacted
 
 

@@ -28,7 +28,15 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.machines.raft import Endpoints, Leadership, QuorumDescription, RaftMachine, VotersAt, VoterSet
+from moldau.machines.raft import (
+    Endpoints,
+    Leadership,
+    QuorumDescription,
+    RaftMachine,
+    ResignRequested,
+    VotersAt,
+    VoterSet,
+)
 from moldau.model.errors import KafkaError, NotController
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address
 from moldau.model.ports import Clock, Disk, Executor, Random
@@ -82,6 +90,7 @@ class MetadataDriver:
             refusals=Refusals(lost=NotController, loading=NotController, busy=NotController),
             failed=self._fail,
             observer=self._publisher,
+            disk_refused=self._hand_over,
         )
         self._follower = ImageFollower(self._log, self._publisher, clock, self._fail)
         self._log.watch(lambda _: self._follower.wake())
@@ -142,6 +151,12 @@ class MetadataDriver:
         """Then the first sync of its own epoch makes everything before it durable as well."""
         voters = voter_sets[-1].voters if voter_sets else static_voters
         return voters is not None and voters.ids == (self._membership.me.node_id,)
+
+    def _hand_over(self) -> None:
+        """Whoever cannot write cannot decide: another voter, whose disk has room, should. Alone, it can only try on."""
+        if self._quorum is not None and len(self._quorum.machine.voters) > 1:
+            log.warning("this controller cannot write, and hands over to another")
+            self._quorum.post(ResignRequested())
 
     def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
         return QuorumPeers(self._membership, self._peers, self._log.snapshots, post, self._fail)

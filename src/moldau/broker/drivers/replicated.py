@@ -123,8 +123,11 @@ class ReplicatedDriver(Generic[Machine, Record]):
         failed: Callable[[BaseException], None] = _fail_loudly,
         observer: Observer[Machine] | None = None,
         pending_max: int = PENDING_MAX,
+        disk_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """`perform` carries out effects and must not raise; `failed` hears of a bug after which the node must stop."""
+        """`perform` carries out effects and must not raise; `failed` hears of a bug after which the node must stop;
+        `disk_refused` hears that something was decided and cannot be written.
+        """
         self._log = machine_log
         self._new_machine = new_machine
         self._clock = clock
@@ -133,6 +136,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._failed = failed
         self._observer = observer
         self._pending_max = pending_max
+        self._disk_refused = disk_refused
         self._machine: Machine | None = None
         self._is_loading = False
         self._term = 0  # counts elections and losses, so that what belongs to an earlier one is known
@@ -364,6 +368,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
         except (KafkaError, OSError) as error:
             log.error("a machine's log cannot be written: %s", error)
             self._start_again(error)
+            if isinstance(error, OSError | StorageFailed):
+                self._disk_refused()
         except Exception as bug:  # a record with a value that has no place in it: whoever asked for it is refused
             log.error("A bug, please report it: a decision cannot be written", exc_info=bug)
             self._start_again(UnknownServerFailure("The broker failed on this request; its log says more."))
