@@ -88,7 +88,8 @@ def test_unknown_partitions_and_acks_are_refused() -> None:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await produce(talker, "nowhere", batch(b"a"))).error_code == unknown
         assert (await produce(talker, "t", batch(b"a"), partition=7)).error_code == unknown
-        assert (await produce(talker, "t", batch(b"a"), acks=3)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        for _ in range(3):  # again: what is repeated takes another way
+            assert (await produce(talker, "t", batch(b"a"), acks=3)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
     on_broker(script)
 

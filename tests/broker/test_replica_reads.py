@@ -172,6 +172,22 @@ def test_a_consumer_is_sent_to_the_copy_in_its_rack() -> None:
     on_cluster(script, settings=RACKS)
 
 
+def test_a_consumer_in_a_session_hears_that_a_copy_is_in_its_rack() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        await send(cluster, b"a")
+        await are_same(cluster, 1, 2, 3)
+        talker = await cluster.connect(2)
+        whole = await talker.ask(12, fetch_request("t", 0, session_epoch=0))
+        assert values(bytes(at(whole).records)) == [b"a"]
+        request = FetchRequest(
+            max_wait_ms=1000, min_bytes=1, session_id=whole.session_id, session_epoch=1, rack_id="r3", topics=[]
+        )
+        assert at(await talker.ask(12, request)).preferred_read_replica == 3
+
+    on_cluster(script, settings=RACKS)
+
+
 def _follower_fetch(cluster: Cluster, replica: int, epoch: int, *, leader_epoch: int = 0, offset: int = 0) -> Any:
     request = fetch_request("", offset)
     request.topics[0].topic_id = cluster.nodes[1].broker.image.topics["t"].topic_id

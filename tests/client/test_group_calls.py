@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World
 
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
 from moldau.client.groups import Groups
+from moldau.client.metadata import BrokerView
 from moldau.model.errors import ErrorCode, GroupAuthorizationFailed
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import Address, NodeId, TopicPartition
 from moldau.wire import messages
 
 pytestmark = pytest.mark.proves("O3")
@@ -68,3 +71,18 @@ def test_an_error_that_does_not_pass_is_told_at_once() -> None:
     with pytest.raises(GroupAuthorizationFailed):
         World(script).run(lambda client: Groups(client).all())
     assert script.asked[1, "ListGroups"] == 1
+
+
+def test_a_broker_that_is_not_where_it_was_is_looked_for() -> None:
+    script = Script()
+    script.on(1, "FindCoordinator", in_turn(messages.FindCoordinatorResponse(node_id=2, host="b2", port=9092)))
+    script.on(2, "OffsetFetch", in_turn(fetched(17)))
+
+    async def ask(client: AsyncClient) -> Any:
+        await client.refresh([])
+        client.metadata.brokers[NodeId(2)] = BrokerView(NodeId(2), Address("nowhere", 9092))  # before it moved
+        request = messages.OffsetFetchRequest(group_id="g", topics=None)
+        answer = await Coordinator(client, "g", GROUP_KEY).ask(request, one_code, version_at_most=7)
+        return answer.topics[0].partitions[0].committed_offset
+
+    assert World(script).run(ask) == 17

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from moldau.broker.partitions.waiting import FetchWait
 from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID
+from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID
 from moldau.model.ports import Random
 
 NO_SESSION: Final = 0
@@ -89,6 +89,7 @@ class Fetching:
         is_news = (
             has_records
             or answer.error_code != 0
+            or answer.preferred_read_replica != NO_NODE
             or answer.high_watermark != wanted.told_high_watermark
             or answer.log_start_offset != wanted.told_start_offset
         )

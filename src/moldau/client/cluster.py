@@ -57,6 +57,7 @@ class Cluster:
         self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
         self._authentication = authentication
         self._links: dict[Address, Link] = {}
+        self._doubted: set[NodeId] = set()  # brokers that were not where we thought
         self._opening: dict[Address, asyncio.Task[Link]] = {}
         self._lookups: dict[str, asyncio.Task[TopicView]] = {}
         self._is_closed = False
@@ -212,8 +213,9 @@ class Cluster:
     # Connections
 
     async def _link_to(self, node: NodeId) -> Link:
-        if node not in self.metadata.brokers:
+        if node not in self.metadata.brokers or node in self._doubted:
             await self.refresh([])
+            self._doubted.discard(node)
         broker = self.metadata.brokers.get(node)
         if broker is None:
             raise BrokerNotAvailable(f"the cluster has no broker {node} at the moment")
@@ -222,6 +224,7 @@ class Cluster:
         except ConnectionLost:
             raise
         except OSError as error:
+            self._doubted.add(node)  # it may have another address by now
             raise cannot_reach([(broker.address, error)]) from error
 
     async def _any_link(self) -> Link:

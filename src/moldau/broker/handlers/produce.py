@@ -65,6 +65,8 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
         if inspected:
             await _append_inspected(inspected, request, context, waiting)
     finally:
+        for each in inspected:
+            context.broker.inspection.give_back(each.records)
         if admitted is not None:
             admitted.close()
     if request.acks == NO_ANSWER:
@@ -141,19 +143,15 @@ async def _append_inspected(
     broker = context.broker
     turn = Turn(context)
     context.weight = ALONE
-    try:
-        for each in inspected:
-            try:
-                settings = broker.partitions.get(each.topic, each.partition).log.settings
-                accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
-                partition = broker.partitions.get(each.topic, each.partition)
-                answer = _write(partition, accepted, context.now_ms, request, waiting)
-            except KafkaError as error:
-                answer = _failed(each.topic, each.partition, len(each.records), error, context)
-            each.answers[each.place] = answer
-    finally:
-        for each in inspected:
-            broker.inspection.give_back(each.records)
+    for each in inspected:
+        try:
+            settings = broker.partitions.get(each.topic, each.partition).log.settings
+            accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
+            partition = broker.partitions.get(each.topic, each.partition)
+            answer = _write(partition, accepted, context.now_ms, request, waiting)
+        except KafkaError as error:
+            answer = _failed(each.topic, each.partition, len(each.records), error, context)
+        each.answers[each.place] = answer
 
 
 def _write(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PRODUCE: Final = 0  # the API's number
 ALL: Final = -1  # of acks
+LEADER: Final = 1
 OLDEST: Final = 5  # from here on an answer has its three numbers side by side
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
@@ -238,7 +239,7 @@ class Repetition:
         """Remember a request that went the long way, if another like it could be answered without."""
         self._misses += 1
         version = header.api_version
-        if request.acks == 0 or request.transactional_id is not None or version < OLDEST:
+        if request.acks not in (ALL, LEADER) or request.transactional_id is not None or version < OLDEST:
             return
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return

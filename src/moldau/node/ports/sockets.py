@@ -70,6 +70,7 @@ class SocketConnection(asyncio.Protocol):
         self._queue: deque[Piece] = deque()
         self._queued_bytes = 0
         self._paused = 0
+        self._resuming: asyncio.Handle | None = None  # in the next turn
         self._is_corked = False
         self._is_reading = False
         self._is_waiting_to_write = False
@@ -226,12 +227,19 @@ class SocketConnection(asyncio.Protocol):
         self._deliver()
 
     def pause_reading(self) -> None:
+        if self._resuming is not None:  # it has changed its mind
+            self._resuming.cancel()
+            self._resuming = None
         self._pause(_BY_OWNER)
 
     def resume_reading(self) -> None:
-        if self._paused & _BY_OWNER:
+        if self._paused & _BY_OWNER and self._resuming is None:
             # Not from within: the owner may be in the middle of answering a frame of ours.
-            self._loop.call_soon(self._unpause, _BY_OWNER)
+            self._resuming = self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._unpause(_BY_OWNER)
 
     # -- pieces out
 
