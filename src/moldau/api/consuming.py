@@ -20,7 +20,7 @@ from moldau.api.words import Failed, Message, Place
 Start = str | int | datetime  # "earliest", "latest", an offset, a time
 
 POLL_S: Final = 0.2
-BATCH_MAX: Final = 500
+JOIN_MAX_S: Final = 60.0
 LOOK_UP_S: Final = 30.0
 _WHERE: Final = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -30,6 +30,12 @@ class Consumption:
 
     In a group, a message's offset is committed once the next message is asked for: after it was processed, so a crash
     repeats messages but loses none (at least once). With `commits=False` only `commit_offset` commits.
+
+    Each message is taken from the client by itself: asking for the next one is the sign of life that the group waits
+    for, so only a single message that takes longer than `max_poll_interval_ms` loses the membership.
+
+    `idle_s` counts from the last message, and in a group not before partitions were given out: joining takes its time.
+    A group that gives nothing out within a minute (or `idle_s`, where that is longer) ends the iteration with `Failed`.
     """
 
     def __init__(
@@ -55,14 +61,13 @@ class Consumption:
                 "enable.partition.eof": False,
             }
         )
-        self._processed: Message | None = None
-        self._pending: list[Any] = []
+        self._processed: Any = None
+        self._is_assigned = group is None
+        self._waited_s = 0.0
         if group is None:
             self._consumer.assign(self._places(topics, start))
-        elif start in _WHERE:
-            self._consumer.subscribe(list(topics))
         else:
-            self._consumer.subscribe(list(topics), on_assign=lambda _, given: self._seek(given, start))
+            self._consumer.subscribe(list(topics), on_assign=lambda _, given: self._take(given, start))
 
     # -- where to begin
 
@@ -86,6 +91,12 @@ class Consumption:
         offset = _WHERE[start] if isinstance(start, str) else start
         return [TopicPartition(each.topic, each.partition, offset) for each in partitions]
 
+    def _take(self, given: list[TopicPartition], start: Start) -> None:
+        if start not in _WHERE:
+            self._seek(given, start)
+        self._is_assigned = True
+        self._waited_s = -POLL_S  # the call that this happens in was still one of joining
+
     def _seek(self, given: list[TopicPartition], start: Start) -> None:
         """What the group has committed comes before where this consumer would begin."""
         committed = self._consumer.committed(given, timeout=LOOK_UP_S)
@@ -99,21 +110,34 @@ class Consumption:
 
     def __next__(self) -> Message:
         self._note_processed()
-        waited_s = 0.0
-        while not self._pending:
-            self._pending = self._consumer.consume(BATCH_MAX, timeout=POLL_S)
-            self._pending.reverse()
-            waited_s += POLL_S
-            if not self._pending and self._idle_s is not None and waited_s >= self._idle_s:
+        self._waited_s = 0.0
+        while (found := self._consumer.poll(POLL_S)) is None:
+            self._waited_s += POLL_S
+            if self._has_waited_enough():
                 raise StopIteration
-        self._processed = _message(self._pending.pop())
-        return self._processed
+        message = _message(found)
+        self._processed = found
+        return message
+
+    def _has_waited_enough(self) -> bool:
+        if self._idle_s is None:
+            return False
+        if self._is_assigned:
+            return self._waited_s >= self._idle_s
+        if self._waited_s >= max(self._idle_s, JOIN_MAX_S):
+            raise Failed(f"The group {self._group} gave out no partitions within {self._waited_s:.0f} s.")
+        return False
 
     def _note_processed(self) -> None:
-        if self._processed is not None and self._commits:
-            place = self._processed.place
-            self._consumer.store_offsets(offsets=[TopicPartition(place.topic, place.partition, place.offset + 1)])
-        self._processed = None
+        processed, self._processed = self._processed, None
+        if processed is None or not self._commits:
+            return
+        try:
+            self._consumer.store_offsets(message=processed)
+        except KafkaException as error:
+            # The partition went to another member, which reads the message again: nothing of ours to note.
+            if error.args[0].code() != KafkaError._STATE:
+                raise Failed(f"{processed.topic()}: {error.args[0].str()}") from error
 
     def commit_offset(self, message: Message | Place) -> None:
         """The group goes on behind this message after a restart. Returns when the cluster has taken it."""
@@ -158,7 +182,8 @@ def commit_for(config: dict[str, Any], group: str, message: Message | Place) -> 
 def _message(message: Any) -> Message:
     error: KafkaError | None = message.error()
     if error is not None:
-        raise Failed(f"{message.topic()}: {error.str()}")
+        topic = message.topic()  # None where the error is the group's, not a partition's
+        raise Failed(error.str() if topic is None else f"{topic}: {error.str()}")
     kind, timestamp_ms = message.timestamp()
     return Message(
         message.topic(),
