@@ -44,7 +44,7 @@ from moldau.cli.local import supervisor
 from moldau.cli.local.layout import LocalCluster
 supervisor.PAUSE_S_FIRST = 0.01
 supervisor.STOP_S_MAX = {stop_s_max}
-supervisor.READY_S_MAX = {ready_s_max}
+supervisor.LATE_S = {late_s}
 cluster = LocalCluster.open(Path({folder!r}), brokers=3, port=9092)
 def say(line): print(line, flush=True)
 async def main():
@@ -98,9 +98,7 @@ class Supervised:
 def started(tmp_path: Path) -> Iterator[Started]:
     running: list[Supervised] = []
 
-    def start(
-        before: str = "", *, restarts: bool = False, stop_s_max: float = 30, ready_s_max: float = 60
-    ) -> Supervised:
+    def start(before: str = "", *, restarts: bool = False, stop_s_max: float = 30, late_s: float = 60) -> Supervised:
         program = tmp_path / "stand_in.py"
         program.write_text(STAND_IN.format(before=textwrap.dedent(before)))
         text = SUPERVISED.format(
@@ -108,7 +106,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
             program=str(program),
             restarts=restarts,
             stop_s_max=stop_s_max,
-            ready_s_max=ready_s_max,
+            late_s=late_s,
         )
         process = subprocess.Popen(
             [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -170,10 +168,18 @@ def test_a_node_that_cannot_start_stops_the_others_and_says_why(started: Started
     assert up.lines[-1] == "error: node 2 did not start: it ended with code 1"
 
 
-def test_a_node_that_never_serves_is_not_waited_for_without_end(started: Started) -> None:
-    up = started('if node == "3": select.select([], [], [], 60)', ready_s_max=1.0)
-    assert up.wait() == 1
-    assert up.lines[-1] == "error: not ready within 1 s: node 3"
+@pytest.mark.proves("A4", part="reassignment")
+def test_a_node_that_takes_long_is_told_of_and_waited_for(started: Started, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    up = started(f'if node == "3": Path({str(gate)!r}).read_bytes()', late_s=0.1)
+    late = up.until("not ready within 0.1 s")
+    assert late.startswith("not ready within 0.1 s, still waiting: node ")
+    assert late.endswith("3")
+    gate.write_bytes(b"go on")
+    up.until("all serve")
+    assert up.end() == 0
+    assert sum(line.endswith("stopping") for line in up.lines) == 3
 
 
 def test_a_node_that_does_not_end_is_killed(started: Started) -> None:
@@ -269,6 +275,17 @@ def test_fewer_brokers_than_controllers_are_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--brokers", "2"])
     assert result.exit_code == 2
     assert "has 3 controllers" in result.stderr
+
+
+@pytest.mark.proves("A4", part="reassignment")
+def test_a_port_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "new"), "--port", "65534"])
+    assert result.exit_code == 2
+    assert "--port 65534 leaves no room for 3 brokers" in result.stderr
+    assert not (tmp_path / "new").exists()
+    first = LocalCluster.open(tmp_path / "known", port=9192)
+    assert CliRunner().invoke(app, ["up", "--data", str(tmp_path / "known"), "--port", "65534"]).exit_code == 2
+    assert LocalCluster.open(tmp_path / "known").memory == first.memory
 
 
 def test_a_file_that_is_not_ours_is_told_of(tmp_path: Path) -> None:

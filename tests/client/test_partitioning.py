@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
@@ -47,6 +48,28 @@ def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
         assert sticky.current != before
     assert set(visits) == set(range(8))
     assert max(visits.values()) < 2 * min(visits.values())
+
+
+@pytest.mark.proves("T2", part="keyless")
+@pytest.mark.parametrize("led", [[1, 3, 6], [5]])
+def test_a_partition_without_a_leader_is_not_drawn_while_another_has_one(led: list[int]) -> None:
+    for seed in range(20):
+        sticky = StickyPartition(random.Random(seed), 8, lambda: led)
+        drawn = [sticky.current]
+        for _ in range(50):
+            sticky.batch_left()
+            drawn.append(sticky.current)
+        assert set(drawn) == set(led)
+        assert len(led) == 1 or all(one != other for one, other in pairwise(drawn))
+
+
+def test_where_no_partition_has_a_leader_all_are_drawn() -> None:
+    sticky = StickyPartition(random.Random(1), 4, list)
+    drawn = set()
+    for _ in range(100):
+        drawn.add(sticky.current)
+        sticky.batch_left()
+    assert drawn == {0, 1, 2, 3}
 
 
 def test_one_partition_leaves_no_choice() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -97,6 +98,27 @@ def test_a_paused_broker_can_go_on_and_be_stopped(broker: StandIn) -> None:
 def test_starting_twice_is_refused(broker: StandIn) -> None:
     with pytest.raises(BrokerFailed, match="already"):
         broker.start()
+
+
+@pytest.fixture
+def crowd() -> Iterator[None]:
+    """So many open files that the next one has a number that `select.select` refuses."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(4096, limits[1])), limits[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    while opened[-1] < 1100:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+    yield
+    for each in opened:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_a_process_with_many_open_files_may_start_a_broker(tmp_path: Path) -> None:
+    lower = 'options["--lifeline-fd"] = os.dup(int(options["--lifeline-fd"]))'  # for the select of the stand-in
+    with StandIn(tmp_path, before=lower) as broker:
+        assert broker.bootstrap_servers == "127.0.0.1:40404"
 
 
 def test_a_broker_that_cannot_start_says_why_in_its_own_words(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """How the cluster fixture treats its processes, tried on stand-ins that keep the agreement about pipes and no more."""
 
+import os
+import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +146,32 @@ def test_ports_lie_below_those_of_outgoing_connections(cluster: Cluster) -> None
         outgoing.bind(("127.0.0.1", 0))
         assert outgoing.getsockname()[1] >= 32_000
     assert all(16_000 <= int(each.split(":")[1]) < 32_000 for each in cluster.bootstrap_servers.split(","))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made, and nothing else."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_nothing_stays_of_a_cluster_whose_node_died_by_itself(stand_in: type[Broker], temporary: Path) -> None:
+    cluster = _of(stand_in)(brokers=3).start()
+    assert len(list(temporary.iterdir())) == 4
+    os.kill(cluster[1].pid, signal.SIGKILL)
+    os.waitid(os.P_PID, cluster[1].pid, os.WEXITED | os.WNOWAIT)  # it is for the fixture to find out
+    with pytest.raises(BrokerFailed, match="ended with code -9") as caught:
+        cluster.close()
+    assert caught.value.__notes__ == ["It was node 1."]
+    assert running(cluster) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_nothing_stays_of_a_cluster_that_cannot_be_laid_out(stand_in: type[Broker], temporary: Path) -> None:
+    taken = temporary.parent / "taken"
+    taken.write_text("")
+    with pytest.raises(OSError, match="taken"):
+        _of(stand_in)(data=taken)
+    assert list(temporary.iterdir()) == []

@@ -41,7 +41,7 @@ def _limits_by_host(text: str) -> str | None:
     try:
         connections_by_host(text)
     except ValueError:
-        return "it must be a list of host:limit pairs such as 10.0.0.1:50,example.org:200"
+        return "it must be a list of address:limit pairs such as 10.0.0.1:50,::1:200 (names are not looked up)"
     return None
 
 

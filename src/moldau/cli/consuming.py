@@ -10,9 +10,10 @@ from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import PASSING
 from moldau.client.visibility import visible_batches
 from moldau.client.words import Fetched, Isolation
-from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable
 from moldau.model.ids import NodeId, TopicPartition
 from moldau.model.ports import Clock
+from moldau.model.units import SECOND_MS
 from moldau.records.record import Record, iterate_records
 
 RETRY_S: Final = 0.5
@@ -34,6 +35,8 @@ class Reading:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     _under_way: dict[_Fetch, NodeId] = field(default_factory=dict)
     _has_complained: bool = False
+    _leaderless: set[TopicPartition] = field(default_factory=set)
+    _look_again_ms: float = 0.0  # for the leaders of those
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Records as they come, a partition's fetch at a time."""
@@ -64,15 +67,38 @@ class Reading:
 
     async def _by_leader(self) -> dict[NodeId, dict[TopicPartition, int]]:
         leaders: dict[NodeId, dict[TopicPartition, int]] = {}
+        self._forget_leaderless()
         for place, offset in self.positions.items():
             try:
                 await self.client.topic(place.topic)
-                leader = self.client.metadata.leader(place.topic, place.partition).leader
+                leader = self._leader_of(place)
             except (KafkaError, ConnectionError, TimeoutError) as error:
                 self._bear(error, place.topic)
                 return {}
-            leaders.setdefault(leader, {})[place] = offset
+            if leader is not None:
+                leaders.setdefault(leader, {})[place] = offset
         return leaders
+
+    def _leader_of(self, place: TopicPartition) -> NodeId | None:
+        """That a partition has no leader is said once, and no reason to let the others wait."""
+        try:
+            leader = self.client.metadata.leader(place.topic, place.partition).leader
+        except LeaderNotAvailable as error:
+            if place not in self._leaderless:
+                note(f"{error}; trying again")
+                self._leaderless.add(place)
+            return None
+        self._leaderless.discard(place)
+        return leader
+
+    def _forget_leaderless(self) -> None:
+        """Have leaders that were missing looked up again, but not at every turn: others may be read at full speed."""
+        missing = {place.topic for place in self._leaderless if place in self.positions}
+        now_ms = self.clock.monotonic_ms()
+        if missing and now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + RETRY_S * SECOND_MS
+            for topic in missing:
+                self.client.metadata.forget(topic)
 
     async def _take(self, task: _Fetch) -> list[Chunk]:
         try:

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
 from moldau.client.groups import DescribedGroup, Groups
-from moldau.client.words import Isolation
+from moldau.client.metadata import TopicView
+from moldau.client.words import LATEST, Isolation
 from moldau.model.ids import TopicPartition
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from moldau.node.ports.clock import SystemClock
@@ -66,11 +67,16 @@ async def progress(groups: Groups, described: DescribedGroup) -> list[Progress]:
 
 
 async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Topics that are gone have no end."""
+    """Partitions that are gone have no end, and where nobody leads there is nobody to tell it."""
     there = {view.name: view for view in await groups.client.describe_topics()}
-    known = [place for place in places if place.topic in there]
-    found = await extents(groups.client, known, Isolation.READ_UNCOMMITTED) if known else {}
-    return {place: each.end for place, each in found.items()}
+    led = [place for place in places if place.topic in there and _has_leader(groups, there[place.topic], place)]
+    found = await groups.client.list_offsets(dict.fromkeys(led, LATEST))
+    return {place: each.offset for place, each in found.items() if each.error is None}
+
+
+def _has_leader(groups: Groups, topic: TopicView, place: TopicPartition) -> bool:
+    partition = topic.partition(place.partition)
+    return partition is not None and partition.leader in groups.client.metadata.brokers
 
 
 async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:

@@ -55,7 +55,7 @@ class Sender:
         self._acks = acks
         self._compression = compression
         self._batch_bytes = batch_bytes
-        self._sticky = StickyPartition(random, partitions)
+        self._sticky = StickyPartition(random, partitions, self._led)
         self._lanes: dict[int, Lane] = {}
 
     @property
@@ -88,6 +88,11 @@ class Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _led(self) -> list[int]:
+        metadata = self._client.metadata
+        topic = metadata.topics.get(self._topic)
+        return [each.index for each in topic.partitions if each.leader in metadata.brokers] if topic is not None else []
 
     async def _dispatch(self, lane: Lane) -> None:
         await _settle(lane)

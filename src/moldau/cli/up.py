@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau import __version__
-from moldau.cli.errors import wrong_usage
 from moldau.cli.options import pairs
 from moldau.cli.output import note
 
@@ -43,8 +42,6 @@ def up(
     from moldau.cli.local.layout import LocalCluster
 
     cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=pairs(settings, "-c"))
-    if cluster.nodes[-1].address.port > PORT_MAX:
-        raise wrong_usage(f"--port {cluster.nodes[0].address.port} leaves no room for {len(cluster.nodes)} brokers")
     _run(cluster, restart, quiet)
 
 

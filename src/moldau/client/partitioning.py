@@ -1,5 +1,6 @@
 """Which partition a record goes to, by the same arithmetic as Kafka's own producers."""
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.model.ports import Random
@@ -32,15 +33,28 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class StickyPartition:
-    """Records without a key fill one batch before the next partition is drawn: fewer, larger batches."""
+    """Records without a key fill one batch before the next partition is drawn: fewer, larger batches.
 
-    def __init__(self, random: Random, partitions: int) -> None:
+    `led` tells which partitions have a leader just now: while any has, no other is drawn.
+    """
+
+    def __init__(self, random: Random, partitions: int, led: Callable[[], Sequence[int]] | None = None) -> None:
         self._random = random
         self._partitions = partitions
+        self._led = led or (lambda: range(partitions))
         self.current = random.randrange(0, partitions)
+        self._prefer_led(self.current)
 
     def batch_left(self) -> None:
         """The batch of the current partition is on its way: draw another, not the same where there is a choice."""
         if self._partitions > 1:
+            before = self.current
             step = self._random.randrange(1, self._partitions)
             self.current = (self.current + step) % self._partitions
+            self._prefer_led(before)
+
+    def _prefer_led(self, before: int) -> None:
+        led = self._led()
+        if led and self.current not in led:
+            choice = [each for each in led if each != before] or led
+            self.current = choice[self._random.randrange(0, len(choice))]

@@ -228,9 +228,11 @@ class Broker:
     def _read_line(self, announced: int) -> bytes:
         deadline = time.monotonic() + self.ready_s_max
         line = b""
+        watched = select.poll()  # `select.select` refuses a descriptor above 1023
+        watched.register(announced, select.POLLIN)
         while not line.endswith(b"\n") and len(line) < ANNOUNCEMENT_BYTES_MAX:
-            readable, _, _ = select.select([announced], [], [], max(deadline - time.monotonic(), 0.0))
-            if not readable:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            if not watched.poll(left_s * 1000):
                 raise self._failure(f"The broker was not ready within {self.ready_s_max:g} s")
             part = os.read(announced, 4096)
             if not part:

@@ -52,13 +52,17 @@ class Cluster:
         stop_s_max: float = STOP_S_MAX,
         **named_settings: object,
     ) -> None:
-        self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         self._settings = texts({**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)})
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
         self._paused: set[int] = set()
-        self.data = Path(data) if data is not None else self._own_folder / "data"
         self._brokers: dict[int, Broker] = {}
-        self._lay_out(brokers)
+        self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
+        self.data = Path(data) if data is not None else self._own_folder / "data"
+        try:
+            self._lay_out(brokers)
+        except BaseException:
+            self._clear_away()
+            raise
 
     # Who there is
 
@@ -301,9 +305,19 @@ class Cluster:
         return leader if leader in self.running else None
 
     def _clear_away(self) -> None:
-        for broker in self._brokers.values():
-            broker.close()
-        shutil.rmtree(self._own_folder, ignore_errors=True)
+        """Nothing temporary stays, though nodes may have ended badly; the first of those is told of then."""
+        failures: list[BrokerFailed] = []
+        try:
+            for node, broker in self._brokers.items():
+                try:
+                    broker.close()
+                except BrokerFailed as error:
+                    error.add_note(f"It was node {node}.")
+                    failures.append(error)
+        finally:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+        if failures:
+            raise failures[0]
 
     def _last_words(self) -> str:
         return "\n".join(f"Node {node} said:\n{broker.last_words}" for node, broker in self._brokers.items())

@@ -32,6 +32,7 @@ REPLICAS: Final = 3
 CONTROLLER: Final = "CONTROLLER"
 CONTROLLER_PORTS_APART: Final = 10_000
 PORTS_OF_ROOT: Final = 1023
+PORT_MAX: Final = 65_535
 OUTGOING_PORTS_FROM: Final = 32_768  # a node that is down may find its port taken by a connection there
 METRICS_PORT: Final = 9404
 
@@ -113,6 +114,8 @@ class LocalCluster:
     ) -> Self:
         """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted."""
         memory = _remembered(folder, brokers, port, controller_port)
+        if memory.port + memory.brokers - 1 > PORT_MAX:  # before anything is written: what is refused is not remembered
+            raise wrong_usage(f"--port {memory.port} leaves no room for {memory.brokers} brokers")
         nodes = tuple(_node(folder, host_of, memory, node_id, settings or {}) for node_id in _ids(memory))
         cluster = cls(folder, memory, nodes)
         cluster._write(_first_voters(memory, host_of))

@@ -12,7 +12,7 @@ from typing import Any, Final
 from moldau.cli.errors import Complaint
 from moldau.cli.local.layout import LocalCluster, LocalNode
 
-READY_S_MAX: Final = 60.0
+LATE_S: Final = 60.0  # a node that takes longer to serve is told of, and waited for
 STOP_S_MAX: Final = 30.0
 PAUSE_S_FIRST: Final = 0.5  # before a node is started again
 PAUSE_S_MAX: Final = 30.0
@@ -55,7 +55,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._interrupted)
-        deadline = loop.call_later(READY_S_MAX, self._too_late)
+        reminder = loop.call_later(LATE_S, self._tell_who_is_late)
         keeping = asyncio.gather(*(self._keep(node) for node in self._cluster.nodes))
         ending = loop.create_task(self._ending.wait())
         either: set[asyncio.Future[Any]] = {keeping, ending}
@@ -63,7 +63,7 @@ class Supervisor:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             was_told = self._ending.is_set()
         finally:
-            deadline.cancel()
+            reminder.cancel()
             self._ending.set()
             await self._stop_all(keeping)
             ending.cancel()
@@ -153,6 +153,12 @@ class Supervisor:
         if not self._awaited and not self._ending.is_set():
             self._announce()
 
+    def _tell_who_is_late(self) -> None:
+        """After a crash a node may have much to read again; one that cannot serve ends by itself."""
+        if self._awaited:
+            late = ", ".join(map(str, sorted(self._awaited)))
+            self._say(f"not ready within {LATE_S:g} s, still waiting: node {late}")
+
     async def _is_told_within(self, seconds: float) -> bool:
         try:
             await asyncio.wait_for(self._ending.wait(), seconds)
@@ -167,11 +173,6 @@ class Supervisor:
             for life in self._lives.values():
                 _send(life.process, signal.SIGKILL)
         self._ending.set()
-
-    def _too_late(self) -> None:
-        if self._awaited:
-            late = ", ".join(map(str, sorted(self._awaited)))
-            self._fail(Complaint(f"not ready within {READY_S_MAX:g} s: node {late}"))
 
     def _fail(self, failure: Complaint) -> None:
         self._failure = self._failure or failure

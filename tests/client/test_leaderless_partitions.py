@@ -1,0 +1,100 @@
+"""One partition without a leader: the command line reads and tells of the others."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from scripted_cluster import TOPIC_ID, Script, World
+
+from moldau.cli.consuming import RETRY_S, Reading
+from moldau.cli.group_offsets import progress
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.groups import DescribedGroup, Groups
+from moldau.model.ids import TopicPartition
+from moldau.records.builder import build_batch
+from moldau.testing.clock import SimulatedClock
+from moldau.wire import messages
+
+LED, LEADERLESS = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Halved(Script):
+    """A topic of two partitions, the second of which has no leader until it is given one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaders = [1, -1]
+        self.on(1, "Fetch", self._fetch)
+        self.on(2, "Fetch", self._fetch)
+
+    def _topic(self, name: str) -> Any:
+        response = messages.MetadataResponse
+        parts = [
+            response.MetadataResponsePartition(partition_index=index, leader_id=leader, leader_epoch=5)
+            for index, leader in enumerate(self.leaders)
+        ]
+        return response.MetadataResponseTopic(name=name, topic_id=TOPIC_ID, partitions=parts)
+
+    def _fetch(self, request: Any) -> Any:
+        """Always one record more."""
+        response = messages.FetchResponse
+        parts = []
+        for each in request.topics[0].partitions:
+            records = build_batch([(0, None, b"v", ())], base_offset=each.fetch_offset)
+            parts.append(
+                response.PartitionData(
+                    partition_index=each.partition, high_watermark=each.fetch_offset + 1, records=bytes(records)
+                )
+            )
+        return response(responses=[response.FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=parts)])
+
+
+@pytest.mark.proves("A4", part="produce and consume")
+def test_a_partition_without_a_leader_does_not_hold_up_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    script = Halved()
+    world = World(script)
+
+    async def read(client: AsyncClient) -> None:
+        reading = Reading(client, SimulatedClock(world.loop.now_ms), {LED: 0, LEADERLESS: 0})
+        counts = {LED: 0, LEADERLESS: 0}
+        async with asyncio.timeout(60), aclosing(reading.chunks()) as chunks:
+            async for place, records in chunks:
+                counts[place] += len(records)
+                if counts[LED] == 2000:
+                    script.leaders[1] = 2
+                if counts[LEADERLESS]:
+                    return
+
+    began_ms = world.loop.now_ms()
+    world.run(read)
+    took_s = (world.loop.now_ms() - began_ms) / 1000
+    assert script.asked[1, "Fetch"] >= 2000
+    asked = script.asked[1, "Metadata"] + script.asked[2, "Metadata"]
+    assert asked <= 3 + took_s / RETRY_S, "looked up again at every turn"
+    assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; trying again\n"
+
+
+@pytest.mark.proves("A4", part="groups")
+def test_a_group_is_told_of_though_a_partition_has_no_leader() -> None:
+    script = Halved()
+    offsets, ends = messages.OffsetFetchResponse, messages.ListOffsetsResponse
+    committed = [
+        offsets.OffsetFetchResponsePartition(partition_index=place.partition, committed_offset=4)
+        for place in (LED, LEADERLESS)
+    ]
+    end = ends.ListOffsetsPartitionResponse(partition_index=0, offset=10, timestamp=-1)
+    for node in (1, 2):
+        script.on(node, "FindCoordinator", lambda _: messages.FindCoordinatorResponse(node_id=1, host="b1", port=9092))
+    script.on(
+        1,
+        "OffsetFetch",
+        lambda _: offsets(topics=[offsets.OffsetFetchResponseTopic(name="t", partitions=committed)]),
+    )
+    script.on(1, "ListOffsets", lambda _: ends(topics=[ends.ListOffsetsTopicResponse(name="t", partitions=[end])]))
+    world = World(script)
+    began_ms = world.loop.now_ms()
+    group = DescribedGroup("g", "Empty", "classic", "", 1)
+    rows = world.run(lambda client: progress(Groups(client), group))
+    assert [(row.partition, row.committed, row.end, row.lag) for row in rows] == [(0, 4, 10, 6), (1, 4, None, None)]
+    assert world.loop.now_ms() - began_ms < 1000
