@@ -177,7 +177,7 @@ class NetworkSettings:
         "",
         check=_limits_by_host,
         scope=Scope.CLUSTER,
-        doc="Other limits for single addresses, as host:limit pairs.",
+        doc="Other limits for single addresses, as address:limit pairs; names are not looked up.",
     )
     connections_max_idle_ms: int = setting(
         "connections.max.idle.ms",
