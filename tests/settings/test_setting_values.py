@@ -128,7 +128,7 @@ def test_an_address_may_have_a_limit_of_its_own() -> None:
     settings = BrokerSettings.parse({"max.connections.per.ip": "5", "max.connections.per.ip.overrides": "a:1, ::1:2"})
     assert [settings.connections_max_of(host) for host in ("a", "::1", "b")] == [1, 2, 5]
     for text in ("a", "a:x", ":4", "a:-1"):
-        with pytest.raises(InvalidConfig, match="host:limit"):
+        with pytest.raises(InvalidConfig, match="address:limit"):
             BrokerSettings.parse({"max.connections.per.ip.overrides": text})
 
 
