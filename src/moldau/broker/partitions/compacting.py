@@ -8,7 +8,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.table import Partitions
 from moldau.model.errors import KafkaError
-from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicPartition
 from moldau.model.ports import Clock, Executor
 from moldau.model.units import MINUTE_MS
 from moldau.storage import names as naming
@@ -141,9 +141,12 @@ class Compacting:
             self._rest(partition, "there is too little room for all of it at once")
         elif not unused:
             self._note(partition, result.cleaned_offset)
-        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.is_open}
-        await self._store.write_checkpoint(CLEANED, {each.name: it.offset for each, it in self._cleaned.items()})
+        await self._store.write_checkpoint(CLEANED, self._cleaned_offsets)
         return Removed([path for path in paths if path not in unused], partition.log.settings.file_delete_delay_ms)
+
+    def _cleaned_offsets(self) -> dict[TopicPartition, int]:
+        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.is_open}
+        return {each.name: cleaned.offset for each, cleaned in self._cleaned.items()}
 
 
 def _epoch_before(partition: Partition, offset: int) -> int:

@@ -1,8 +1,10 @@
 """The logs in a node's data folder: opened as they were left, deleted, and written down in checkpoints."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
@@ -43,10 +45,13 @@ class LogStore:
         self._is_clean = is_clean
         self._has_lost_power = has_lost_power
         self._producer_expiration_ms = producer_expiration_ms
-        self._recovery_points = folder.read_checkpoint(RECOVERY_POINTS)
-        self._start_offsets = folder.read_checkpoint(LOG_STARTS)
-        self._high_watermarks = folder.read_checkpoint(HIGH_WATERMARKS)
-        self._cleaned_offsets = folder.read_checkpoint(CLEANED)
+        self._written: dict[str, Mapping[TopicPartition, int]] = {
+            name: folder.read_checkpoint(name) for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
+        }
+        self._recovery_points = dict(self._written[RECOVERY_POINTS])
+        self._start_offsets = dict(self._written[LOG_STARTS])
+        self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
+        self._cleaned_offsets = dict(self._written[CLEANED])
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
         self._doubted: set[TopicPartition] = set()  # closed because of damage, to be scanned when they are opened
         self._open_segments = OpenSegments()
@@ -57,18 +62,14 @@ class LogStore:
     def open(
         self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, accepts_loss: bool = False
     ) -> tuple[Log, int]:
-        """The partition's log: the one in the folder if it belongs to this topic, else a new one.
+        """The partition's log: the one in the folder if there is one, else a new one. `make_way` comes first.
 
         And up to where it was known to be committed. With `accepts_loss`, what follows damage is cut off.
         """
+        if self._has_namesake(name, topic_id):
+            raise OSError(errno.EBUSY, "what is left of another log of this name could not be removed")
         is_known = name in self._known
         found = self._known.get(name)
-        if is_known and found not in (topic_id, None):
-            self._has_renamed = True
-            path = self._folder.mark_stray(name, self._unique())
-            logger.warning("%s holds a partition of another topic of this name; it was renamed to %s", name, path)
-            del self._known[name]
-            is_known = False
         if not is_known:
             self._cleaned_offsets.pop(name, None)  # of another topic of this name
         if not is_known or found is None:
@@ -95,6 +96,26 @@ class LogStore:
         high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
         return log, max(high_watermark, log.start_offset)
 
+    async def make_way(self, names: Iterable[TopicPartition], topic_id: TopicId) -> None:
+        """Before logs are made: no checkpoint may say of another log what would be taken for theirs after a crash."""
+        outdated = {name for name in names if self._has_namesake(name, topic_id)}
+        for name in outdated:
+            if name in self._known:
+                logger.warning("%s holds a partition of another topic of this name", name)
+                self.set_aside(name)
+        for checkpoint, written in self._written.items():
+            if not outdated.isdisjoint(written):
+                await self.write_checkpoint(checkpoint, partial(self._without, outdated, checkpoint))
+
+    def _has_namesake(self, name: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether there is something of a log with this name that is another one."""
+        if name in self._known:
+            return self._known[name] not in (topic_id, None)
+        return any(name in written for written in self._written.values())
+
+    def _without(self, outdated: set[TopicPartition], checkpoint: str) -> Mapping[TopicPartition, int]:
+        return {name: offset for name, offset in self._written[checkpoint].items() if name not in outdated}
+
     def close_damaged(self, partition: Partition, damaged_offset: int) -> None:
         """Let go of a log in use; the next `open` scans the segment with the damage, and all that follow."""
         log, name = partition.log, partition.name
@@ -111,8 +132,19 @@ class LogStore:
         self._has_renamed = True
         path = self._folder.mark_stray(name, self._unique())
         logger.warning("%s was renamed to %s", name, path)
+        self._forget(name)
+
+    def discard(self, name: TopicPartition, topic_id: TopicId) -> None:
+        """Remove a log that could not be opened, with its topic."""
+        if self._known.get(name) == topic_id:
+            self._has_renamed = True
+            self._remove_later(self._folder.mark_deleted(name, self._unique()), 0)
+            self._forget(name)
+
+    def _forget(self, name: TopicPartition) -> None:
         for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
             memory.pop(name, None)
+        self._doubted.discard(name)
 
     def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
@@ -140,20 +172,22 @@ class LogStore:
             self._has_renamed = False
             await self._executor.run(self._folder.sync)
 
-    async def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Off the loop, because it syncs; one at a time, because they share a temporary file."""
-        data = encode_offsets(offsets)
+    async def write_checkpoint(self, name: str, collect: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Off the loop, because it syncs; one at a time, and none that tells of an earlier moment than the last."""
         async with self._checkpointing:
-            await self._executor.run(replace_file, self._disk, f"{self._folder.path}/{name}", data)
+            offsets = collect()
+            path = f"{self._folder.path}/{name}"
+            await self._executor.run(replace_file, self._disk, path, encode_offsets(offsets))
+            self._written[name] = offsets
 
-    def remembered(self, name: str, offline: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def remembered(self, name: str) -> dict[TopicPartition, int]:
         """What a checkpoint said, when the node started, about logs that have not been opened since."""
         memory = {
             RECOVERY_POINTS: self._recovery_points,
             LOG_STARTS: self._start_offsets,
             HIGH_WATERMARKS: self._high_watermarks,
         }.get(name, {})
-        return {each: memory[each] for each in offline if each in memory}
+        return {each: memory[each] for each in self._known if each in memory}
 
     def take_cleaned_offset(self, name: TopicPartition) -> int:
         """Up to where the log was compacted when the node started. It is told once: a later log is another one."""

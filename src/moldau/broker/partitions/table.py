@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from moldau.broker.meters import TrafficMeter
@@ -152,6 +152,7 @@ class Partitions:
         for topic_id, indexes in delta.changed.items():
             topic = image.topics_by_id[topic_id]
             settings = self._settings_of(image, topic.name)
+            await self._make_way(topic, indexes)
             for index in sorted(indexes):
                 await self._place(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
@@ -181,6 +182,15 @@ class Partitions:
         elif known is not None and known.is_given_up and known.damage is not None:
             await self._close_damaged(known, known.damage)
             self._open(topic, index, where, settings)
+
+    async def _make_way(self, topic: TopicImage, indexes: Iterable[int]) -> None:
+        """Whoever had their names before is forgotten first; where the disk refuses that, they are opened later."""
+        names = [TopicPartition(topic.name, index) for index in indexes]
+        absent = [each for each in names if each not in self._partitions]
+        try:
+            await self._store.make_way(absent, topic.topic_id)
+        except OSError as error:
+            logger.warning("What is left of an earlier topic %s cannot be removed for now: %s", topic.name, error)
 
     async def _close_damaged(self, partition: Partition, damage: Damage) -> None:
         del self._partitions[partition.name]
@@ -255,6 +265,7 @@ class Partitions:
             self._forget_offline(topic, index)
             self._open(topic, index, where, settings)
             return
+        self._unopened.pop(name, None)
         self._broken[name] = str(error)
         if len(where.replicas) > 1:
             logger.error("%s is offline until another replica is known to have everything: %s", name, error)
@@ -266,18 +277,26 @@ class Partitions:
         """Try again what the disk refused to open; stops at the first that it still refuses."""
         for topic_name, index in list(self._unopened):
             topic = self._image.topics.get(topic_name)
-            if topic is None or (topic_name, index) not in self._unopened:
-                continue  # deleted, moved or opened meanwhile
-            self._open(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
+            if topic is not None:
+                await self._make_way(topic, [index])
+            if topic is None or self._image.topics.get(topic_name) is not topic or self._is_settled(topic, index):
+                continue
+            await self._place(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
             if (topic_name, index) in self._unopened:
                 break
-            logger.info("%s-%d is open now", topic_name, index)
+            if (topic_name, index) in self._partitions:
+                logger.info("%s-%d is open now", topic_name, index)
             await self._store.sync()
+
+    def _is_settled(self, topic: TopicImage, index: int) -> bool:
+        """Deleted, moved, opened or found to be damaged since the disk refused to open it."""
+        return (topic.name, index) not in self._unopened or index >= len(topic.partitions)
 
     async def _remove_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
             self._forget_offline(topic, index)
+            self._store.discard(TopicPartition(topic.name, index), topic.topic_id)
             if partition is not None and partition.topic_id == topic.topic_id:
                 await self._remove(partition)
         gone = self._traffic.pop(topic.name, None)
@@ -316,9 +335,11 @@ class Partitions:
         await self._write(HIGH_WATERMARKS, lambda each: each.high_watermark)
 
     async def _write(self, name: str, offset_of: Callable[[Partition], int]) -> None:
-        offsets = {each.name: offset_of(each) for each in self._partitions.values()}
-        offline = [TopicPartition(*each) for each in (*self._broken, *self._unopened)]
-        await self._store.write_checkpoint(name, {**self._store.remembered(name, offline), **offsets})
+        def collect() -> dict[TopicPartition, int]:
+            offsets = {each.name: offset_of(each) for each in self._partitions.values()}
+            return {**self._store.remembered(name), **offsets}
+
+        await self._store.write_checkpoint(name, collect)
 
     async def _close(self, partition: Partition) -> None:
         await self._syncing.finish(partition)

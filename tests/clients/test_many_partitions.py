@@ -1,0 +1,68 @@
+"""As many partitions as a broker is meant for, all written to, one process killed and started again, all read."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka as library
+import pytest
+from confluent_kafka import TopicPartition
+
+from moldau.testing import Broker
+
+PARTITIONS: Final = 4000
+START_S_MAX: Final = 20.0
+REST_S: Final = 2.0
+REST_CORES_MAX: Final = 0.1
+WAIT_S: Final = 60.0
+
+pytestmark = pytest.mark.proves("F3")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _produce_to_all(broker: Broker, topic: str) -> None:
+    failures: list[Any] = []
+    producer = library.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 50}
+    )
+    for partition in range(PARTITIONS):
+        producer.produce(
+            topic, b"%d" % partition, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert not failures
+
+
+def _read_all(broker: Broker, topic: str) -> dict[int, list[bytes]]:
+    """What lies in each partition, until there is something in all of them."""
+    consumer = library.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "all"})
+    found: dict[int, list[bytes]] = {}
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < PARTITIONS and time.monotonic() < deadline:
+            for message in consumer.consume(1000, timeout=0.5):
+                assert message.error() is None
+                found.setdefault(message.partition(), []).append(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def test_4_000_partitions_on_one_broker(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "data", settings={"moldau.metrics.listener": ""}) as broker:
+        topic = broker.create_topic("many", partitions=PARTITIONS)
+        _produce_to_all(broker, topic)
+        broker.kill()
+        began = time.monotonic()
+        broker.start()
+        assert time.monotonic() - began < START_S_MAX
+        assert _read_all(broker, topic) == {partition: [b"%d" % partition] for partition in range(PARTITIONS)}
+        before_s = _cpu_s(broker.pid)
+        time.sleep(REST_S)  # what is looked at is a broker at rest
+        assert (_cpu_s(broker.pid) - before_s) / REST_S < REST_CORES_MAX
