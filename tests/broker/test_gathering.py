@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from broker_scene import Scene, Talker, batch, fetch_request, list_offset, on_broker, produce, produce_request
+from group_members import committed, find_coordinator
+from transaction_scene import find, producer_of
 
 from moldau.model.errors import ErrorCode
 from moldau.records.record import iterate_batches, iterate_records
 from moldau.wire.framing import RequestHeader, frame_request
-from moldau.wire.messages import InitProducerIdRequest
+from moldau.wire.messages import InitProducerIdRequest, TxnOffsetCommitRequest
 
 LOG = "/data/t-0/00000000000000000000.log"
 COUNT = 10
@@ -115,5 +117,43 @@ def test_what_cannot_be_written_is_not_acknowledged_and_the_log_goes_on(segment_
         talker = await scene.connect()
         assert (await list_offset(talker, "t", -1)).offset == COUNT
         assert (await produce(talker, "t", numbered(COUNT))).base_offset == COUNT
+
+    on_broker(script)
+
+
+def test_offsets_that_come_between_batches_are_known_only_when_they_were_written() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        await find_coordinator(talker)
+        await find(talker, "t")
+        producer = producer_of(scene, version=1)
+        await producer.init()
+        await producer.add_offsets("g")
+
+        def committing(offset: int) -> tuple[int, TxnOffsetCommitRequest]:
+            partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=0, committed_offset=offset
+            )
+            topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name="t", partitions=[partition])
+            return 3, TxnOffsetCommitRequest(
+                transactional_id="t",
+                group_id="g",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                topics=[topic],
+            )
+
+        assert (await talker.ask(*committing(11))).topics[0].partitions[0].error_code == 0
+        scene.host.disk.fail("pwrite", errno.ENOSPC, path="__consumer_offsets")
+        sent = [(9, produce_request("t", batch(b"x"))) for _ in range(3)]
+        _, _, refused, _ = in_one_piece(talker, sent[0], sent[1], committing(77), sent[2])
+        assert (await refused).topics[0].partitions[0].error_code != 0
+        assert await producer.end() == 0
+        async with asyncio.timeout(10):
+            while (found := await committed(talker, [0], topic="t")) == {0: -1}:  # the end is not there yet
+                await asyncio.sleep(0.01)
+        assert found == {0: 11}
 
     on_broker(script)

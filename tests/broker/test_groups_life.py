@@ -8,6 +8,7 @@ import pytest
 from broker_scene import Scene, Talker, on_broker
 from group_members import SESSION_MS, TOPIC, Member, commit, committed, find_coordinator, join_request, members, settle
 
+from moldau.broker.groups import offsets_topic
 from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.storage.checkpoints import CLEANED
@@ -252,3 +253,11 @@ def test_no_acknowledged_commit_is_ever_lost_or_goes_back(seed: int) -> None:
 def test_groups_are_spread_as_kafka_spreads_them() -> None:
     known = {"test": 48, "": 0, "my-group": 12, "console-consumer-4711": 22, "polygenelubricants": 0, "größe": 7}
     assert {group_id: partition_for(group_id, 50) for group_id in known} == known
+
+
+@pytest.mark.proves("C3", part="told as committed")
+def test_long_group_ids_are_not_kept_in_memory() -> None:
+    before = offsets_topic._kept_hash.cache_info().currsize
+    known = {"a" * 256: 0, "a" * 257: 19, "ab" * 16_000: 34}
+    assert {group_id: partition_for(group_id, 50) for group_id in known} == known
+    assert offsets_topic._kept_hash.cache_info().currsize == before + 1

@@ -52,6 +52,17 @@ def test_an_id_that_nobody_gave_out_is_unknown(group_id: str) -> None:
     assert scene.answers[ticket].member_id == "mallory"
 
 
+@pytest.mark.proves("C5", part="static members")
+def test_an_id_that_was_given_out_does_not_make_a_second_holder_of_an_instance_id() -> None:
+    scene = Scene()
+    (holder,) = scene.settle("one")
+    ticket = scene.send_join(scene.new_id(), instance_id="one")
+    assert scene.error(ticket) in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNKNOWN_MEMBER_ID)
+    group = scene.group()
+    assert group.static_ids == {"one": holder}
+    assert [each.member_id for each in group.members.values() if each.instance_id == "one"] == [holder]
+
+
 def test_a_member_of_an_empty_group_is_unknown() -> None:
     scene = Scene()
     (member_id,) = scene.settle()

@@ -14,13 +14,22 @@ logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 HASHES_KEPT: Final = 1 << 16
+KEPT_CHARACTERS_MAX: Final = 256  # an id may have a hundred times as many
 SEGMENT_BYTES_MIN: Final = 2 * DECISION_BYTES_MAX  # a batch must fit into a segment
 _INT_BITS: Final = 0xFFFF_FFFF
 _INT_MIN: Final = 0x8000_0000
 
 
-@lru_cache(HASHES_KEPT)
 def _spread(group_id: str) -> int:
+    return _kept_hash(group_id) if len(group_id) <= KEPT_CHARACTERS_MAX else _hash(group_id)
+
+
+@lru_cache(HASHES_KEPT)
+def _kept_hash(group_id: str) -> int:
+    return _hash(group_id)
+
+
+def _hash(group_id: str) -> int:
     """Java's hash of a string, made positive as Kafka does: its tools must find a group in the same partition."""
     hashed = 0
     units = group_id.encode("utf-16-be", "surrogatepass")

@@ -157,8 +157,8 @@ class ServedConnection:
             assert self._connection is not None
             gathering.is_open = self._connection.is_in_run or not gathering.is_empty
             self._learn(frame, header, request, api.meter)
-        elif not gathering.is_empty:
-            gathering.write()  # whatever this request does to a log, it finds all of it there
+        else:
+            gathering.close()  # whatever this request does to a log, it finds all of it there, and does it at once
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
         response = self._begin(api, request, context)
         if response is not None and api.recurs is not None:

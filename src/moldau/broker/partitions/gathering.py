@@ -31,6 +31,12 @@ class Gathering:
         for partition in self._partitions:
             partition.write_gathered()
 
+    def close(self) -> None:
+        """What is appended from now on is written at once, until a turn opens it again."""
+        self.is_open = False
+        if not self.is_empty:
+            self.write()
+
     def end(self) -> OSError | None:
         """The turn is over: write what is left. The failure, if anything of the turn could not be written."""
         self.is_open = False

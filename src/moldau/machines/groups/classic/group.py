@@ -149,8 +149,8 @@ class ClassicGroup:
         member = self.members.pop(member_id)
         self.topics = None
         self.support.subtract(name for name, _ in member.protocols)
-        if member.instance_id is not None:
-            self.static_ids.pop(member.instance_id, None)
+        if member.instance_id is not None and self.static_ids.get(member.instance_id) == member_id:
+            del self.static_ids[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.unsynced.pop(member_id, None)

@@ -90,7 +90,7 @@ class ClassicGroups:
         """LeaveGroup: what became of each of them."""
         group = self.group(group_id)
         if group is None:
-            raise UnknownMemberId("There is no such group.")
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities)
         errors = leave(group, draft, identities)
         self._tidy(group, draft)
         return errors

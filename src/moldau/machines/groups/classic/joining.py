@@ -59,7 +59,7 @@ class Joining:
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif request.member_id == NO_MEMBER_ID:
             self._newcomer()
-        elif request.member_id in group.pending:
+        elif request.member_id in group.pending and request.group_instance_id is None:
             self._add(request.member_id)
         else:
             self._known()
