@@ -30,18 +30,21 @@ def _produce_to_all(broker: Broker, topic: str) -> None:
     producer = library.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 50}
     )
+
+    def settle(error: Any, _: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
     for partition in range(PARTITIONS):
-        producer.produce(
-            topic, b"%d" % partition, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
-        )
+        producer.produce(topic, b"%d" % partition, partition=partition, on_delivery=settle)
     assert producer.flush(WAIT_S) == 0
     assert not failures
 
 
-def _read_all(broker: Broker, topic: str) -> dict[int, list[bytes]]:
+def _read_all(broker: Broker, topic: str) -> dict[int | None, list[bytes | None]]:
     """What lies in each partition, until there is something in all of them."""
     consumer = library.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "all"})
-    found: dict[int, list[bytes]] = {}
+    found: dict[int | None, list[bytes | None]] = {}
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         deadline = time.monotonic() + WAIT_S
