@@ -1,6 +1,7 @@
 """What a broker does for its logs over time: retention, compaction, deletion of records and topics, new settings."""
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -83,6 +84,23 @@ def test_logs_that_are_due_at_the_same_time_are_synced_one_after_the_other(monke
         assert together == [1] * len(topics)
 
     on_broker(script)
+
+
+@pytest.mark.proves("S4", part="by age")
+def test_a_file_that_cannot_be_removed_keeps_no_other() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", segment_bytes=2048, retention_ms=3_600_000)
+        talker = await scene.connect()
+        await fill(scene, talker, "t", 20)
+        scene.simulation.disks_fail = True
+        scene.host.disk.fail("unlink", errno.EIO, path="/data/t-0")
+        await asyncio.sleep(2 * 3600)
+        left = [path for path in scene.host.disk.contents() if path.startswith("/data/t-0") and ".deleted" in path]
+        assert len(left) == 1
+        await scene.restart_after_crash()
+        assert left[0] not in scene.host.disk.contents()
+
+    on_broker(script, settings=["log.retention.check.interval.ms=60000"])
 
 
 @pytest.mark.proves("S4")

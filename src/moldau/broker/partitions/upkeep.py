@@ -111,6 +111,8 @@ class Upkeep:
             self._disk.unlink(path)
         except FileNotFoundError:
             logger.debug("%s was gone already", path)
+        except OSError as error:
+            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
 
     async def _flush_due(self) -> None:
         """One after the other: threads that sync many logs at once take the interpreter's lock from the loop."""
