@@ -8,7 +8,7 @@ from raft_node import Node
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft.effects import Effect
-from moldau.machines.raft.voters import ReplicaKey, Voter
+from moldau.machines.raft.voters import ReplicaKey, Voter, VoterSet
 
 
 class Violated(AssertionError):
@@ -44,6 +44,11 @@ class Ledger:
         match effect:
             case do.BecomeLeader():
                 self._led(node, effect)
+            case do.AppendLeaderChange(voter_set=VoterSet()):
+                demand(_keys(effect.voter_set) == _keys(node.machine.voters), node.me.key, "leads, and others vote")
+            case do.AppendVoters():
+                changed = _keys(effect.voters) ^ _keys(node.machine.voters)
+                demand(len(changed) <= 1, node.me.key, "changes several voters at once:", changed)
             case do.SendVote(is_pre_vote=False):
                 self._voted(node, effect.epoch, effect.candidate)
             case do.AdvanceHighWatermark():
@@ -116,6 +121,10 @@ class Ledger:
             for at in range(start, shared):
                 same = ours.entries[at - ours.start_offset] == theirs.entries[at - theirs.start_offset]
                 demand(same, "two logs differ at", at, "below a common entry")
+
+
+def _keys(voters: VoterSet | None) -> frozenset[ReplicaKey]:
+    return frozenset(voter.key for voter in voters or ())
 
 
 def _epoch(log: MemoryLog, end: int) -> int:

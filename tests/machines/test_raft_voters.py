@@ -193,6 +193,37 @@ def test_who_is_being_removed_may_stand_but_does_not_vote_for_itself() -> None:
     assert scene.machine.role.value == "candidate"
 
 
+def removed(port: int = 9093) -> Scene:
+    """Comes back and does not know whether its removal was ever committed."""
+    entries = [Entry(1, "leader 2"), Entry(1, "version"), Entry(1, "voters", voter_set(1, 2, 3))]
+    return Scene(entries=[*entries, Entry(1, "voters", voter_set(2, 3))], state=ElectionState(1), port=port)
+
+
+@pytest.mark.proves("H6", part="voters change")
+@pytest.mark.parametrize("port", [9093, 9999])
+def test_who_is_being_removed_and_leads_finishes_that_and_is_no_voter_again(port: int) -> None:
+    scene = removed(port)
+    scene.start()
+    scene.wait(2 * scene.settings.election_timeout_ms)
+    change = only([*scene.win(), *scene.sync()], do.AppendLeaderChange)
+    assert change.voter_set is None
+    assert scene.machine.is_leader
+    assert scene.machine.voters == voter_set(2, 3)
+    effects = scene.fetch(2, 5, 2) + scene.fetch(3, 5, 2)
+    assert only(effects, do.AdvanceHighWatermark).offset == 5
+    assert scene.machine.role is RoleName.RESIGNED
+    assert not every(scene.wait(2 * scene.settings.election_timeout_ms), do.SendVote)
+
+
+@pytest.mark.proves("H6", part="voters change")
+def test_who_is_being_removed_lets_the_voters_stand_first() -> None:
+    scene = removed()
+    scene.drawn = 0.0
+    effects = scene.start() + scene.wait(scene.settings.election_timeout_ms - 1)
+    assert not every(effects, do.SendVote)
+    assert every(scene.wait(1), do.SendVote)
+
+
 def test_who_follows_and_is_removed_goes_on_as_an_observer() -> None:
     scene = Scene()
     request = scene.follow(2, 1)

@@ -41,6 +41,9 @@ class Elections:
         role = quorum.role
         if isinstance(role, Follower) and role.has_fetched:
             self._rounds_lost = 0
+        if isinstance(role, Unattached) and role.deadline_ms == inf and quorum.may_stand:
+            # The log has made it a voter since it lost its leader: nobody else would wake it.
+            role.deadline_ms = now_ms + quorum.election_wait_ms()
         if isinstance(role, Leader) or role.deadline_ms > now_ms:
             return
         if not quorum.may_stand:

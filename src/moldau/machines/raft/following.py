@@ -34,6 +34,7 @@ class Following:
         self._expires_ms = inf  # of a fetch to nobody in particular: no role watches over it
         self._next_ms = 0.0
         self._download: SendFetchSnapshot | None = None
+        self._has_lost_piece = False
         self._is_appending = False
         self._leader_watermark = NO_OFFSET
         self._next_update_ms = 0.0
@@ -193,12 +194,14 @@ class Following:
             self._pause(now_ms)
 
     def failed(self, request: SendFetch | SendFetchSnapshot, now_ms: float) -> None:
-        if self._is_appending and isinstance(request, SendFetch) and request.number == self._number:
-            self._is_appending = False
-            self._pause(now_ms)
-        elif request == self._under_way:
-            self._under_way = None
-            self._pause(now_ms)
+        """No answer came, or it could not be kept, even if the epoch has changed since. Only the latest is awaited."""
+        if request.number != self._number:
+            return
+        self._is_appending = False
+        self._under_way = None
+        self._pause(now_ms)
+        if isinstance(request, SendFetchSnapshot):
+            self._lose_piece()
 
     def _pause(self, now_ms: float) -> None:
         is_known = self._target.is_known
@@ -222,6 +225,7 @@ class Following:
             self._pause(now_ms)
             return
         self._confirm(role, now_ms)
+        self._has_lost_piece = False
         if event.next_position < event.size_bytes:
             self._send_snapshot_fetch(event.request.snapshot, event.next_position)
         else:
@@ -229,6 +233,13 @@ class Following:
             self._next_ms = inf  # until it is loaded
             self._under_way = event.request
             quorum.effects.append(LoadSnapshot(event.request))
+
+    def _lose_piece(self) -> None:
+        """It is asked for once more, in case only the way was broken. The second time begin anew: the driver drops all
+        that it has of a snapshot when it cannot write a piece, and nothing fits any more."""
+        if self._has_lost_piece:
+            self._download = None
+        self._has_lost_piece = not self._has_lost_piece
 
     def loaded(self, event: SnapshotLoaded, now_ms: float) -> None:
         quorum = self._quorum

@@ -57,6 +57,7 @@ class Leader:
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
     asked_ms: dict[NodeId, float] = field(default_factory=dict)  # when a voter is next told who leads
     pending: PendingChange | None = None
+    is_append_due: bool = False  # of voters that the log does not show yet
 
     def progress_of(self, key: ReplicaKey, voters: VoterSet) -> Progress:
         """That of a voter is kept under the voter's own key: a static one does not say which disk it has."""

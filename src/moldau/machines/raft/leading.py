@@ -69,11 +69,12 @@ class Leading:
 
     def _voters_to_write(self) -> VoterSet | None:
         """The set that the cluster was born with is not in the log yet; and our own address may have changed. Either
-        way they are the same voters, so this rests on nothing that is not committed."""
+        way they are the same voters, so this rests on nothing that is not committed. Who is being removed leads without
+        a vote, to finish that, and must not put itself back."""
         quorum = self._quorum
         if not quorum.history.is_dynamic:
             return None
-        voters = quorum.voters.with_voter(quorum.me)
+        voters = quorum.voters.with_voter(quorum.me) if quorum.is_voter else quorum.voters
         return voters if quorum.history.offset == BOOTSTRAP_OFFSET or voters != quorum.voters else None
 
     def _tell_voters(self, role: Leader, now_ms: float) -> None:

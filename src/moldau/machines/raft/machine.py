@@ -157,14 +157,13 @@ class RaftMachine:
                 | events.UpdateVoterAnswered()
             ):
                 self._take_answer(event, now_ms)
-            case events.AddVoterRequested():
-                self._changes.add(event, now_ms)
-            case events.RemoveVoterRequested():
-                self._changes.remove(event, now_ms)
-            case events.UpdateVoterRequested():
-                self._changes.update(event)
-            case events.WritingDownRequested():
-                self._changes.write_down(event, now_ms)
+            case (
+                events.AddVoterRequested()
+                | events.RemoveVoterRequested()
+                | events.UpdateVoterRequested()
+                | events.WritingDownRequested()
+            ):
+                self._take_change(event, now_ms)
             case _:
                 self._take_request(event, now_ms)
 
@@ -188,6 +187,28 @@ class RaftMachine:
                 self._leading.fetch_requested(event, now_ms)
             case events.FetchSnapshotRequested():
                 self._leading.snapshot_requested(event, now_ms)
+            case _:
+                assert_never(event)
+
+    def _take_change(
+        self,
+        event: events.AddVoterRequested
+        | events.RemoveVoterRequested
+        | events.UpdateVoterRequested
+        | events.WritingDownRequested,
+        now_ms: float,
+    ) -> None:
+        # A leader that nobody follows any more resigns first: what it begins could not be appended after that.
+        self._leading.poll(now_ms)
+        match event:
+            case events.AddVoterRequested():
+                self._changes.add(event, now_ms)
+            case events.RemoveVoterRequested():
+                self._changes.remove(event, now_ms)
+            case events.UpdateVoterRequested():
+                self._changes.update(event)
+            case events.WritingDownRequested():
+                self._changes.write_down(event, now_ms)
             case _:
                 assert_never(event)
 

@@ -88,8 +88,9 @@ class Quorum:
         return self.settings.election_timeout_ms * (1 + self.randomness())
 
     def brief_wait_ms(self) -> float:
-        """For a voter that knows that nobody leads: long enough for two of them not to stand at once."""
-        return FIRST_ROUND_MS * self.randomness()
+        """For a voter that knows that nobody leads: long enough for two of them not to stand at once. Who is being
+        removed lets the voters try first: after a restart it does not know whether that was committed long ago."""
+        return FIRST_ROUND_MS * self.randomness() if self.is_voter else self.election_wait_ms()
 
     # From role to role
 

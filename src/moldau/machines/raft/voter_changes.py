@@ -82,7 +82,7 @@ class VoterChanges:
             quorum.answer_change(event.ticket, *(refusal or (ErrorCode.NONE, "")))
             return
         self._lead().pending = PendingChange(event.ticket, now_ms + event.timeout_ms, True, is_writing_down=True)
-        quorum.effects.append(AppendVoters(quorum.epoch, voters, are_first=True))
+        self._append(voters, are_first=True)
 
     def _with_disk(self, voter: Voter) -> Voter:
         quorum = self._quorum
@@ -110,6 +110,7 @@ class VoterChanges:
             self._finish(pending.ticket, ErrorCode.REQUEST_TIMED_OUT, why)
 
     def appended(self, offset: int) -> None:
+        self._lead().is_append_due = False
         pending = self._pending
         if pending is not None and pending.newcomer is None and pending.offset is None:
             pending.offset = offset
@@ -121,8 +122,10 @@ class VoterChanges:
         if pending is not None and pending.offset is not None and pending.offset < self._quorum.high_watermark:
             self._finish(pending.ticket, ErrorCode.NONE)
 
-    def _append(self, voters: VoterSet) -> None:
-        self._quorum.effects.append(AppendVoters(self._quorum.epoch, voters))
+    def _append(self, voters: VoterSet, *, are_first: bool = False) -> None:
+        # On a full disk it takes a while, and others may ask meanwhile: they must not begin with the old voters.
+        self._lead().is_append_due = True
+        self._quorum.effects.append(AppendVoters(self._quorum.epoch, voters, are_first))
 
     def _finish(self, ticket: Ticket, error: ErrorCode, message: str = "") -> None:
         self._lead().pending = None
@@ -146,7 +149,7 @@ class VoterChanges:
         role = quorum.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node does not lead the quorum."
-        if role.pending is not None:
+        if role.pending is not None or role.is_append_due:
             return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is under way."
         if quorum.high_watermark <= role.start_offset:
             return ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed anything in its epoch yet."
