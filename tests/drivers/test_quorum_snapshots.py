@@ -1,5 +1,6 @@
 """Controllers that lag behind: a snapshot from the leader takes the place of a log that is no longer there."""
 
+import asyncio
 import errno
 from contextlib import suppress
 
@@ -122,6 +123,51 @@ def test_a_disk_without_room_takes_a_snapshot_over_once_there_is_some() -> None:
         quorum.host(behind).disk.fail("pwrite", errno.ENOSPC, path=".checkpoint.part", times=5)
         await quorum.start(behind)
         await quorum.seen_by_all(42)
+        assert not quorum.failures
+
+    on_quorum(script, settings=OFTEN)
+
+
+NO_ROOM = [("pwrite", "leader-epoch", 1), ("create", f"{53:020d}.log", 0), ("create", f"{53:020d}.timeindex", 0)]
+
+
+@pytest.mark.proves("H6", part="snapshots")
+@pytest.mark.parametrize(("operation", "path", "skip"), NO_ROOM)
+def test_a_log_without_room_to_begin_anew_behind_a_snapshot_does_so_once_there_is_some(
+    operation: str, path: str, skip: int
+) -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        behind = await leave_behind(quorum)
+        quorum.host(behind).disk.fail(operation, errno.ENOSPC, path=path, skip=skip, times=5)
+        await quorum.start(behind)
+        assert await quorum.seen_by_all(42) > 0.4
+        await quorum.write(1000)
+        await quorum.seen_by_all(1000)
+        assert not quorum.failures
+
+    on_quorum(script, settings=OFTEN)
+
+
+@pytest.mark.proves("H6", part="snapshots")
+@pytest.mark.parametrize(("operation", "path", "skip"), NO_ROOM)
+def test_a_node_whose_log_waits_for_room_to_begin_anew_stops_and_comes_back(
+    operation: str, path: str, skip: int
+) -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        behind = await leave_behind(quorum)
+        disk = quorum.host(behind).disk
+        disk.fail(operation, errno.ENOSPC, path=path, skip=skip, times=10_000_000)
+        await quorum.start(behind)
+        await asyncio.sleep(1.0)
+        assert quorum.value(behind) != "42"
+        async with asyncio.timeout(10.0):
+            await quorum.stop(behind)
+        disk.forget_plans()
+        await quorum.start(behind)
+        await quorum.write(1000)
+        await quorum.seen_by_all(1000)
         assert not quorum.failures
 
     on_quorum(script, settings=OFTEN)

@@ -92,6 +92,28 @@ def test_a_voter_without_room_stops_in_a_bounded_time() -> None:
     on_quorum(script)
 
 
+def test_a_voter_without_room_for_a_checkpoint_of_its_log_stops_in_a_bounded_time() -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        leader = await quorum.leader()
+        full = await follower(quorum)
+        await quorum.write(1)
+        await quorum.seen_by_all(1)
+        quorum.host(full).disk.fail("pwrite", errno.ENOSPC, path="leader-epoch", times=10_000_000)
+        quorum.kill(leader)
+        await quorum.leader(unlike=leader)  # from here on there is an epoch to be noted in the checkpoint
+        await asyncio.sleep(3.0)
+        async with asyncio.timeout(10.0):
+            await quorum.stop(full)
+        assert not quorum.failures
+        quorum.host(full).disk.forget_plans()
+        await quorum.start(full)
+        await quorum.write(2)
+        await quorum.seen_by_all(2)
+
+    on_quorum(script)
+
+
 # Damage
 
 
@@ -190,7 +212,6 @@ def test_who_claims_to_have_more_than_the_leader_counts_for_nothing() -> None:
         lambda: m.BeginQuorumEpochRequest(topics=[]),
         lambda: m.EndQuorumEpochRequest(topics=[]),
         lambda: m.FetchSnapshotRequest(topics=[]),
-        lambda: m.DescribeQuorumRequest(topics=[]),
         lambda: m.FetchRequest(session_epoch=-1, topics=[]),
         lambda: m.FetchRequest(
             session_epoch=-1,
@@ -202,6 +223,41 @@ def test_questions_about_anything_but_the_metadata_log_are_refused(request_of: A
     async def script(quorum: Quorum) -> None:
         answer = await quorum.ask(await quorum.leader(), request_of())
         assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    on_quorum(script)
+
+
+@pytest.mark.parametrize(("name", "partition"), [("t", 0), ("__cluster_metadata", 1)])
+@pytest.mark.parametrize("version", [0, None], ids=["first version", "newest version"])
+def test_a_partition_that_the_quorum_does_not_keep_is_unknown(name: str, partition: int, version: int | None) -> None:
+    describe, snapshot = m.DescribeQuorumRequest, m.FetchSnapshotRequest
+    about = describe.TopicData(
+        topic_name=name, partitions=[describe.PartitionData(partition_index=each) for each in (partition, 7)]
+    )
+    piece_of = snapshot.TopicSnapshot(name=name, partitions=[snapshot.PartitionSnapshot(partition=partition)])
+
+    async def script(quorum: Quorum) -> None:
+        leader = await quorum.leader()
+        described = await quorum.ask(leader, describe(topics=[about]), version)
+        (topic,) = described.topics
+        assert (described.error_code, topic.topic_name) == (ErrorCode.NONE, name)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [(each.partition_index, each.error_code) for each in topic.partitions] == [
+            (partition, unknown),
+            (7, unknown),
+        ]
+        fetched = await quorum.ask(leader, snapshot(topics=[piece_of], replica_id=-1), version)
+        (found,) = fetched.topics[0].partitions
+        assert (fetched.error_code, fetched.topics[0].name) == (ErrorCode.NONE, name)
+        assert (found.index, found.error_code) == (partition, unknown)
+
+    on_quorum(script)
+
+
+def test_who_asks_about_no_partition_of_the_quorum_is_told_about_none() -> None:
+    async def script(quorum: Quorum) -> None:
+        answer = await quorum.ask(await quorum.leader(), m.DescribeQuorumRequest(topics=[]))
+        assert (answer.error_code, list(answer.topics)) == (ErrorCode.NONE, [])
 
     on_quorum(script)
 

@@ -1,13 +1,15 @@
 """Who may vote: controllers come and go, a wiped one is a stranger, and other clusters are kept out."""
 
 import asyncio
+import errno
 import json
 from typing import Any
 
 import pytest
-from quorum_scene import CLUSTER_ID, LOG, PORT, Quorum, directory, on_quorum
+from quorum_scene import CLUSTER_ID, LOG, PORT, RESOURCE, Quorum, directory, on_quorum
 
 from moldau.broker.drivers.quorum_state import BrokenQuorumState
+from moldau.machines.metadata.configs import Alteration, ConfigChange, Operation
 from moldau.machines.raft import RoleName
 from moldau.model.errors import ErrorCode
 from moldau.storage.folder import encode_id
@@ -101,6 +103,32 @@ def test_a_follower_is_removed_and_no_longer_counts() -> None:
         quorum.kill(gone)
         await quorum.write(3)
         assert (await remove(quorum, gone)).error_code == ErrorCode.VOTER_NOT_FOUND
+
+    on_quorum(script)
+
+
+@pytest.mark.proves("H6", part="voters change")
+def test_voters_that_find_room_later_are_written_behind_what_was_decided_meanwhile() -> None:
+    async def script(quorum: Quorum) -> None:
+        quorum.simulation.disks_fail = True
+        await quorum.write(1)
+        leader = await quorum.leader()
+        gone = next(each for each in quorum.nodes if each != leader)
+        metadata = quorum.metadata(leader)
+        alteration = Alteration(RESOURCE, [ConfigChange("log.cleaner.threads", Operation.SET, "2")])
+        append_voters = metadata.quorum._append_voters
+
+        def decide_and_append(effect: Any) -> None:
+            """The second time, in a turn of the loop in which something was decided that is not written yet."""
+            if metadata.quorum._waiting_for_disk is not None:
+                metadata._driver.submit(lambda machine: machine.decide_incremental_alter_configs([alteration]))
+            append_voters(effect)
+
+        metadata.quorum._append_voters = decide_and_append  # type: ignore[method-assign]
+        quorum.host(leader).disk.fail("pwrite", errno.ENOSPC, path=".log", times=1)
+        assert (await remove(quorum, gone)).error_code == ErrorCode.NONE
+        await quorum.until(lambda: quorum.value(leader) == "2")
+        assert not quorum.failures
 
     on_quorum(script)
 

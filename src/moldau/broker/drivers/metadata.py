@@ -145,7 +145,13 @@ class MetadataDriver:
             await self._driver.read(lambda machine: machine.image)
         elif not machine.is_leader:
             self._follower.start()
-        await self._log.drop_superfluous()  # a crash may have come between a snapshot and this
+        await self._drop_superfluous()  # a crash may have come between a snapshot and this
+
+    async def _drop_superfluous(self) -> None:
+        try:
+            await self._log.drop_superfluous()
+        except OSError as error:  # it is only in the way
+            log.error("what a snapshot of the metadata makes superfluous could not be removed: %s", error)
 
     def _is_alone(self, voter_sets: Sequence[VotersAt], static_voters: VoterSet | None) -> bool:
         """Then the first sync of its own epoch makes everything before it durable as well."""

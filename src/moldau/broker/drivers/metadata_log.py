@@ -26,6 +26,7 @@ from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
 from moldau.storage.files import SyncFailed, replace_file
+from moldau.storage.flushing import Flush
 from moldau.storage.folder import PARTITION_METADATA, encode_id
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
@@ -87,6 +88,8 @@ class MetadataLog:
         self._syncing: asyncio.Task[None] | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._truncations = 0
+        self._is_beginning_anew = False  # what there was is gone, and what comes next is not there yet
+        self._is_closing = False
         self._loaded: LoadedSnapshot | None = None  # kept from one start to the replay that follows it
 
     # Beginning and end
@@ -120,14 +123,24 @@ class MetadataLog:
         self._on_appended, self._on_synced = appended, synced
 
     async def close(self) -> None:
-        """Sync everything and let go of the files."""
+        """Sync everything and let go of the files. On a full disk this is tried once: nobody counts on the rest."""
+        self._is_closing = True
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
         if self._log is not None:
-            self._log.close(self._clock.wall_ms())
+            self._let_go(self._log)
             self._log = None
         for _, waiter in self._sync_waiters:
             waiter.cancel()
+
+    def _let_go(self, open_log: Log) -> None:
+        if self._is_beginning_anew:
+            open_log.abandon()  # the next start begins behind the snapshot
+            return
+        try:
+            open_log.close(self._clock.wall_ms())
+        except OSError as error:
+            log.error("%s could not be synced before the end: %s", self.folder, error)
 
     # What the quorum asks
 
@@ -249,14 +262,14 @@ class MetadataLog:
         self._begin_sync()
 
     async def begin_at(self, snapshot: SnapshotId) -> None:
-        """Drop the whole log: it begins anew behind a snapshot. Synced when this returns."""
+        """Drop the whole log: it begins anew behind a snapshot. Synced when this returns; on `OSError`, ask again."""
         self._truncations += 1
+        self._is_beginning_anew = True
         self._open_log.truncate_and_start_at(snapshot.offset)
+        self._is_beginning_anew = False
         self.synced_offset = snapshot.offset
         self.bytes_since_snapshot = 0
-        flush = self._open_log.begin_flush(self._clock.wall_ms())
-        await self._executor.run(flush.run)
-        self._open_log.finish_flush(flush)
+        await self._run(self._open_log, self._open_log.begin_flush(self._clock.wall_ms()))
 
     # Commits
 
@@ -332,9 +345,9 @@ class MetadataLog:
             self._syncing = asyncio.get_running_loop().create_task(self._sync(self._log))
 
     async def _sync(self, open_log: Log) -> None:
-        """Sync until nothing is left to sync."""
+        """Sync until nothing is left to sync, or somebody waits for this to end."""
         try:
-            while self.synced_offset < open_log.end_offset:
+            while self.synced_offset < open_log.end_offset and not self._is_closing:
                 await self._sync_once(open_log)
         except Exception as error:  # a sync that failed, or a bug in somebody who was told of it
             self._failed(error)
@@ -345,18 +358,22 @@ class MetadataLog:
         truncations = self._truncations
         flush = open_log.begin_flush(self._clock.wall_ms())
         try:
-            await self._executor.run(flush.run)
-        except (OSError, SyncFailed) as error:
-            open_log.flush_failed(flush, error)
-            if isinstance(error, SyncFailed):
-                raise
+            await self._run(open_log, flush)
+        except OSError as error:
             log.warning("%s cannot be synced yet: %s", self.folder, error)
             await asyncio.sleep(RETRY_S)
             return
-        open_log.finish_flush(flush)
         if truncations == self._truncations:  # what was cut meanwhile may have been written anew
             self.synced_offset = flush.end_offset
             self._tell_synced()
+
+    async def _run(self, open_log: Log, flush: Flush) -> None:
+        try:
+            await self._executor.run(flush.run)
+        except (OSError, SyncFailed) as error:
+            open_log.flush_failed(flush, error)
+            raise
+        open_log.finish_flush(flush)
 
     def _tell_synced(self) -> None:
         for offset, waiter in self._sync_waiters:

@@ -7,13 +7,13 @@ Requests to other nodes are tasks of their own, whose answers come back as event
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Protocol
 
 from moldau.broker.drivers.metadata_log import MetadataLog
-from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot
+from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.quorum_records import kraft_version, leader_change, voter_set
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
@@ -291,7 +291,6 @@ class Quorum:
             case AppendLeaderChange():
                 return self._written(lambda: self._append_leader_change(effect))
             case AppendVoters():
-                self._owner.flush()
                 return self._written(lambda: self._append_voters(effect))
             case AppendFetched():
                 self._append_fetched(effect)
@@ -332,13 +331,21 @@ class Quorum:
         fixed = None
         if self._static_voters is not None and self.machine.voters_at(self._log.end_offset) is None:
             fixed = self._static_voters.ids
+        await self._has_done(
+            lambda: self._executor.run(write_quorum_state, self._disk, self._log.folder, kept, fixed),
+            "the state of the quorum cannot be written",
+        )
+
+    async def _has_done(self, work: Callable[[], Awaitable[None]], complaint: str) -> bool:
+        """Do it; on a full disk, again and again. False if this node stops before there is room."""
         while not self._is_stopped:
             try:
-                await self._executor.run(write_quorum_state, self._disk, self._log.folder, kept, fixed)
-                return
+                await work()
+                return True
             except OSError as error:
-                self._complain("the state of the quorum cannot be written", error)
+                self._complain(complaint, error)
                 await asyncio.sleep(RETRY_S)
+        return False
 
     def _written(self, write: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
         """Write to the log; on a full disk, again and again."""
@@ -369,6 +376,7 @@ class Quorum:
         self._appended(self._log.end_offset)
 
     def _append_voters(self, effect: AppendVoters) -> None:
+        self._owner.flush()  # at each attempt: more may have been decided since the last one
         controls = [*([kraft_version()] if effect.are_first else ()), voter_set(effect.voters)]
         base_offset = self._log.append_controls(controls)
         self.post(VotersChanged(base_offset + len(controls) - 1, effect.voters))
@@ -386,17 +394,17 @@ class Quorum:
         self.post(LogAppended(self._log.end_offset))
 
     async def _load_snapshot(self, effect: LoadSnapshot) -> None:
-        incoming, self._peers.incoming = self._peers.incoming, None
-        assert incoming is not None  # its last piece has just come
+        snapshot = SnapshotId(*effect.request.snapshot)
         try:
-            loaded = await incoming.keep()
+            loaded = await self._peers.take_incoming(snapshot).keep()
         except (BrokenSnapshot, OSError) as error:
             self._complain("the snapshot that the leader of the metadata sent cannot be kept", error)
             self.post(RequestFailed(effect.request))
             return
-        await self._log.begin_at(loaded.snapshot)
-        self._owner.take_snapshot_over()
-        self.post(SnapshotLoaded(effect.request.snapshot, loaded.voters()))
+        complaint = "the metadata log cannot begin anew behind a snapshot"
+        if await self._has_done(lambda: self._log.begin_at(snapshot), complaint):
+            self._owner.take_snapshot_over()
+            self.post(SnapshotLoaded(effect.request.snapshot, loaded.voters()))
 
     def _serve_fetch(self, effect: ServeFetch) -> None:
         asked = self._asked.get(effect.ticket)

@@ -71,7 +71,7 @@ class QuorumPeers:
 
     def send(self, send: Send) -> None:
         task = self._begin(self._ask(send))
-        if isinstance(send, SendFetch):
+        if isinstance(send, SendFetch | SendFetchSnapshot):
             if self._fetching is not None:
                 self._fetching.cancel()  # nobody wants its answer any more
             self._fetching = task
@@ -90,6 +90,15 @@ class QuorumPeers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.drop_incoming()
+
+    def take_incoming(self, snapshot: SnapshotId) -> IncomingSnapshot:
+        """What has come of a snapshot. `BrokenSnapshot` if that is not all of it."""
+        incoming, self.incoming = self.incoming, None
+        if incoming is None or incoming.snapshot != snapshot or not incoming.is_whole:
+            if incoming is not None:
+                incoming.drop()
+            raise BrokenSnapshot(f"{snapshot.name} has not come as a whole")
+        return incoming
 
     def drop_incoming(self) -> None:
         if self.incoming is not None:

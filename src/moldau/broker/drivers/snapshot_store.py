@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from moldau.broker.drivers.metadata_snapshots import (
     PARTIAL,
+    SUFFIX,
     BrokenSnapshot,
     SnapshotId,
     check_snapshot,
@@ -49,6 +51,7 @@ class SnapshotStore:
         self._executor = executor
         self._folder = folder
         self.ids: list[SnapshotId] = []
+        self._received = 0
 
     def open(self) -> None:
         self.ids = find_snapshots(self._disk, self._folder)
@@ -81,10 +84,10 @@ class SnapshotStore:
         self._add(snapshot)
 
     async def drop_superfluous(self) -> None:
-        """May be interrupted and begun again."""
+        """What cannot be removed goes after the next start."""
         while len(self.ids) > KEPT:
-            await self._executor.run(self._disk.unlink, self._path(self.ids[0]))
-            del self.ids[0]
+            oldest, *self.ids = self.ids  # at once: somebody else may be dropping, too
+            await self._executor.run(self._disk.unlink, self._path(oldest))
 
     async def read_piece(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[int, bytes]:
         """The size of a snapshot, and some of its bytes."""
@@ -100,19 +103,25 @@ class SnapshotStore:
             file.close()
 
     def receive(self, snapshot: SnapshotId) -> "IncomingSnapshot":
-        """Room for a snapshot that comes from the leader in pieces."""
-        return IncomingSnapshot(self, snapshot, self._disk.open(self._path(snapshot) + PARTIAL, create=True))
+        """Room for a snapshot that comes from the leader in pieces: a file of its own, whatever else is under way."""
+        self._received += 1
+        path = f"{self._path(snapshot).removesuffix(SUFFIX)}-{self._received}{SUFFIX}{PARTIAL}"
+        return IncomingSnapshot(self, snapshot, path, self._disk.open(path, create=True))
 
-    async def keep(self, snapshot: SnapshotId, file: File) -> LoadedSnapshot:
+    async def keep(self, snapshot: SnapshotId, path: str, file: File) -> LoadedSnapshot:
         """Sync what has come, see that it is whole, and put it into its place."""
-        path = self._path(snapshot)
         data = await self._executor.run(file.pread, file.size(), 0)
         check_snapshot(snapshot, data)
         await self._executor.run(sync, file)
-        self._disk.rename(path + PARTIAL, path)
+        self._disk.rename(path, self._path(snapshot))
         await self._executor.run(sync_folder, self._disk, self._folder)
         self._add(snapshot)
         return LoadedSnapshot(snapshot, data)
+
+    def remove(self, path: str) -> None:
+        """What was not kept. If the disk refuses, it goes at the next start."""
+        with suppress(OSError):
+            self._disk.unlink(path)
 
     def _add(self, snapshot: SnapshotId) -> None:
         if snapshot not in self.ids:
@@ -125,11 +134,12 @@ class SnapshotStore:
 class IncomingSnapshot:
     """A snapshot on its way from the leader. `add` until it `is_whole`, then `keep`; or `drop`."""
 
-    def __init__(self, store: SnapshotStore, snapshot: SnapshotId, file: File) -> None:
+    def __init__(self, store: SnapshotStore, snapshot: SnapshotId, path: str, file: File) -> None:
         self.snapshot = snapshot
         self.position = 0
         self.size_bytes: int | None = None
         self._store = store
+        self._path = path
         self._file = file
         file.truncate(0)
 
@@ -148,11 +158,15 @@ class IncomingSnapshot:
         self.size_bytes = size_bytes
 
     async def keep(self) -> LoadedSnapshot:
+        """`BrokenSnapshot` or `OSError` if that cannot be; then nothing of it is left."""
         try:
-            return await self._store.keep(self.snapshot, self._file)
+            return await self._store.keep(self.snapshot, self._path, self._file)
+        except (BrokenSnapshot, OSError):
+            self._store.remove(self._path)
+            raise
         finally:
             self._file.close()
 
     def drop(self) -> None:
-        """What is left of it goes at the next start."""
         self._file.close()
+        self._store.remove(self._path)

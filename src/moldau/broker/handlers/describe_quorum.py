@@ -8,7 +8,7 @@ from moldau.broker.context import RequestContext
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.quorum_asked import only_partition
 from moldau.machines.raft import NEVER_MS, QuorumDescription, ReplicaDescription, VoterSet
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_TIMESTAMP
 from moldau.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
 
@@ -18,7 +18,10 @@ Replica = DescribeQuorumResponse.ReplicaState
 async def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
     """Only the leader knows how far the others are."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
-    only_partition(request.topics)
+    try:
+        only_partition(request.topics)
+    except InvalidRequest as refusal:
+        return _unknown(request, str(refusal))
     machine = context.broker.metadata.quorum.machine
     clock = context.broker.clock
     now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
@@ -36,6 +39,26 @@ async def handle(request: DescribeQuorumRequest, context: RequestContext) -> Des
         return NO_TIMESTAMP if then_ms == NEVER_MS else wall_ms - round(now_ms - then_ms)
 
     return _response(_described(machine.describe(now_ms), on_wall), machine.voters)
+
+
+def _unknown(request: DescribeQuorumRequest, words: str) -> DescribeQuorumResponse:
+    """Each partition that was asked about is told so."""
+
+    def refused(partition_index: int) -> Any:
+        return DescribeQuorumResponse.PartitionData(
+            partition_index=partition_index,
+            error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            error_message=words,
+        )
+
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponse.TopicData(
+                topic_name=topic.topic_name, partitions=[refused(each.partition_index) for each in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> Any:

@@ -25,6 +25,8 @@ Answer = FetchSnapshotResponse.PartitionSnapshot
 async def handle(request: FetchSnapshotRequest, context: RequestContext) -> FetchSnapshotResponse:
     """The leader alone serves them: it also hears thereby that the node is there."""
     check_member(request.cluster_id, context)
+    if (elsewhere := _elsewhere(request)) is not None:
+        return elsewhere
     asked = only_partition(request.topics)
     snapshot = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
     replica = ReplicaKey(NodeId(request.replica_id), asked.replica_directory_id) if request.replica_id >= 0 else None
@@ -48,6 +50,16 @@ async def handle(request: FetchSnapshotRequest, context: RequestContext) -> Fetc
     except KafkaError as error:
         return _response(leadership, snapshot, error_code=int(error.code))
     return _response(leadership, snapshot, size=size_bytes, position=asked.position, unaligned_records=piece)
+
+
+def _elsewhere(request: FetchSnapshotRequest) -> FetchSnapshotResponse | None:
+    """The answer to whoever asks about one partition, which is not that of the metadata."""
+    named = [(topic.name, each.partition) for topic in request.topics for each in topic.partitions]
+    if len(named) != 1 or named == [(TOPIC, PARTITION)]:
+        return None
+    ((name, index),) = named
+    partition = Answer(index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), unaligned_records=b"")
+    return FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(name=name, partitions=[partition])])
 
 
 def _response(leadership: Leadership, snapshot: SnapshotId, **fields: Any) -> FetchSnapshotResponse:

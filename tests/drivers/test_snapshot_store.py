@@ -1,0 +1,223 @@
+"""The snapshots beside the metadata log: one that comes in pieces, late pieces of it, and those that may go."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from metadata_host import DATA, FOLDER, VOTER, MetadataHost, create, register
+
+from moldau.broker.drivers.membership import Membership
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId, bootstrap_snapshot, check_snapshot
+from moldau.broker.drivers.quorum_peers import QuorumPeers
+from moldau.broker.drivers.snapshot_store import SnapshotStore
+from moldau.broker.settings import MetadataLogSettings
+from moldau.machines.raft import Event, FetchSnapshotAnswered, OffsetAndEpoch, SendFetch, SendFetchSnapshot, VoterSet
+from moldau.model.ids import Address, NodeId
+from moldau.testing.disk import SimulatedDisk
+from moldau.testing.executor import SimulatedExecutor
+from moldau.testing.loop import SimulatedLoop
+from moldau.wire.messages import FetchSnapshotResponse
+
+pytestmark = pytest.mark.proves("H6", part="snapshots")
+
+NEVER = MetadataLogSettings(metadata_log_max_snapshot_interval_ms=0)
+SNAPSHOT = SnapshotId(50, 3)
+_, WHOLE = bootstrap_snapshot(VoterSet.of([VOTER]), 1)
+
+
+def on_store(script: Callable[[SnapshotStore, SimulatedDisk], Coroutine[Any, Any, None]]) -> None:
+    disk = SimulatedDisk(0)
+    disk.prepare_folder(DATA)
+    disk.prepare_folder(FOLDER)
+    mounted, loop = disk.mount(), SimulatedLoop()
+    loop.run(script(SnapshotStore(mounted, SimulatedExecutor(loop, random.Random(0), mounted), FOLDER), disk))
+
+
+def names(disk: SimulatedDisk) -> list[str]:
+    return disk.mount().list(FOLDER)
+
+
+# One that comes in pieces
+
+
+def test_a_late_piece_does_not_touch_a_snapshot_that_is_being_kept() -> None:
+    async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
+        incoming = store.receive(SNAPSHOT)
+        incoming.add(0, len(WHOLE), WHOLE)
+        keeping = asyncio.create_task(incoming.keep())
+        await asyncio.sleep(0)
+        late = store.receive(SNAPSHOT)
+        late.add(0, len(WHOLE), WHOLE[:40])
+        assert (await keeping).data == WHOLE
+        check_snapshot(SNAPSHOT, disk.mount().read(f"{FOLDER}/{SNAPSHOT.name}"))
+        late.drop()
+        assert names(disk) == [SNAPSHOT.name]
+        assert store.newest == SNAPSHOT
+
+    on_store(script)
+
+
+def test_of_a_snapshot_that_cannot_be_kept_nothing_is_left() -> None:
+    async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
+        broken = store.receive(SNAPSHOT)
+        broken.add(0, 40, WHOLE[:40])
+        with pytest.raises(BrokenSnapshot):
+            await broken.keep()
+        incoming = store.receive(SNAPSHOT)
+        incoming.add(0, len(WHOLE), WHOLE)
+        disk.fail("rename", errno.ENOSPC, path=".checkpoint")
+        with pytest.raises(OSError, match="No space"):
+            await incoming.keep()
+        assert names(disk) == []
+        assert store.newest is None
+
+    on_store(script)
+
+
+# Pieces on their way
+
+
+class Answers:
+    """In the place of the connections to other nodes: answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[Any]] = []
+
+    async def ask(self, *_: object, **__: object) -> Any:
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return await self.waiting[-1]
+
+
+def asks_for_piece(number: int, snapshot: SnapshotId = SNAPSHOT) -> SendFetchSnapshot:
+    return SendFetchSnapshot(
+        to=NodeId(2),
+        endpoints=(("CONTROLLER", Address("n2", 9093)),),
+        epoch=3,
+        snapshot=OffsetAndEpoch(*snapshot),
+        position=0,
+        number=number,
+    )
+
+
+def asks_for_records(number: int) -> SendFetch:
+    endpoints = (("CONTROLLER", Address("n2", 9093)),)
+    return SendFetch(
+        to=NodeId(2), endpoints=endpoints, epoch=3, offset=0, last_epoch=0, high_watermark=0, number=number
+    )
+
+
+def piece(data: bytes) -> FetchSnapshotResponse:
+    response = FetchSnapshotResponse
+    found = response.PartitionSnapshot(size=len(WHOLE), position=0, unaligned_records=data)
+    return response(topics=[response.TopicSnapshot(name="__cluster_metadata", partitions=[found])])
+
+
+def on_peers(script: Callable[[QuorumPeers, Answers, list[Event]], Coroutine[Any, Any, None]]) -> None:
+    async def play(store: SnapshotStore, _: SimulatedDisk) -> None:
+        answers, events, failures = Answers(), list[Event](), list[BaseException]()
+
+        def post(event: Event, records: object = None) -> None:  # noqa: ARG001
+            events.append(event)
+
+        peers = QuorumPeers(Membership(VOTER, "cluster"), answers, store, post, failures.append)  # type: ignore[arg-type]
+        await script(peers, answers, events)
+        await peers.close()
+        assert not failures
+
+    on_store(play)
+
+
+@pytest.mark.parametrize("next_send", [asks_for_piece(2), asks_for_records(2)], ids=["piece", "records"])
+def test_the_answer_to_an_older_question_for_a_piece_is_not_taken(next_send: SendFetchSnapshot | SendFetch) -> None:
+    async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:
+        peers.send(asks_for_piece(1))
+        await asyncio.sleep(0)
+        peers.send(next_send)
+        await asyncio.sleep(0)
+        old, new = answers.waiting
+        if not old.done():
+            old.set_result(piece(WHOLE[:40]))
+        await asyncio.sleep(0)
+        assert not events
+        assert peers.incoming is None
+        if isinstance(next_send, SendFetchSnapshot):
+            new.set_result(piece(WHOLE))
+            await asyncio.sleep(0)
+            (event,) = events
+            assert isinstance(event, FetchSnapshotAnswered)
+            assert event.request == next_send
+            assert (await peers.take_incoming(SNAPSHOT).keep()).data == WHOLE
+
+    on_peers(script)
+
+
+@pytest.mark.parametrize(
+    ("come", "wanted"),
+    [(None, SNAPSHOT), (WHOLE, SnapshotId(60, 3)), (WHOLE[:40], SNAPSHOT)],
+    ids=["none", "another", "half"],
+)
+def test_only_the_whole_snapshot_that_was_asked_for_is_loaded(come: bytes | None, wanted: SnapshotId) -> None:
+    async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:  # noqa: ARG001
+        if come is not None:
+            peers.send(asks_for_piece(1))
+            await asyncio.sleep(0)
+            answers.waiting[0].set_result(piece(come))
+            await asyncio.sleep(0)
+            assert peers.incoming is not None
+        with pytest.raises(BrokenSnapshot):
+            peers.take_incoming(wanted)
+        assert peers.incoming is None
+
+    on_peers(script)
+
+
+# Those that may go
+
+
+def host_with_many(count: int = 4) -> MetadataHost:
+    """A host whose disk refused to remove old snapshots."""
+    host = MetadataHost(NEVER)
+
+    async def act(driver: MetadataDriver) -> None:
+        await register(driver)
+        for number in range(count):
+            await create(driver, f"topic-{number}")
+            await driver.take_snapshot()
+
+    host.disk.fail("unlink", errno.EIO, path=".checkpoint", times=1000)
+    host.run(act)
+    host.disk.forget_plans()
+    assert len(host.names(".checkpoint")) == count
+    return host
+
+
+def test_a_node_starts_though_old_snapshots_cannot_be_removed() -> None:
+    host = host_with_many()
+
+    async def look(driver: MetadataDriver) -> int:
+        return len(driver.image.topics)
+
+    host.disk.fail("unlink", errno.EIO, path=".checkpoint")
+    assert host.run(look) == 4
+    host.disk.forget_plans()
+    assert host.run(look) == 4
+    assert len(host.names(".checkpoint")) == 2
+    assert not host.failures
+
+
+def test_two_may_drop_old_snapshots_at_once() -> None:
+    async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
+        ids = [SnapshotId(offset, 1) for offset in (10, 20, 30, 40)]
+        for each in ids:
+            incoming = store.receive(each)
+            incoming.add(0, len(WHOLE), WHOLE)
+            await incoming.keep()
+        await asyncio.gather(store.drop_superfluous(), store.drop_superfluous())
+        assert store.ids == ids[2:]
+        assert names(disk) == [each.name for each in ids[2:]]
+
+    on_store(script)
