@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from broker_scene import Scene, batch, on_broker, produce
 from group_members import SESSION_MS, TOPIC, Member, find_coordinator, members, settle
+from test_groups_consumer import Consumer
 
 from moldau.broker.network import connection
 from moldau.broker.network.recurrence import KNOWN_MAX, Recurrence, Recurring, answer_to
@@ -164,6 +165,32 @@ def test_an_old_sign_of_life_in_a_new_generation_is_refused() -> None:
         await member.settle(2)
         answer = await member.talker.ask(4, before)
         assert answer.error_code == ErrorCode.ILLEGAL_GENERATION
+
+    on_broker(script)
+
+
+@pytest.mark.proves("C5", part="who falls silent is out")
+def test_a_classic_member_of_a_consumer_group_that_does_not_join_anew_is_out_in_its_time(short: Short) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create(TOPIC, partitions=4)
+        talker = await scene.connect()
+        await find_coordinator(talker)
+        first, second = [Consumer(await scene.connect(), name) for name in ("first", "second")]
+        await first.beat()
+        member = Member(await scene.connect())
+        for _ in range(20):
+            if await member.heartbeat() is not ErrorCode.NONE:
+                await member.join(rebalance_timeout_ms=7_000, session_timeout_ms=30_000)
+                await member.sync()
+            await first.acknowledge()
+            await asyncio.sleep(0.5)
+        assert short.taken >= 10
+        await second.beat()
+        began_s = scene.simulation.now_s
+        while await member.heartbeat() is not ErrorCode.UNKNOWN_MEMBER_ID:
+            assert await first.beat() is await second.beat() is ErrorCode.NONE
+            await asyncio.sleep(0.1)
+        assert 6.9 < scene.simulation.now_s - began_s < 7.5
 
     on_broker(script)
 

@@ -1,5 +1,8 @@
 """Static members (KIP-345): a restart costs no rebalance, and two of one name cannot both be members."""
 
+from collections.abc import Hashable
+from typing import Any
+
 import pytest
 from groups_scene import REBALANCE_MS, SESSION_MS, Scene
 
@@ -187,3 +190,26 @@ def test_a_restart_keeps_the_session_alive(phase: str) -> None:
     scene.send_join(instance_id="two")
     scene.pass_time(1)
     assert "two" in scene.group().static_ids
+
+
+@pytest.mark.proves("C5", part="a newcomer gets its share")
+def test_static_members_without_any_patience_are_not_looked_for_all_the_time() -> None:
+    scene = Scene()
+    ticket = scene.send_join(instance_id="one", session_ms=1_800_000)
+    scene.pass_time(3_000)
+    member_id = scene.answers[ticket].member_id
+    scene.send_sync(member_id, 1, [(member_id, b"all")], instance_id="one")
+    scene.send_join(instance_id="one", session_ms=1_800_000, rebalance_ms=0)
+    scene.send_join(version=3, rebalance_ms=0)  # it is waited for no longer than the others are, and is alone then
+    looks = 0
+    decide_timed_out = scene.machine.decide_timed_out
+
+    def counted(event: Hashable, now_ms: float) -> Any:
+        nonlocal looks
+        looks += 1
+        assert looks < 20, "it spins"
+        return decide_timed_out(event, now_ms)
+
+    scene.machine.decide_timed_out = counted  # type: ignore[method-assign]
+    scene.pass_time(5_000)
+    assert looks >= 5

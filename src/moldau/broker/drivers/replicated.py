@@ -3,16 +3,17 @@
 A decision is applied as soon as it is made, so the next one sees it; but nothing leaves before it is committed. Every
 answer, read, refusal and effect is held until the high watermark covers all records that were applied when it was
 decided. Decisions of one turn of the event loop go to the log in one append. When leadership is lost the machine is
-thrown away, and whoever waits is told; there is no rollback.
+thrown away, and whoever waits is told; there is no rollback. Where nothing is committed for long, those who are held
+are told so (`Patience`); what was decided stands.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from moldau.broker.drivers.held import Answers, HeldBack, Patience
 from moldau.broker.drivers.machine_log import MachineLog
 from moldau.broker.drivers.slices import Slices
 from moldau.machines.decision import (
@@ -47,6 +48,7 @@ Answer = TypeVar("Answer")
 SLICE_RECORDS: Final = 1024
 SLICE_LOOK: Final = 4  # records between two looks at the clock
 PENDING_MAX: Final = 100_000
+PUT_OFF_S: Final = 1.0  # until a timer is looked at again that could decide nothing
 NO_LONGER_LEADING: Final = (NotLeaderOrFollower, FencedLeaderEpoch, NotController, NotCoordinator)
 
 
@@ -63,6 +65,7 @@ class Refusals:
     lost: Callable[[], KafkaError] = NotCoordinator
     loading: Callable[[], KafkaError] = CoordinatorLoadInProgress
     busy: Callable[[], KafkaError] = CoordinatorLoadInProgress
+    late: Callable[[], KafkaError] = RequestTimedOut
     unwritten: Callable[[KafkaError | OSError], KafkaError] = _unwritten
 
 
@@ -82,23 +85,10 @@ class Observer(Protocol[AnyMachine]):
         ...
 
 
-class _Held(NamedTuple):
-    """What one decision will let out once everything below `offset` is committed."""
-
-    offset: int
-    answers: Sequence[tuple[asyncio.Future[Any], Any]]
-    effects: Sequence[object]
-
-
 def _changes_nothing(decision: Decision[Any, Any]) -> bool:
     """Whether all there is to it is an answer to whoever asked."""
     answers = decision.answers
     return ASKER in answers and len(answers) == 1 and not (decision.records or decision.timers or decision.effects)
-
-
-def _give_up(waiter: asyncio.Future[Any]) -> None:
-    if not waiter.done():
-        waiter.set_exception(RequestTimedOut("The change was written, but was not committed in time."))
 
 
 def _perform_nothing(effect: object) -> None:
@@ -124,9 +114,10 @@ class ReplicatedDriver(Generic[Machine, Record]):
         observer: Observer[Machine] | None = None,
         pending_max: int = PENDING_MAX,
         disk_refused: Callable[[], None] = lambda: None,
+        patience: Patience | None = None,
     ) -> None:
         """`perform` carries out effects and must not raise; `failed` hears of a bug after which the node must stop;
-        `disk_refused` hears that something was decided and cannot be written.
+        `disk_refused` hears that something was decided and cannot be written. Without `patience` there is no end to it.
         """
         self._log = machine_log
         self._new_machine = new_machine
@@ -137,10 +128,11 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._observer = observer
         self._pending_max = pending_max
         self._disk_refused = disk_refused
+        self._patience = patience
         self._machine: Machine | None = None
         self._is_loading = False
         self._term = 0  # counts elections and losses, so that what belongs to an earlier one is known
-        self._held: deque[_Held] = deque()
+        self._held = HeldBack(patience, self._refusals.late)
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._timers: dict[Hashable, asyncio.TimerHandle] = {}
         self._unwritten: list[Sequence[Record]] = []
@@ -195,15 +187,14 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self,
         decide: Callable[[Machine], Decision[Record, Answer]],
         ticket: Ticket | None = None,
-        timeout_ms: float | None = None,
         *,
         is_written_at_once: bool = False,
     ) -> Answer:
         """Decide, and answer once that is committed. `decide` runs at once and to its end.
 
         A request whose answer another one will give (a join that waits for the rest) brings its own `ticket`, from
-        `new_ticket`, under which the machine remembers it. `RequestTimedOut` if it is not committed in time; what was
-        decided stands. What rests on something that may be gone when this turn of the loop ends is written at once.
+        `new_ticket`, under which the machine remembers it. What rests on something that may be gone when this turn of
+        the loop ends is written at once.
         """
         machine = self._leading_machine()
         try:
@@ -221,16 +212,15 @@ class ReplicatedDriver(Generic[Machine, Record]):
             raise AssertionError("a request without a ticket was left without an answer")
         if key is not ASKER:
             self._waiting[key] = waiter
-        timer = None if timeout_ms is None else waiter.get_loop().call_later(timeout_ms / 1000, _give_up, waiter)
         try:
             self._accept(decision, waiter)
             if is_written_at_once:
                 self.flush()
+            if not decision.records and key is ASKER and self._is_stuck() and not waiter.done():
+                raise self._refusals.late()
             return await waiter
         finally:
             self._waiting.pop(key, None)
-            if timer is not None:
-                timer.cancel()
             # Whoever asked may have gone: before it was told, or in the very turn in which it was.
             if not waiter.cancel() and not waiter.cancelled():
                 waiter.exception()
@@ -245,6 +235,9 @@ class ReplicatedDriver(Generic[Machine, Record]):
         if machine is None or self._is_behind():
             return None
         decision = decide(machine)
+        if decision is not None and decision.timers:  # what is soft has changed: the next decision need not set them
+            for change in decision.timers:
+                self._set_timer(change)
         if decision is None or not _changes_nothing(decision) or isinstance(decision.answers[ASKER], KafkaError):
             return None
         return decision
@@ -260,6 +253,10 @@ class ReplicatedDriver(Generic[Machine, Record]):
     def _is_behind(self) -> bool:
         """Whether something that was decided before is not committed yet."""
         return bool(self._held or self._unwritten) or self._log.end_offset > self._log.high_watermark
+
+    def _is_stuck(self) -> bool:
+        """Whether what is not committed by now will not be for the time being."""
+        return self._patience is not None and not self._patience.can_commit()
 
     async def read(self, query: Callable[[Machine], Answer]) -> Answer:
         """What `query` sees, told once everything it could see is committed."""
@@ -295,7 +292,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
             for ticket, answer in decision.answers.items()
             if (waiter := asker if ticket == ASKER else self._waiting.pop(ticket, None)) is not None
         ]
-        self._let_out(_Held(self.next_offset, answers, decision.effects))
+        self._let_out(answers, decision.effects)
 
     def _apply(self, records: Sequence[Record]) -> None:
         machine = self._machine
@@ -314,22 +311,23 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._unwritten_count += len(records)
         self._observe_applied()
 
-    def _let_out(self, held: _Held) -> None:
-        if held.answers or held.effects:
-            if held.offset <= self._log.high_watermark and not self._held:
-                self._release(held)
+    def _let_out(self, answers: Answers, effects: Sequence[object]) -> None:
+        if answers or effects:
+            offset = self.next_offset
+            if offset <= self._log.high_watermark and not self._held:
+                self._release(answers, effects)
             else:
-                self._held.append(held)
+                self._held.add(offset, answers, effects)
 
-    def _release(self, held: _Held) -> None:
-        for waiter, answer in held.answers:
+    def _release(self, answers: Answers, effects: Sequence[object]) -> None:
+        for waiter, answer in answers:
             if waiter.done():  # whoever asked has gone
                 continue
             if isinstance(answer, KafkaError):
                 waiter.set_exception(answer)
             else:
                 waiter.set_result(answer)
-        for effect in held.effects:
+        for effect in effects:
             self._perform(effect)
 
     def _committed(self, high_watermark: int) -> None:
@@ -339,7 +337,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
         if self._observer is not None:
             self._observer.committed(high_watermark)
         while self._held and self._held[0].offset <= high_watermark:
-            self._release(self._held.popleft())
+            held = self._held.popleft()
+            self._release(held.answers, held.effects)
 
     def _observe_applied(self) -> None:
         if self._observer is not None and self._machine is not None:
@@ -427,6 +426,9 @@ class ReplicatedDriver(Generic[Machine, Record]):
             self._timers[change.event] = loop.call_later(delay, self._timed_out, change.event)
 
     def _timed_out(self, event: Hashable) -> None:
+        if self._is_stuck():  # whatever it led to could not be committed, and would hold up everything behind it
+            self._timers[event] = asyncio.get_running_loop().call_later(PUT_OFF_S, self._timed_out, event)
+            return
         del self._timers[event]
         assert self._machine is not None  # a machine that is thrown away takes its timers along
         try:
@@ -444,9 +446,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
-        held, self._held = self._held, deque()
         waiting, self._waiting = self._waiting, {}
-        waiters = [waiter for each in held for waiter, _ in each.answers]
+        waiters = [waiter for each in self._held.take_all() for waiter, _ in each.answers]
         for waiter in [*waiters, *waiting.values()]:
             if not waiter.done():
                 waiter.set_exception(reason())

@@ -5,16 +5,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from moldau.broker.drivers.held import Patience
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.partitions.partition import Partition
-from moldau.machines.decision import Decision, Now, ReplicatedMachine
+from moldau.machines.decision import Decision, Now, ReplicatedMachine, Ticket
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     KafkaError,
     NotCoordinator,
-    RequestTimedOut,
     StorageFailed,
     UnknownServerFailure,
 )
@@ -48,17 +48,17 @@ class CoordinatingShard(Generic[Machine, Record]):
         commit_ms_max: Callable[[], float],
         **options: Any,
     ) -> None:
-        """`kind` is what is coordinated, in a word; so long a commit may take; `options` are the driver's."""
+        """`kind` is what is coordinated, in a word; so long an answer is held; `options` are the driver's."""
         self._broker = broker
         self._partition = partition
         self._log = log
         self._kind = kind
-        self._commit_ms_max = commit_ms_max
         self._driver: ReplicatedDriver[Machine, Record] = ReplicatedDriver(
             log,
             new_machine,
             broker.clock,
-            refusals=Refusals(lost=self._refusal, unwritten=self._unwritten),
+            refusals=Refusals(lost=self._refusal, late=self.too_few, unwritten=self._unwritten),
+            patience=Patience(commit_ms_max, lambda: self.can_commit),
             failed=lambda error: on_failure(f"{partition.name} cannot coordinate any {kind}", error),
             **options,
         )
@@ -83,21 +83,23 @@ class CoordinatingShard(Generic[Machine, Record]):
     def now(self) -> Now:
         return Now(self._broker.clock.monotonic_ms(), self._broker.clock.wall_ms())
 
+    @property
+    def can_commit(self) -> bool:
+        """Whether enough replicas are in sync. Whatever is written while they are not holds up everything behind it."""
+        leading = self._partition.leading
+        return leading is None or not leading.machine.is_under_min_isr
+
     async def commit(
-        self, decide: Callable[[Machine], Decision[Record, Answer]], *, is_written_at_once: bool = False
+        self,
+        decide: Callable[[Machine], Decision[Record, Answer]],
+        ticket: Ticket | None = None,
+        *,
+        is_written_at_once: bool = False,
     ) -> Answer:
         """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
-        leading = self._partition.leading
-        if leading is None:
-            return await self._driver.write(decide, is_written_at_once=is_written_at_once)
-        if leading.machine.is_under_min_isr:
-            raise CoordinatorNotAvailable(f"Too few replicas of {self.name} are in sync.")
-        try:
-            return await self._driver.write(
-                decide, timeout_ms=self._commit_ms_max(), is_written_at_once=is_written_at_once
-            )
-        except RequestTimedOut:
-            raise CoordinatorNotAvailable(f"The replicas of {self.name} are too slow.") from None
+        if not self.can_commit:
+            raise self.too_few()
+        return await self._driver.write(decide, ticket, is_written_at_once=is_written_at_once)
 
     def question(self) -> asyncio.Future[bool]:
         """True once it is sure that nobody else coordinates, or has by now: then what is read here is not old."""
@@ -118,6 +120,11 @@ class CoordinatingShard(Generic[Machine, Record]):
         """While a controller knows of this broker, it is only to be asked again; otherwise others should be."""
         words = f"This broker cannot be sure that it still coordinates the {self._kind}."
         return CoordinatorLoadInProgress(words) if self._broker.controller.is_in_touch else NotCoordinator(words)
+
+    def too_few(self) -> KafkaError:
+        """What is not committed in time, or cannot be, is for the client to try again."""
+        trouble = "slow" if self.can_commit else "few"
+        return CoordinatorNotAvailable(f"Replicas of {self.name} that are in sync are too {trouble}.")
 
     def _unwritten(self, error: KafkaError | OSError) -> KafkaError:
         """A disk that is full for a moment is no reason for a client to give up. What else the log says is about one
@@ -141,7 +148,11 @@ class CoordinatingShard(Generic[Machine, Record]):
     async def load(self) -> None:
         """Replay the log, then speak for it."""
         began_ms = self._broker.clock.monotonic_ms()
-        await self._driver.lead()
+        try:
+            await self._driver.lead()
+        except KafkaError:  # what is there cannot be read, and it makes no sense to wait
+            self._awaits_load = False
+            raise
         self._awaits_load = False
         if self._driver.is_leading:
             took_ms = self._broker.clock.monotonic_ms() - began_ms

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from moldau.broker.drivers.shard import CoordinatingShard
@@ -10,6 +10,7 @@ from moldau.broker.drivers.shard_loading import ShardLoading
 from moldau.broker.groups.offsets_topic import partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.topics import request_topics
+from moldau.machines.decision import Now, ReplicatedMachine
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.machines.metadata.topics import NewTopic
@@ -23,6 +24,38 @@ logger = logging.getLogger(__name__)
 
 
 S = TypeVar("S", bound=CoordinatingShard[Any, Any])
+Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
+Listed = TypeVar("Listed")
+
+
+async def read_all(
+    shards: Iterable[CoordinatingShard[Machine, Any]], query: Callable[[Machine, Now], Sequence[Listed]]
+) -> tuple[list[Listed], ErrorCode]:
+    """What all shards have to say, each in a turn of its own; the error, if any, says that some could not.
+
+    One that was given up meanwhile is passed over: whoever has it now is asked, too.
+    """
+    loop, reads = asyncio.get_running_loop(), []
+    for shard in shards:
+        reads.append(loop.create_task(_read(shard, query)))
+        await asyncio.sleep(0)
+    listed: list[Listed] = []
+    error = ErrorCode.NONE
+    for found, code in await asyncio.gather(*reads):
+        listed += found
+        error = code or error
+    return listed, error
+
+
+async def _read(
+    shard: CoordinatingShard[Machine, Any], query: Callable[[Machine, Now], Sequence[Listed]]
+) -> tuple[Sequence[Listed], ErrorCode]:
+    try:
+        return await shard.read(lambda machine: query(machine, shard.now)), ErrorCode.NONE
+    except NotCoordinator:
+        return (), ErrorCode.NONE
+    except KafkaError as refusal:
+        return (), refusal.code
 
 
 class Shards(Generic[S]):

@@ -1,16 +1,19 @@
 """ConsumerGroupHeartbeat: a member joins, lives or leaves; the answer tells it which partitions to read."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.machines.decision import ASKER
+from moldau.broker.groups.shard import Shard
+from moldau.machines.decision import ASKER, Decision
 from moldau.machines.groups.draft import Asker, Now
 from moldau.model.errors import TopicAuthorizationFailed
 from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 ID_BYTES: Final = 16
+
+Answer = TypeVar("Answer")
 
 
 async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerGroupHeartbeatResponse:
@@ -22,11 +25,20 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     asker = _asker(context)
     randomness = b"" if request.member_id else broker.random.randbytes(ID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
+    if not shard.can_commit:
+        return await shard.write(lambda machine: _only(machine.decide_alive(request, asker, now.ms), shard))
     return await shard.write(
         lambda machine: machine.decide_consumer_heartbeat(
             request, asker, now=now, randomness=randomness, may_see=lambda topic: context.may(Operation.DESCRIBE, topic)
         )
     )
+
+
+def _only(decision: Decision[Any, Answer] | None, shard: Shard) -> Decision[Any, Answer]:
+    """Where nothing can be committed, a member that says nothing new is heard all the same."""
+    if decision is None:
+        raise shard.too_few()
+    return decision
 
 
 def _asker(context: RequestContext) -> Asker:

@@ -24,7 +24,7 @@ async def _delete(group_id: str, context: RequestContext) -> Answer:
     try:
         context.authorize_group(Operation.DELETE, group_id)
         shard = context.broker.groups.shard_of(group_id)
-        (result,) = await shard.write(lambda machine: machine.decide_delete_groups([group_id], now=shard.now))
+        (result,) = await shard.commit(lambda machine: machine.decide_delete_groups([group_id], now=shard.now))
     except KafkaError as error:
         return Answer(group_id=group_id, error_code=int(error.code))
     return result

@@ -18,7 +18,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
     shard = context.broker.groups.shard_of(request.group_id)
     asker = Asker(context.client_id or "", context.client_host, context.api_version)
     ticket, randomness = shard.new_ticket(), context.broker.random.randbytes(ID_BYTES)
-    response = await shard.write(
+    response = await shard.commit(
         lambda machine: machine.decide_join(request, asker, ticket=ticket, now=shard.now, randomness=randomness),
         ticket,
     )

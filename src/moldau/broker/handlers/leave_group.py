@@ -10,4 +10,4 @@ async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGr
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     version = context.api_version
-    return await shard.write(lambda machine: machine.decide_leave(request, api_version=version, now=shard.now))
+    return await shard.commit(lambda machine: machine.decide_leave(request, api_version=version, now=shard.now))

@@ -1,10 +1,8 @@
 """ListGroups: the groups that this broker looks after; a client asks every broker."""
 
-import asyncio
-
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.model.errors import ErrorCode, KafkaError
+from moldau.broker.drivers.shards import read_all
 from moldau.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 Listed = ListGroupsResponse.ListedGroup
@@ -12,16 +10,10 @@ Listed = ListGroupsResponse.ListedGroup
 
 async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
     """Groups that one may not see are left out. An error says that some are missing; the others come along."""
-    groups: list[Listed] = []
-    error = ErrorCode.NONE
-    for shard in context.broker.groups.shards():
-        try:
-            groups += await shard.read(
-                lambda machine: machine.list_groups(states=request.states_filter, types=request.types_filter)
-            )
-        except KafkaError as refusal:
-            error = refusal.code
-        await asyncio.sleep(0)
+    groups, error = await read_all(
+        context.broker.groups.shards(),
+        lambda machine, _: machine.list_groups(states=request.states_filter, types=request.types_filter),
+    )
     return ListGroupsResponse(error_code=int(error), groups=_visible(groups, context))
 
 

@@ -1,14 +1,13 @@
 """ListTransactions: the transactional ids that this broker coordinates; an admin asks every broker."""
 
-import asyncio
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
+from moldau.broker.drivers.shards import read_all
 from moldau.broker.groups.patterns import InvalidPattern, matching
-from moldau.broker.transactions.shard import TransactionShard
 from moldau.machines.transactions import TransactionState
-from moldau.model.errors import ErrorCode, InvalidRegularExpression, KafkaError
+from moldau.model.errors import InvalidRegularExpression
 from moldau.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 
 STATES: Final = frozenset(each.kafka_name for each in TransactionState)
@@ -18,29 +17,19 @@ Listed = ListTransactionsResponse.TransactionState
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     """Those that one may not see are left out. An error says that some are missing; the others come along."""
-    listed: list[Listed] = []
-    error = ErrorCode.NONE
-    for shard in context.broker.transactions.shards():
-        try:
-            listed += await _listed(shard, request)
-        except KafkaError as refusal:
-            error = refusal.code
-        await asyncio.sleep(0)
+    listed, error = await read_all(
+        context.broker.transactions.shards(),
+        lambda machine, now: machine.list_transactions(
+            states=request.state_filters,
+            producer_ids=request.producer_id_filters,
+            longer_than_ms=request.duration_filter,
+            now=now,
+        ),
+    )
     return ListTransactionsResponse(
         error_code=int(error),
         unknown_state_filters=[each for each in request.state_filters if each not in STATES],
         transaction_states=_visible(_matching(listed, request.transactional_id_pattern), context),
-    )
-
-
-async def _listed(shard: TransactionShard, request: ListTransactionsRequest) -> list[Listed]:
-    return await shard.read(
-        lambda machine: machine.list_transactions(
-            states=request.state_filters,
-            producer_ids=request.producer_id_filters,
-            longer_than_ms=request.duration_filter,
-            now=shard.now,
-        )
     )
 
 

@@ -16,7 +16,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     shard = context.broker.groups.shard_of(request.group_id)
     refused = [answer for topic in request.topics if (answer := _take_out_refused(topic, context)).partitions]
     request.topics = [topic for topic in request.topics if topic.partitions]
-    response = await shard.write(lambda machine: machine.decide_delete_offsets(request, now=shard.now))
+    response = await shard.commit(lambda machine: machine.decide_delete_offsets(request, now=shard.now))
     response.topics = [*response.topics, *refused]
     return response
 

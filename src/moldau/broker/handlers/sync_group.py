@@ -10,4 +10,4 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     ticket = shard.new_ticket()
-    return await shard.write(lambda machine: machine.decide_sync(request, ticket=ticket, now=shard.now), ticket)
+    return await shard.commit(lambda machine: machine.decide_sync(request, ticket=ticket, now=shard.now), ticket)

@@ -104,6 +104,9 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
 
     def all_marked(self, effect: SendMarkers) -> None:
         """The transaction is complete; nobody waits for that."""
+        if self.is_ready and not self.can_commit:
+            asyncio.get_running_loop().call_later(BUSY_S, self.all_marked, effect)
+            return
         try:
             self._driver.submit(lambda machine: machine.decide_markers_written(effect, effect.partitions, now=self.now))
         except CoordinatorLoadInProgress:

@@ -3,12 +3,17 @@
 EMPTY -> PREPARING -> COMPLETING -> STABLE, back to PREPARING at every change, to EMPTY when the last one is gone.
 """
 
+from typing import Final
+
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, ClassicGroup, Phase
 from moldau.machines.groups.classic.timers import JoinDue, SyncDue, extend_session
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.records import group_record
 from moldau.model.errors import ErrorCode
+from moldau.model.units import SECOND_MS
 from moldau.wire import messages
+
+LOOK_AGAIN_MS: Final = 1 * SECOND_MS  # members need not have any patience at all
 
 
 def rebalance(group: ClassicGroup, draft: Draft) -> None:
@@ -77,7 +82,7 @@ def complete_join(group: ClassicGroup, draft: Draft) -> None:
     if not group.members:
         _become_empty(group, draft)
     elif not group.joins:  # only static members are left, none of them here: their sessions will end or they come
-        draft.set_timer(JoinDue(group.group_id), group.rebalance_timeout_ms)
+        draft.set_timer(JoinDue(group.group_id), max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
     else:
         _begin_generation(group, draft)
 

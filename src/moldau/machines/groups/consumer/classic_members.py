@@ -116,13 +116,23 @@ def speaker(group: ConsumerGroup, member_id: str, instance_id: str | None, gener
     return member
 
 
+def syncer(group: ConsumerGroup, request: messages.SyncGroupRequest) -> Member:
+    """Who wants its assignment; raises if it is nobody, or not who it says."""
+    member = speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+    _check_protocol(member, request)
+    return member
+
+
 def sync(
-    group: ConsumerGroup, watch: Watch, draft: Draft, request: messages.SyncGroupRequest, image: MetadataImage
+    group: ConsumerGroup,
+    watch: Watch,
+    draft: Draft,
+    member: Member,
+    request: messages.SyncGroupRequest,
+    image: MetadataImage,
 ) -> messages.SyncGroupResponse:
     """What the member has now, in the words of its protocol; raises if it must join again first."""
-    member = speaker(group, request.member_id, request.group_instance_id, request.generation_id)
     traits = _traits(member)
-    _check_protocol(member, request)
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         watch.expect_join(draft, member)
         raise RebalanceInProgress(

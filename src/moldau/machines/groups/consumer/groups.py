@@ -1,6 +1,6 @@
 """The consumer groups of a shard: what members of either protocol ask of them, and what time does to them."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from moldau.machines.decision import ASKER, Decision, Ticket
@@ -19,12 +19,13 @@ from moldau.machines.groups.consumer.member import (
 )
 from moldau.machines.groups.consumer.regexes import Matching, RegexMatcher, check_regex
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace, pace
+from moldau.machines.groups.consumer.topics import topics_hash
 from moldau.machines.groups.consumer.watch import MembersDue, Told, Watch
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.groups.ids import member_id_from
 from moldau.machines.groups.records import Record
 from moldau.machines.groups.state import GroupsState
-from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
+from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType, TopicImage
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     ErrorCode,
@@ -71,28 +72,35 @@ class ConsumerGroups:
     ) -> Decision[Record, heartbeat.Response] | None:
         """The answer to a member that is where it should be and says nothing new; None if there is more to it.
 
-        This is the most frequent request of all: it moves a deadline, and nothing else.
+        This is the most frequent request of all: it moves a deadline, and nothing else. A member that is heard of and
+        told nothing, because nothing can be written now, stays a member all the same.
         """
         group, watch = self._state.consumer.get(request.group_id), self._watches.get(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
         if group is None or watch is None or member is None or watch.pace is None:
             return None
         if not (
-            request.member_epoch == member.epoch == group.epoch == group.assignment_epoch
-            and member.state is MemberState.STABLE
-            and heartbeat.is_bare(request)
+            request.member_epoch == member.epoch > JOINING_EPOCH
             and request.instance_id in (None, member.instance_id)
-            and member.client_id == asker.client_id
-            and member.client_host == asker.client_host
             and member.classic is None
         ):
             return None
+        watch.sessions[member.member_id] = now_ms + watch.pace.session_timeout_ms
+        if not (
+            member.epoch == group.epoch == group.assignment_epoch
+            and member.state is MemberState.STABLE
+            and heartbeat.is_bare(request)
+            and member.client_id == asker.client_id
+            and member.client_host == asker.client_host
+        ):
+            return None
         image = self._image()
+        if watch.topics is not image.topics:
+            _look_at(image.topics, group, watch)
         if watch.topics is not image.topics or not watch.has_pace_of(settings, image):
             return None
         if group.resolved and not watch.has_matched(image.topics, now_ms, settings):
             return None
-        watch.sessions[member.member_id] = now_ms + watch.pace.session_timeout_ms
         return _nothing_new(watch, member, _interval_ms(watch, watch.pace, settings, now_ms))
 
     def answer_heartbeat(
@@ -301,9 +309,11 @@ class ConsumerGroups:
         group = self._state.consumer.get(request.group_id)
         if group is None:
             return False
-        watch = self._watches.setdefault(group.group_id, Watch(group.group_id))
         try:
-            draft.answer(ticket, classic_members.sync(group, watch, draft, request, self._known_image()))
+            member = classic_members.syncer(group, request)
+            image = self._known_image()
+            watch = self._watches.setdefault(group.group_id, Watch(group.group_id))
+            draft.answer(ticket, classic_members.sync(group, watch, draft, member, request, image))
         except KafkaError as refusal:
             draft.answer(ticket, messages.SyncGroupResponse(error_code=refusal.code))
         return True
@@ -373,6 +383,14 @@ class ConsumerGroups:
             else describing.missing(group_id, is_other=group_id in others)
             for group_id in group_ids
         ]
+
+
+def _look_at(topics: Mapping[str, TopicImage], group: ConsumerGroup, watch: Watch) -> None:
+    """Topics have changed: note it if those that the group reads have not."""
+    names = {name for name, count in group.topic_counts.items() if count > 0}
+    names.update(*(each.topics for each in group.resolved.values()))
+    if not group.has_partition_metadata and topics_hash(names, topics) == group.metadata_hash:
+        watch.topics = topics
 
 
 def _interval_ms(watch: Watch, beat: Pace, settings: ConsumerGroupSettings, now_ms: float) -> int:

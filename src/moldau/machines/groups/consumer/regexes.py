@@ -4,7 +4,7 @@ The machine reads no expression itself. It is given a matcher, because the patte
 something whose time does not explode.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from moldau.machines.groups.consumer.group import ConsumerGroup, Resolved
@@ -26,7 +26,7 @@ class RegexMatcher(Protocol):
         ...
 
     def matching(self, pattern: str, names: Iterable[str]) -> Sequence[str]:
-        """Those of the names that the pattern matches from end to end."""
+        """Those of the names that the pattern matches from end to end; `ValueError` if it is no pattern."""
         ...
 
 
@@ -99,11 +99,20 @@ class Regexes:
         looked_at = {} if self._must_start_over() or watch.matched is None else watch.matched
         names = [name for name in topics if name not in looked_at]
         for regex, old in list(self.resolved.items()):
-            still = frozenset(name for name in old.topics if name in looked_at and name in topics)
-            new = still | self._matching.topics(regex, names)
+            new = self._matched_anew(regex, old, looked_at, names)
             if new != old.topics:
                 self._resolve(regex, new)
         watch.matched, watch.matched_ms = topics, self._draft.now.ms
+
+    def _matched_anew(
+        self, regex: str, old: Resolved, looked_at: Container[str], names: Iterable[str]
+    ) -> frozenset[str]:
+        """A pattern that only the broker who took it could read matches what it matched then."""
+        still = frozenset(name for name in old.topics if name in self._matching.image.topics)
+        try:
+            return frozenset(name for name in still if name in looked_at) | self._matching.topics(regex, names)
+        except ValueError:
+            return still
 
     def _resolve(self, regex: str, topics: frozenset[str]) -> None:
         version, wall_ms = self._matching.image.offset, self._draft.now.wall_ms

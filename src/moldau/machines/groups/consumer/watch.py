@@ -5,13 +5,17 @@ A heartbeat moves a deadline and no timer. One timer watches all deadlines of a 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.machines.decision import Decision
 from moldau.machines.groups.consumer.member import Member, MemberState
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import MetadataImage, Resource, TopicImage
+from moldau.model.units import SECOND_MS
+
+LATE_MS: Final = 1 * SECOND_MS  # what a busy loop, or a busy machine, may cost without anybody having been deaf
+HEARD_AGAIN_MS: Final = 5 * SECOND_MS  # until members have sent again what was lost, and it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,22 @@ class Watch:
         yield from self.joins.values()
         yield from self.syncs.values()
 
+    def _forgive_deafness(self, now_ms: float) -> None:
+        """A timer that goes off far too late shows that this node stood still, or could decide nothing: what members
+        had to do, they could not. All have that time once more, and a moment to be heard in.
+        """
+        late_ms = 0.0 if self.alarm_ms is None else now_ms - self.alarm_ms
+        if late_ms > LATE_MS:
+            more_ms = late_ms + HEARD_AGAIN_MS
+            for deadlines in (self.sessions, self.joins, self.syncs):
+                for member_id in deadlines:
+                    deadlines[member_id] += more_ms
+            for member_id, (deadline_ms, epoch) in self.revocations.items():
+                self.revocations[member_id] = deadline_ms + more_ms, epoch
+
     def overdue(self, members: Mapping[str, Member], now_ms: float) -> list[str]:
         """The members whose time is over. Deadlines of those who are gone, or have gone on, are forgotten."""
+        self._forgive_deafness(now_ms)
         for member_id in [each for each in self.sessions if each not in members]:
             self.forget(member_id)
         for member_id, (_, epoch) in list(self.revocations.items()):

@@ -1,0 +1,181 @@
+"""A log that commits nothing for a while: nobody is held for ever, and timers do not decide in vain."""
+
+import asyncio
+
+import pytest
+from driver_scene import Driver, Scene, add, turn, wait
+
+from moldau.broker.drivers.held import Patience
+from moldau.broker.drivers.replicated import PUT_OFF_S, Refusals
+from moldau.machines.decision import SetTimer, answered
+from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest
+
+HELD_MS = 5_000.0
+
+
+class Impatient(Scene):
+    """A driver that holds answers for five seconds; whether anything can be committed is for the test to say."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.can_commit = True
+        patience = Patience(lambda: HELD_MS, lambda: self.can_commit)
+        super().__init__(*numbers, refusals=Refusals(late=CoordinatorNotAvailable), patience=patience)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def is_refused(answer: "asyncio.Future[int]") -> float:
+    """Of an answer that comes too late: when that was said."""
+    with pytest.raises(CoordinatorNotAvailable):
+        await answer
+    return now_s()
+
+
+@pytest.mark.proves("H2", part="too few in sync")
+def test_each_who_is_held_for_too_long_is_told_so_in_its_time() -> None:
+    scene = Impatient(1)
+
+    async def act(driver: Driver) -> None:
+        began_s = now_s()
+        first = add(driver, 1)
+        await asyncio.sleep(2)
+        second, read = add(driver, 1), asyncio.ensure_future(driver.read(lambda machine: machine.sum))
+        assert await is_refused(first) - began_s == pytest.approx(5)
+        assert not second.done()
+        assert await is_refused(second) - began_s == pytest.approx(7)
+        assert await is_refused(read) - began_s == pytest.approx(7)
+        third = add(driver, 1)
+        assert await is_refused(third) - began_s == pytest.approx(12)
+        scene.log.commit()
+        assert await driver.read(lambda machine: machine.sum) == 4
+
+    scene.run(act)
+
+
+@pytest.mark.proves("P3")
+def test_what_was_decided_stands_and_its_effects_follow_once_it_is_committed() -> None:
+    scene = Impatient()
+
+    async def act(driver: Driver) -> None:
+        early = add(driver, 1)
+        await is_refused(early)
+        later = add(driver, 2)
+        await turn()
+        assert scene.effects == []
+        scene.log.commit()
+        assert await later == 3
+        assert scene.effects == [("added", 1), ("added", 3)]
+
+    scene.run(act)
+
+
+def test_who_is_told_that_it_is_late_takes_no_room_any_more() -> None:
+    scene = Impatient(1)
+    scene.options["pending_max"] = 3
+
+    async def act(driver: Driver) -> None:
+        lost = add(driver, 1)
+        reads = [asyncio.ensure_future(driver.read(lambda machine: machine.sum)) for _ in range(2)]
+        await is_refused(lost)
+        for read in reads:
+            await is_refused(read)
+        more = add(driver, 1)
+        await turn()
+        scene.log.commit()
+        assert await more == 3
+
+    scene.run(act)
+
+
+def test_who_waits_for_others_waits_as_long_as_it_takes() -> None:
+    scene = Impatient()
+
+    async def act(driver: Driver) -> None:
+        waiting = wait(driver, 10)
+        await asyncio.sleep(30)
+        answer = add(driver, 10)
+        await turn()
+        decided_s = now_s()
+        assert not waiting.done()
+        assert await is_refused(waiting) - decided_s == pytest.approx(5)
+        await is_refused(answer)
+
+    scene.run(act)
+
+
+@pytest.mark.proves("H2", part="too few in sync")
+def test_where_nothing_can_be_committed_only_what_rests_on_nothing_else_is_answered() -> None:
+    scene = Impatient(1)
+
+    async def act(driver: Driver) -> None:
+        scene.can_commit = False
+        assert await driver.read(lambda machine: machine.sum) == 1
+        await driver.write(lambda machine: machine.decide_timer("closing", 1_000))
+        scene.can_commit = True
+        added = add(driver, 1)
+        await turn()
+        scene.can_commit = False
+        began_s = now_s()
+        with pytest.raises(CoordinatorNotAvailable):
+            await driver.read(lambda machine: machine.sum)
+        with pytest.raises(CoordinatorNotAvailable):
+            await add(driver, 1001)  # a refusal, which rests on it, too
+        assert now_s() == began_s
+        scene.log.commit()
+        assert await added == 2
+        with pytest.raises(InvalidRequest):
+            await add(driver, 1001)
+
+    scene.run(act)
+
+
+def test_timers_are_put_off_while_nothing_can_be_committed() -> None:
+    scene = Impatient()
+
+    async def act(driver: Driver) -> None:
+        await driver.write(lambda machine: machine.decide_timer("closing", 1_000))
+        scene.can_commit = False
+        await asyncio.sleep(20)
+        assert scene.log.records == []
+        scene.can_commit = True
+        await asyncio.sleep(PUT_OFF_S + 0.1)
+        assert scene.log.records == [-1]
+
+    scene.run(act)
+
+
+def test_a_timer_that_was_put_off_can_still_be_moved_and_ends_with_its_machine() -> None:
+    scene = Impatient()
+
+    async def act(driver: Driver) -> None:
+        await driver.write(lambda machine: machine.decide_timer("closing", 1_000))
+        scene.can_commit = False
+        await asyncio.sleep(1.5)
+        await driver.write(lambda machine: machine.decide_timer("closing", 10_000))
+        scene.can_commit = True
+        await asyncio.sleep(9.5)
+        assert scene.log.records == []
+        await asyncio.sleep(1)
+        assert scene.log.records == [-1]
+        scene.log.commit()
+        await driver.write(lambda machine: machine.decide_timer("broken", 100))
+        scene.can_commit = False
+        await asyncio.sleep(1)
+        driver.resign()
+        await asyncio.sleep(20)
+        assert scene.failures == []
+
+    scene.run(act)
+
+
+def test_the_short_way_sets_the_timers_of_a_decision_that_is_then_made_the_long_way() -> None:
+    scene = Scene()
+
+    async def act(driver: Driver) -> None:
+        assert driver.decide_now(lambda _: answered(0, timers=[SetTimer("closing", 1_000)])) is None
+        await asyncio.sleep(1.1)
+        assert scene.log.records == [-1]
+
+    scene.run(act)

@@ -1,0 +1,134 @@
+"""Consumer groups when something is wrong around them: nodes that stand still, logs of others, requests of nobody."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from consumer_scene import SESSION_TIMEOUT_MS, Consumer, ConsumerScene, Prefixes, settle
+
+from moldau.machines.groups import Asker
+from moldau.machines.groups.consumer.watch import HEARD_AGAIN_MS
+from moldau.model.errors import ErrorCode
+from moldau.wire import messages
+
+ASKER = Asker("client", "/10.0.0.1", 1)
+
+
+def stand_still(scene: ConsumerScene, ms: float) -> None:
+    """No timer goes off meanwhile."""
+    scene.now_ms += ms
+
+
+class TestDeafness:
+    @pytest.mark.proves("C5", part="who falls silent is out")
+    def test_a_node_that_stood_still_expels_nobody_whom_it_could_not_hear(self) -> None:
+        scene = ConsumerScene(a=2)
+        one, two = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
+        settle(one, two)
+        stand_still(scene, 2 * SESSION_TIMEOUT_MS)
+        scene.pass_time(0)
+        assert sorted(scene.consumer_group().members) == ["m", "n"]
+        scene.pass_time(100)
+        one.beat()
+        scene.pass_time(SESSION_TIMEOUT_MS - 1)
+        assert list(scene.consumer_group().members) == ["m"]
+
+    def test_one_that_is_a_little_late_does_not(self) -> None:
+        scene = ConsumerScene(a=2)
+        Consumer(scene, "m", "a").join()
+        stand_still(scene, SESSION_TIMEOUT_MS + 500)
+        scene.pass_time(0)
+        assert not scene.consumer_group().members
+
+    @pytest.mark.proves("C5", part="who falls silent is out")
+    def test_who_is_silent_then_is_out_all_the_same(self) -> None:
+        scene = ConsumerScene(a=2)
+        Consumer(scene, "m", "a").join()
+        stand_still(scene, 2 * SESSION_TIMEOUT_MS)
+        scene.pass_time(HEARD_AGAIN_MS)
+        assert not scene.consumer_group().members
+
+    def test_who_has_to_give_up_partitions_has_its_time_for_that(self) -> None:
+        scene = ConsumerScene(a=2)
+        one = Consumer(scene, "m", "a").join()
+        Consumer(scene, "n", "a").join()
+        scene.beat("m", one.epoch)  # it hears that it has to
+        stand_still(scene, 2 * SESSION_TIMEOUT_MS)
+        scene.pass_time(0)
+        assert "m" in scene.consumer_group().members
+
+
+class TestHeard:
+    def alive(self, scene: ConsumerScene, epoch: int, instance_id: str | None = None) -> bool:
+        """Whether a heartbeat says nothing new, as a driver asks that can have nothing decided."""
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=epoch, instance_id=instance_id, topic_partitions=None
+        )
+        return scene.machine.decide_alive(request, ASKER, scene.now_ms) is not None
+
+    @pytest.mark.proves("C5", part="who falls silent is out")
+    def test_a_member_stays_though_it_has_more_to_say_than_can_be_decided(self) -> None:
+        scene = ConsumerScene(a=2)
+        one = Consumer(scene, "m", "a").join()
+        scene.add_topics(a=4)
+        for _ in range(5):
+            scene.pass_time(SESSION_TIMEOUT_MS - 1)
+            assert not self.alive(scene, one.epoch)
+        assert "m" in scene.consumer_group().members
+
+    def test_nobody_else_keeps_it_in(self) -> None:
+        scene = ConsumerScene(a=2)
+        one = Consumer(scene, "m", "a", instance_id="one").join()
+        scene.pass_time(SESSION_TIMEOUT_MS - 1)
+        assert not self.alive(scene, one.epoch, instance_id="other")
+        assert not self.alive(scene, one.epoch + 1)
+        scene.pass_time(1)
+        assert "m" not in scene.consumer_group().members
+
+    def test_topics_that_the_group_does_not_read_are_nothing_new(self) -> None:
+        scene = ConsumerScene(a=2)
+        one = Consumer(scene, "m", "a").join()
+        settle(one)
+        scene.add_topics(other=1)
+        assert self.alive(scene, one.epoch)
+        scene.add_topics(a=3)
+        assert not self.alive(scene, one.epoch)
+        scene.drop_topic("a")
+        assert not self.alive(scene, one.epoch)
+
+
+class Older(Prefixes):
+    """Reads fewer patterns than whoever was here before."""
+
+    def matching(self, pattern: str, names: Iterable[str]) -> Sequence[str]:
+        if pattern.endswith("*"):
+            raise ValueError("a star at the end")
+        return super().matching(pattern, names)
+
+
+class TestUnreadablePatterns:
+    @pytest.mark.proves("C2", part="the server-side protocol")
+    def test_one_that_only_another_broker_can_read_matches_what_it_matched_there(self) -> None:
+        scene = ConsumerScene(logs_a=1, logs_b=1)
+        consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
+        settle(consumer)
+        scene.elect()
+        for machine in (scene.machine, scene.shadow):
+            machine._consumer._matcher = Older()
+        scene.add_topics(logs_c=1)
+        scene.pass_time(10_000)
+        assert scene.beat("m", consumer.epoch).error_code == ErrorCode.NONE
+        assert scene.consumer_group().resolved["logs*"].topics == {"logs_a", "logs_b"}
+        scene.drop_topic("logs_b")
+        scene.pass_time(10_000)
+        consumer.beat()
+        assert consumer.owned == {"logs_a": [0]}
+
+
+@pytest.mark.proves("C2", part="the server-side protocol")
+def test_who_syncs_with_a_group_without_being_a_member_leaves_nothing_behind() -> None:
+    scene = ConsumerScene(a=2)
+    one = Consumer(scene, "m", "a").join()
+    scene.beat("m", -1)
+    assert not scene.consumer_group().members
+    assert scene.error(scene.send_sync("m", one.epoch)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.machine._consumer._watches == {}
