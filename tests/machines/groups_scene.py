@@ -6,8 +6,10 @@ from typing import Any
 from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
 from moldau.machines.groups.classic.group import ClassicGroup
+from moldau.machines.groups.gone import GoneTopic
 from moldau.machines.groups.records import PendingOffset, TransactionEnded
 from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire import messages
 from moldau.wire.data_records import decode_group_record, encode_coordinator_key, encode_data, encode_versioned
 
@@ -245,6 +247,7 @@ class Scene:
         generation: int = -1,
         instance_id: str | None = None,
         topic: str = "t",
+        topic_id: bytes = NO_TOPIC_ID,
         partition: int = 0,
         note: str | None = "",
         retention_ms: int = -1,
@@ -260,7 +263,11 @@ class Scene:
             member_id=member_id,
             group_instance_id=instance_id,
             retention_time_ms=retention_ms,
-            topics=[messages.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[wanted])],
+            topics=[
+                messages.OffsetCommitRequest.OffsetCommitRequestTopic(
+                    name=topic, topic_id=topic_id, partitions=[wanted]
+                )
+            ],
         )
         try:
             response = self.run(lambda: self.machine.decide_commit_offsets(request, api_version=version, now=self.now))
@@ -331,6 +338,11 @@ class Scene:
     def error(self, ticket: Ticket) -> ErrorCode:
         """The error that a request with a ticket was answered with."""
         return ErrorCode(self.answers[ticket].error_code)
+
+
+def gone(scene: Scene, name: str) -> GoneTopic:
+    """A topic that was deleted just now."""
+    return GoneTopic(NO_TOPIC_ID, name, scene.wall_ms)
 
 
 def replayed(log: Iterable[tuple[bytes, bytes | None]], settings: GroupSettings | None = None) -> GroupsMachine:

@@ -32,12 +32,13 @@ def test_a_member_commits_in_its_generation() -> None:
 
 def test_what_is_written_is_what_kafka_writes() -> None:
     scene = Scene()
-    scene.commit(5, note="n", topic="t", partition=7)
+    topic_id = bytes(range(16))
+    scene.commit(5, note="n", topic="t", topic_id=topic_id, partition=7)
     value = scene.machine.state.offset("g", "t", 7)
     assert value == messages.OffsetCommitValue(
-        offset=5, leader_epoch=3, metadata="n", commit_timestamp=scene.wall_ms, expire_timestamp=-1
+        offset=5, leader_epoch=3, metadata="n", commit_timestamp=scene.wall_ms, expire_timestamp=-1, topic_id=topic_id
     )
-    assert (scene.log[0][0], record_version(value)) == (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07", 3)
+    assert (scene.log[0][0], record_version(value)) == (b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07", 4)
 
 
 @pytest.mark.proves("C3")

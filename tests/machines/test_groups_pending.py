@@ -2,7 +2,7 @@
 
 import pytest
 from consumer_scene import Consumer, ConsumerScene
-from groups_scene import Scene
+from groups_scene import Scene, gone
 
 from moldau.machines.groups.settings import GroupSettings
 from moldau.model.errors import ErrorCode, InvalidCommitOffsetSize
@@ -125,7 +125,7 @@ def test_what_is_pending_for_a_topic_that_is_deleted_goes_with_it() -> None:
     scene = Scene()
     scene.commit_in_transaction(5)
     scene.commit_in_transaction(6, topic="u", producer_id=2)
-    scene.run(lambda: scene.machine.decide_topics_deleted(["t"], now=scene.now))
+    assert scene.run(lambda: scene.machine.decide_topics_deleted([gone(scene, "t")], now=scene.now))
     scene.end_transaction()
     scene.end_transaction(2)
     assert (scene.committed(), scene.committed("u")) == (None, 6)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from groups_scene import REBALANCE_MS, SESSION_MS, Scene, replayed
+from groups_scene import REBALANCE_MS, SESSION_MS, Scene, gone, replayed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -219,7 +219,8 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def the_topic_is_deleted(self) -> None:
-        self.scene.run(lambda: self.scene.machine.decide_topics_deleted(["t"], now=self.scene.now))
+        told = [gone(self.scene, "t")]
+        self.scene.run(lambda: self.scene.machine.decide_topics_deleted(told, now=self.scene.now))
         self.offset = None
 
     def forget(self) -> None:

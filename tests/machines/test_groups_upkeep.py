@@ -1,7 +1,7 @@
 """When offsets and groups are forgotten: after their time (KIP-211), or with their topic."""
 
 import pytest
-from groups_scene import Scene, subscription
+from groups_scene import Scene, gone, subscription
 
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.upkeep import UpkeepGoesOn
@@ -150,7 +150,9 @@ class TestManyOffsets:
 
 class TestTopicsThatAreDeleted:
     def delete(self, scene: Scene, *topics: str) -> None:
-        scene.run(lambda: scene.machine.decide_topics_deleted(topics, now=scene.now))
+        told = [gone(scene, each) for each in topics]
+        while not scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now)):
+            pass
 
     def test_take_their_offsets_along_in_every_group(self) -> None:
         scene = Scene()
@@ -170,14 +172,14 @@ class TestTopicsThatAreDeleted:
         scene = Scene()
         for partition in range(10):
             scene.commit(1, partition=partition)
-        scene.pass_time(1)
-        self.delete(scene, "t")
+        told = [gone(scene, "t")]
+        assert not scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now))
         assert sum(map(len, scene.machine.state.offsets["g"].values())) == 7
-        scene.commit(9, partition=20, topic="t")  # of a new topic of that name: later, though in the same millisecond
         scene.now_ms += 1
-        scene.commit(9, partition=21, topic="t")
-        scene.pass_time(0)
-        assert [*scene.machine.state.offsets["g"]["t"]] == [21]
+        scene.commit(9, partition=20, topic="t")  # of a new topic of that name, for it is later
+        answers = [scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now)) for _ in range(3)]
+        assert answers == [False, False, True]
+        assert [*scene.machine.state.offsets["g"]["t"]] == [20]
 
     def test_that_nobody_read_change_nothing(self) -> None:
         scene = Scene()

@@ -31,15 +31,27 @@ class Groups:
         self.shards = self._shards.all
         self.coordinator_of = self._shards.coordinator_of
         self._notices: set[asyncio.Task[None]] = set()
+        self._image = MetadataImage()
+        self._knows_all = False
         self._lag_watch = LagWatch(broker)
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Called when the partitions are in step with the image, before handlers see it."""
+        self._image = image
+        before = self.shards()
         await self._shards.follow(image, delta)
-        removed = [topic.name for topic in delta.removed.values()]
-        if removed:
+        if delta.removed:
+            # A shard that begins with this image may hold what another coordinator, which has seen it before us,
+            # acknowledged for a new topic of the same name. It compares what it loads with the image.
             for shard in self.shards():
-                self._notify(shard.topics_deleted(removed))
+                if shard in before:
+                    self._notify(shard.topics_deleted(delta.removed.values()))
+
+    def newest_image(self) -> MetadataImage | None:
+        """At least as new as what made this broker coordinate what it does. None while this life of the broker may not
+        have heard of topics that an earlier one knew.
+        """
+        return self._image if self._knows_all else None
 
     def _notify(self, notice: Coroutine[Any, Any, None]) -> None:
         """Decided in the order of notices, and not waited for: the metadata must go on."""
@@ -48,11 +60,18 @@ class Groups:
         task.add_done_callback(self._notices.discard)
 
     def start(self) -> None:
-        """The node serves: begin to look after lags."""
+        """The metadata is here as it was when this life of the broker began, and newer: look for topics that are gone,
+        and begin to look after lags.
+        """
+        self._knows_all = True
+        for shard in self.shards():
+            self._notify(shard.metadata_known())
         self._lag_watch.start()
 
     async def close(self) -> None:
         """Stop loading, write what was decided."""
         await self._lag_watch.stop()
         await self._shards.close()
+        for notice in self._notices:  # what they wait for will not come; whoever loads the shard next finds it again
+            notice.cancel()
         await asyncio.gather(*self._notices, return_exceptions=True)

@@ -12,7 +12,6 @@ from moldau.model.units import SECOND_MS
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.machines.groups.machine import GroupsMachine
 
 logger = logging.getLogger(__name__)
 
@@ -44,21 +43,12 @@ async def positions(broker: "Broker") -> list[Position]:
     found: list[Position] = []
     for shard in broker.groups.shards():
         try:
-            committed = await shard.read(_committed)
+            committed = await shard.read(lambda machine: list(machine.committed()))
         except KafkaError:
             continue
         found += [Position(*each, _lag(broker, *each[1:])) for each in committed]
         await asyncio.sleep(0)
     return found
-
-
-def _committed(machine: "GroupsMachine") -> list[tuple[str, str, int, int]]:
-    return [
-        (group_id, topic, index, value.offset)
-        for group_id, topics in machine.state.offsets.items()
-        for topic, partitions in topics.items()
-        for index, value in partitions.items()
-    ]
 
 
 def _lag(broker: "Broker", topic: str, index: int, offset: int) -> int | None:

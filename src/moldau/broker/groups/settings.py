@@ -52,7 +52,7 @@ class OffsetsTopicSettings:
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long a commit of offsets waits until it is on the replicas of the offsets topic.",
+        doc="How long an answer about a group waits until what it rests on is on the replicas of the offsets topic.",
     )
     offsets_load_buffer_size: int = setting(
         "offsets.load.buffer.size",

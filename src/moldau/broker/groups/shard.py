@@ -1,8 +1,10 @@
 """One partition of the offsets topic that this node leads, and the machine that decides for its groups."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.shard import CoordinatingShard
@@ -10,9 +12,12 @@ from moldau.broker.groups import patterns
 from moldau.broker.groups.coding import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
 from moldau.machines.decision import Decision, answered
+from moldau.machines.groups.gone import GoneTopic
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record, TransactionEnded
+from moldau.machines.metadata.image import TopicImage
 from moldau.model.errors import KafkaError
+from moldau.model.ids import TopicId
 from moldau.records.compression import Compression
 from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
+
+LOADING_S: Final = 0.5  # between two looks whether the shard is loaded
+REFUSED_S: Final = 5.0  # after its log could not be written; each attempt makes it load anew
 
 
 class Shard(CoordinatingShard[GroupsMachine, Record]):
@@ -50,7 +58,7 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
         self.write = self._driver.write
         self.decide_now = self._driver.decide_now
         self.new_ticket = self._driver.new_ticket
-        self._gone_topics: dict[str, None] = {}  # deleted while the shard was not ready to hear it
+        self._gone_topics: dict[TopicId, GoneTopic] = {}  # of which not all offsets are known to be forgotten
 
     @property
     def partition(self) -> Partition:
@@ -87,20 +95,39 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             wall_ahead_ms=now.wall_ms - now.ms,
             image=lambda: self._broker.image,
             matcher=patterns,
+            newest_image=lambda: self._broker.groups.newest_image(),
         )
 
-    async def load(self) -> None:
-        await super().load()
-        if self.is_ready:
-            await self.topics_deleted(())
+    # Topics that are gone
 
-    async def topics_deleted(self, names: Iterable[str]) -> None:
-        """What was committed for them goes, now or as soon as the shard is loaded."""
-        self._gone_topics.update(dict.fromkeys(names))
-        if not self._gone_topics or not self.is_ready:
-            return
-        gone, self._gone_topics = list(self._gone_topics), {}
+    async def metadata_known(self) -> None:
+        """What was loaded before it was sure which topics there are is compared with them."""
+        with suppress(KafkaError):  # a machine that is not ready does so when it is
+            await self.write(lambda machine: machine.decide_metadata_known(now=self.now))
+
+    async def topics_deleted(self, topics: Iterable[TopicImage]) -> None:
+        """What was committed for them goes: now, or once the shard is loaded and its log can be written."""
+        until_ms = self.now.wall_ms
+        self._gone_topics.update({each.topic_id: GoneTopic(each.topic_id, each.name, until_ms) for each in topics})
+        while self._gone_topics:
+            if not self.is_ready:
+                await asyncio.sleep(LOADING_S)
+            elif not await self._forget_some():
+                await asyncio.sleep(REFUSED_S)
+
+    async def _forget_some(self) -> bool:
+        """Whether it could be written."""
+        gone = list(self._gone_topics.values())
         try:
-            await self.write(lambda machine: machine.decide_topics_deleted(gone, now=self.now))
-        except KafkaError as error:  # whoever leads the shard next hears of it, or the offsets expire
+            is_all = await self.commit(lambda machine: machine.decide_topics_deleted(gone, now=self.now))
+        except KafkaError as error:
             logger.warning("%s: offsets of deleted topics are kept for now: %s", self.name, error)
+            return False
+        if is_all:
+            for each in gone:
+                self._gone_topics.pop(each.topic_id, None)
+        return True
+
+    def resign(self) -> None:
+        self._gone_topics.clear()  # for whoever leads the shard next to find out
+        super().resign()

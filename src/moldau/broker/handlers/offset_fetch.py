@@ -102,7 +102,7 @@ def _visible(topics: Sequence[TopicAnswer], context: RequestContext) -> list[Top
     visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name)]
     if context.api_version < TOPIC_IDS_FROM:
         return visible
-    image = context.broker.image
+    image = context.broker.groups.newest_image() or context.broker.image  # which the machine has compared them with
     for topic in visible:
         topic.topic_id = image.topic_id(topic.name)
     return [topic for topic in visible if topic.name in image.topics]

@@ -9,6 +9,7 @@ from moldau.machines.groups.classic.groups import ClassicGroups
 from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
 from moldau.machines.groups.consumer.regexes import NoRegexes, RegexMatcher
 from moldau.machines.groups.draft import Asker, Draft, Now
+from moldau.machines.groups.gone import GoneTopic
 from moldau.machines.groups.group import Group
 from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.groups.settings import GroupSettings
@@ -19,6 +20,10 @@ from moldau.model.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, Kafk
 from moldau.wire import messages
 
 LEAVES_IN_BATCHES_FROM: Final = 3
+
+
+def _nothing_is_known() -> None:
+    """For shards without a cluster around them."""
 
 
 class GroupsMachine:
@@ -35,16 +40,21 @@ class GroupsMachine:
         wall_ahead_ms: float = 0.0,
         image: Callable[[], MetadataImage] = MetadataImage,
         matcher: RegexMatcher | None = None,
+        newest_image: Callable[[], MetadataImage | None] = _nothing_is_known,
     ) -> None:
         """`wall_ahead_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew.
 
         `image` gives the committed metadata as it is now; consumer groups are assigned the partitions it has.
+        `newest_image` may be newer: it has every topic that exists and that anything was committed for in this shard.
+        None while that is not sure; then no topic is taken for gone.
         """
         self.settings = settings  # may be replaced while running
         self.state = GroupsState()
         self._classic = ClassicGroups(self.state)
         self._consumer = ConsumerGroups(self.state, self._classic, image, matcher or NoRegexes())
-        self._upkeep = Upkeep(self.state, self.group, self.group_ids)
+        self._upkeep = Upkeep(self.state, self.group, self.group_ids, newest_image)
+        self._image = image
+        self._newest_image = newest_image
         self._wall_ahead_ms = wall_ahead_ms
 
     def apply(self, record: Record, offset: int) -> None:  # noqa: ARG002
@@ -160,7 +170,7 @@ class GroupsMachine:
         """Raises what forbids the whole commit. Whether the transaction is open is for the caller to know."""
         offsets.check_commit_in_transaction(self.group(request.group_id), request)
         draft = self._draft(now)
-        draft.answer(ASKER, offsets.commit_in_transaction(draft, request))
+        draft.answer(ASKER, offsets.commit_in_transaction(draft, request, self._image()))
         return draft.decision()
 
     def decide_end_transaction(self, ended: TransactionEnded) -> Decision[Record, None]:
@@ -172,7 +182,17 @@ class GroupsMachine:
     ) -> messages.OffsetFetchResponse.OffsetFetchResponseGroup:
         """What one group has committed; the answer carries the error code of the group."""
         group_id = request.group_id
-        return offsets.fetch(self.state, self.group(group_id), request, require_stable=require_stable)
+        return offsets.fetch(
+            self.state, self.group(group_id), request, self._newest_image(), require_stable=require_stable
+        )
+
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, partition and offset of everything that is committed, as far as the topics exist."""
+        image = self._newest_image()
+        for group_id, topics in self.state.offsets.items():
+            for topic, partitions in offsets.present(topics, image):
+                for index, value in partitions.items():
+                    yield group_id, topic, index, value.offset
 
     def decide_delete_offsets(
         self, request: messages.OffsetDeleteRequest, *, now: Now
@@ -184,10 +204,19 @@ class GroupsMachine:
         draft.answer(ASKER, offsets.delete(draft, self.state, group, request))
         return draft.decision()
 
-    def decide_topics_deleted(self, topics: Sequence[str], *, now: Now) -> Decision[Record, None]:
-        """Topics are gone from the cluster, and with them what was committed for them until now."""
+    def decide_topics_deleted(self, topics: Sequence[GoneTopic], *, now: Now) -> Decision[Record, bool]:
+        """Topics are gone from the cluster, and with them what was committed for them.
+
+        The answer is whether that is all; otherwise there is more, which is forgotten when this is decided again.
+        """
         draft = self._draft(now)
-        self._upkeep.forget_topics(draft, topics)
+        draft.answer(ASKER, self._upkeep.forget_topics(draft, topics))
+        return draft.decision()
+
+    def decide_metadata_known(self, *, now: Now) -> Decision[Record, None]:
+        """From now on it is sure which topics are gone: offsets that were loaded before are compared with the rest."""
+        draft = self._draft(now)
+        self._upkeep.go_on(draft)
         draft.answer(ASKER, None)
         return draft.decision()
 
@@ -257,7 +286,7 @@ class GroupsMachine:
         draft = self._draft_at(now_ms)
         self._classic.elected(draft)
         self._consumer.elected(draft)
-        self._upkeep.begin(draft)
+        self._upkeep.elected(draft)
         return draft.decision()
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from moldau.machines.groups.draft import Draft
+from moldau.machines.groups.gone import is_gone
 from moldau.machines.groups.group import Group
+from moldau.machines.groups.pending import OffsetKey
 from moldau.machines.groups.records import NO_TIMESTAMP, PendingOffset, offset_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
-from moldau.machines.groups.state import GroupsState, Offsets
+from moldau.machines.groups.state import GroupsState, Offsets, Partitions
+from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import (
     ErrorCode,
     GroupIdNotFound,
@@ -15,7 +18,7 @@ from moldau.model.errors import (
     InvalidCommitOffsetSize,
     KafkaError,
 )
-from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID
 from moldau.wire import messages
 
 CommitTopic = messages.OffsetCommitResponse.OffsetCommitResponseTopic
@@ -31,7 +34,7 @@ DeletePartition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 DEFAULT_RETENTION: Final = -1
 NEVER_MS: Final = 2**63 - 1  # as late as a record can say
 KNOWS_MISSING_GROUPS_FROM: Final = 9  # the version of OffsetCommit
-_RECORD_BYTES: Final = 64  # of an offset's record beside its texts, roughly
+_RECORD_BYTES: Final = 80  # of an offset's record beside its texts, roughly
 
 
 def check_commit(group: Group | None, request: messages.OffsetCommitRequest, api_version: int) -> None:
@@ -58,7 +61,7 @@ def commit(draft: Draft, request: messages.OffsetCommitRequest) -> messages.Offs
             if len(each.committed_metadata or "") > note_max:  # Kafka counts characters here, in spite of the name
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                value = _committed(each, now_ms, expires_ms)
+                value = _committed(each, topic.topic_id, now_ms, expires_ms)
                 draft.records.append(offset_record(request.group_id, topic.name, each.partition_index, value))
             outcomes.append(CommitPartition(partition_index=each.partition_index, error_code=error))
         topics.append(CommitTopic(topic_id=topic.topic_id, name=topic.name, partitions=outcomes))
@@ -76,20 +79,28 @@ def check_commit_in_transaction(group: Group | None, request: messages.TxnOffset
         raise IllegalGeneration(f"There is no group {request.group_id}.")
 
 
-def commit_in_transaction(draft: Draft, request: messages.TxnOffsetCommitRequest) -> messages.TxnOffsetCommitResponse:
-    """Each partition is noted or refused by itself; what is noted counts when the transaction is committed."""
+def commit_in_transaction(
+    draft: Draft, request: messages.TxnOffsetCommitRequest, image: MetadataImage
+) -> messages.TxnOffsetCommitResponse:
+    """Each partition is noted or refused by itself; what is noted counts when the transaction is committed.
+
+    Topics have names, and may have gone while it was found out whether the transaction is open.
+    """
     _check_size(request)
     note_max, now_ms = draft.settings.offset_metadata_max_bytes, draft.now.wall_ms
     topics = []
     for topic in request.topics:
         outcomes = []
+        topic_id = image.topic_id(topic.name)
         for each in topic.partitions:
             error = ErrorCode.NONE
-            if len(each.committed_metadata or "") > note_max:
+            if topic_id == NO_TOPIC_ID and image.offset != NO_OFFSET:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(each.committed_metadata or "") > note_max:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 key = messages.OffsetCommitKey(group=request.group_id, topic=topic.name, partition=each.partition_index)
-                value = _committed(each, now_ms, NO_TIMESTAMP)
+                value = _committed(each, topic_id, now_ms, NO_TIMESTAMP)
                 draft.records.append(PendingOffset(request.producer_id, request.producer_epoch, key, value))
             outcomes.append(TransactionPartition(partition_index=each.partition_index, error_code=error))
         topics.append(TransactionTopic(name=topic.name, partitions=outcomes))
@@ -99,16 +110,21 @@ def commit_in_transaction(draft: Draft, request: messages.TxnOffsetCommitRequest
 def _committed(
     partition: messages.OffsetCommitRequest.OffsetCommitRequestPartition
     | messages.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
+    topic_id: bytes,
     now_ms: int,
     expires_ms: int,
 ) -> messages.OffsetCommitValue:
-    """What the log is told. The one version that can say when an offset expires cannot say its leader epoch."""
+    """What the log is told. The one version that can say when an offset expires can say neither its leader epoch nor
+    the id of its topic.
+    """
+    expires = expires_ms != NO_TIMESTAMP
     return messages.OffsetCommitValue(
         offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch if expires_ms == NO_TIMESTAMP else NO_EPOCH,
+        leader_epoch=NO_EPOCH if expires else partition.committed_leader_epoch,
         metadata=partition.committed_metadata or "",
         commit_timestamp=now_ms,
         expire_timestamp=expires_ms,
+        topic_id=NO_TOPIC_ID if expires else topic_id,
     )
 
 
@@ -127,46 +143,75 @@ def fetch(
     state: GroupsState,
     group: Group | None,
     request: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
+    image: MetadataImage | None,
     *,
     require_stable: bool,
 ) -> FetchGroup:
     """What was committed; a partition without an offset has the offset -1. Without topics, everything there is.
 
-    Whoever asks for what is stable is not told an offset that an open transaction may be about to change.
+    What was committed for topics that are gone is none, as far as the metadata is known. Whoever asks for what is
+    stable is not told an offset that an open transaction may be about to change.
     """
-    offsets = state.offsets.get(request.group_id, {})
     if group is not None:
         try:
             group.check_fetch(request.member_id, request.member_epoch)
         except KafkaError as refusal:
             return FetchGroup(group_id=request.group_id, error_code=refusal.code)
+    offsets = state.offsets.get(request.group_id, {})
     if request.topics is None:
         topics = [
             FetchTopic(name=name, partitions=[_fetched(index, each) for index, each in partitions.items()])
-            for name, partitions in offsets.items()
+            for name, partitions in present(offsets, image)
         ]
     else:
-        topics = [_fetched_topic(offsets, topic) for topic in request.topics]
+        topics = [_fetched_topic(offsets.get(topic.name, {}), topic, image) for topic in request.topics]
     if require_stable and state.pending.has_any(request.group_id):
         for topic in topics:
-            topic.partitions = [_if_stable(state, request.group_id, topic.name, each) for each in topic.partitions]
+            topic.partitions = [
+                _if_stable(state, (request.group_id, topic.name, each.partition_index), each, image)
+                for each in topic.partitions
+            ]
     return FetchGroup(group_id=request.group_id, topics=topics)
 
 
-def _if_stable(state: GroupsState, group_id: str, topic: str, found: FetchPartition) -> FetchPartition:
-    if not state.pending.has(group_id, topic, found.partition_index):
+def present(offsets: Offsets, image: MetadataImage | None) -> Iterator[tuple[str, Partitions]]:
+    """The offsets of topics that exist, by topic; where the metadata is not known, all."""
+    for name, partitions in offsets.items():
+        kept = partitions
+        if image is not None:
+            topic = image.topics.get(name)
+            kept = {index: each for index, each in partitions.items() if not is_gone(each, topic)}
+        if kept:
+            yield name, kept
+
+
+def _if_stable(
+    state: GroupsState, key: OffsetKey, found: FetchPartition, image: MetadataImage | None
+) -> FetchPartition:
+    topic = None if image is None else image.topics.get(key[1])
+    if all(image is not None and is_gone(each, topic) for each in state.pending.at(key)):
         return found
     unknown = _fetched(found.partition_index, None)
     unknown.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     return unknown
 
 
-def _fetched_topic(offsets: Offsets, topic: messages.OffsetFetchRequest.OffsetFetchRequestTopics) -> FetchTopic:
-    partitions = offsets.get(topic.name, {})
+def _fetched_topic(
+    partitions: Partitions,
+    topic: messages.OffsetFetchRequest.OffsetFetchRequestTopics,
+    image: MetadataImage | None,
+) -> FetchTopic:
+    """Who names the topic by its id is told of no other, though another may have its name already."""
+    found = {index: partitions.get(index) for index in topic.partition_indexes}
+    if image is not None:
+        known = image.topics.get(topic.name)
+        if known is not None and topic.topic_id not in (NO_TOPIC_ID, known.topic_id):
+            known = None
+        found = {index: each for index, each in found.items() if each is not None and not is_gone(each, known)}
     return FetchTopic(
         topic_id=topic.topic_id,
         name=topic.name,
-        partitions=[_fetched(index, partitions.get(index)) for index in topic.partition_indexes],
+        partitions=[_fetched(index, found.get(index)) for index in topic.partition_indexes],
     )
 
 

@@ -78,9 +78,12 @@ class PendingOffsets:
         """Topics and partitions for which the group has something pending."""
         return list(self._by_group.get(group_id, ()))
 
-    def of_topic(self, topic: str, until_ms: int) -> Iterator[OffsetKey]:
-        """What is pending for a topic, and was committed by then."""
-        for offsets in self._by_producer.values():
-            for key, value in offsets.items():
-                if key[1] == topic and value.commit_timestamp <= until_ms:
-                    yield key
+    def group_ids(self) -> list[str]:
+        """The groups that have something pending."""
+        return list(self._by_group)
+
+    def at(self, key: OffsetKey) -> Iterator[messages.OffsetCommitValue]:
+        """What is pending for one partition, by any producer."""
+        group_id, topic, partition = key
+        for producer_id in self._by_group.get(group_id, {}).get((topic, partition), ()):
+            yield self._by_producer[producer_id][key]

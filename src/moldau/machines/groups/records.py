@@ -56,7 +56,7 @@ NO_TIMESTAMP: Final = -1
 def record_version(value: Value) -> int:
     """The version to write a value in: what Kafka 4.x writes, so that older brokers and tools can read it."""
     if isinstance(value, messages.OffsetCommitValue):
-        return 3 if value.expire_timestamp == NO_TIMESTAMP else 1  # only version 1 says when an offset expires
+        return 4 if value.expire_timestamp == NO_TIMESTAMP else 1  # only version 1 says when an offset expires
     return 3 if isinstance(value, messages.GroupMetadataValue) else 0
 
 

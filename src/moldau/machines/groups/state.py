@@ -10,7 +10,10 @@ from moldau.machines.groups.pending import PendingOffsets
 from moldau.machines.groups.records import PendingOffset, Record, TransactionEnded
 from moldau.wire import messages
 
-Offsets = dict[str, dict[int, messages.OffsetCommitValue]]
+Partitions = dict[int, messages.OffsetCommitValue]
+"""The offsets of a group for one topic, by partition."""
+
+Offsets = dict[str, Partitions]
 """The offsets of a group by topic and partition."""
 
 
