@@ -8,19 +8,19 @@ from moldau.cli.bench.cluster import own_broker
 from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.rounds import interleave
 from moldau.cli.bench.spark.filling import Records, filled
-from moldau.cli.bench.spark.reading import CEILING, READ, reads
+from moldau.cli.bench.spark.reading import CEILING, OFFICIAL, READ, reads
 from moldau.cli.bench.spark.streaming import NOOP, SINK, streams
 from moldau.cli.bench.spark.suite import spark_verdicts
 
 FEW = Records(2_000, 100, 100)
 
 
-def test_reads_and_writes_are_measured_beside_what_spark_does_without_a_broker(spark: Any, tmp_path: Path) -> None:
+def test_reads_and_writes_are_measured_beside_what_spark_does_itself(spark: Any, tmp_path: Path) -> None:
     with own_broker(tmp_path) as cluster, Generator() as generator:
         bench = Bench(cluster, generator, tmp_path, connections=1, rounds=1, tell=lambda _: None)
         with filled(bench, FEW) as topic:
-            subjects = {**reads(spark, bench, topic, FEW, with_official=False), **streams(spark, bench, topic, FEW)}
+            subjects = {**reads(spark, bench, topic, FEW, with_official=True), **streams(spark, bench, topic, FEW)}
             measured = interleave(subjects, 1, bench.tell)
-    assert [measured[name][0].records for name in (READ, CEILING)] == [2_000, 2_000]
+    assert [measured[name][0].records for name in (READ, CEILING, OFFICIAL)] == [2_000] * 3
     assert [(measured[name][0].records, measured[name][0].requests) for name in (SINK, NOOP)] == [(1_500, 3)] * 2
     assert [each.unit for each in spark_verdicts(measured)] == ["x", "x"]
