@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.asynchronous import AsyncClient
+from moldau.client.errors import PASSING, ConnectionLost, NoAnswer, Unreachable
+from moldau.client.metadata import TopicView
 from moldau.client.settings import ClientSettings
 from moldau.client.words import EARLIEST, LATEST, Fetched, Isolation
-from moldau.model.errors import CorruptMessage, OffsetOutOfRange
-from moldau.model.units import KiB, MiB
+from moldau.model.errors import CorruptMessage, KafkaError, OffsetOutOfRange
+from moldau.model.ids import NO_NODE
+from moldau.model.units import SECOND_MS, KiB, MiB
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from pyspark_moldau.decoding import Place, decode_batches
+from pyspark_moldau.lookups import look_up
 from pyspark_moldau.options import SourceOptions
 from pyspark_moldau.planning import RecordsLost
 from pyspark_moldau.splitting import Range
@@ -28,6 +32,13 @@ log = logging.getLogger("pyspark_moldau")
 _FETCH_BYTES: Final = MiB - 4 * KiB
 _WAIT_MS: Final = 500
 _TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
+_AWAY_S: Final = 1.0  # for so long the loop stood still: a failure then may be ours
+_PAUSE_S: Final = 0.05  # before the same is asked again
+_EMPTY_ANSWERS: Final = 3  # in a row, before we believe that nothing is there
+_EMPTY_WAIT_MS: Final = 50  # of those after the first: what compaction has left nothing of costs little
+_REMOTE_WAIT_MS_MAX: Final = 10 * SECOND_MS
+_EARLIEST_LOCAL: Final = -4  # in ListOffsets: what is before it, the cluster has to get from elsewhere (KIP-405)
+_FAILURES: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
 
 
 def read_raw(wanted: Range, options: SourceOptions) -> Iterator[Any]:
@@ -67,29 +78,34 @@ class Reading:
     client: AsyncClient
     loop: asyncio.AbstractEventLoop
     _under_way: asyncio.Task[Fetched] | None = None
+    _left_s: float = 0.0  # when the loop stopped turning
+    _patience_until: float = 0.0
+    _empty_answers: int = 0
 
     def rows(self) -> Iterator[Any]:
         position = self.wanted.from_offset
-        self._check_topic_id()
-        patience_until = self._patience_until()
+        self._check_topic_id(self.loop.run_until_complete(look_up(self.client, self.wanted.topic)))
+        self._be_patient()
         while position < self.wanted.until_offset:
             try:
                 fetched = self._fetched(position)
             except OffsetOutOfRange:
                 position = self._behind_the_loss(position)
                 continue
+            self._check_topic_id(self.client.metadata.topics.get(self.wanted.topic))
             batches, reached = self._walk(fetched, position)
             place = self._place(position)
-            if reached > position:
-                patience_until = self._patience_until()
-            elif self._is_gap(fetched):
-                return
-            elif time.monotonic() > patience_until:
-                raise TimeoutError(self._impatience(position))
+            if reached == position:
+                if self._is_gap(fetched, position):
+                    return
+                self._pause(position)
+                continue
             position = reached
+            self._empty_answers = 0
             if position < self.wanted.until_offset:
                 self._begin_fetch(position)
             yield from decode_batches(batches, place)
+            self._be_patient()  # whatever time was taken over the rows
 
     def close(self) -> None:
         if self._under_way is not None:
@@ -112,14 +128,32 @@ class Reading:
             position,
             max_bytes=kafka.number("max.partition.fetch.bytes", _FETCH_BYTES),
             min_bytes=kafka.number("fetch.min.bytes", 1),
-            max_wait_ms=kafka.number("fetch.max.wait.ms", _WAIT_MS),
+            max_wait_ms=self._wait_ms(),
             isolation=self._isolation(),
         )
         self._under_way = self.loop.create_task(fetch)
         for _ in range(_TURNS_TO_SEND):
             self.loop.run_until_complete(asyncio.sleep(0))
+        self._left_s = time.monotonic()
+
+    def _wait_ms(self) -> int:
+        given_ms = self.options.kafka.number("fetch.max.wait.ms", _WAIT_MS)
+        if 0 < self._empty_answers < _EMPTY_ANSWERS:
+            return min(given_ms, _EMPTY_WAIT_MS)
+        # Some clusters take as long to get records from elsewhere as we are ready to wait.
+        return max(given_ms, min(given_ms * max(self._empty_answers, 1), _REMOTE_WAIT_MS_MAX))
 
     def _fetched(self, position: int) -> Fetched:
+        was_away = self._under_way is not None and time.monotonic() - self._left_s > _AWAY_S
+        try:
+            return self._heard(position)
+        except _FAILURES:
+            if not was_away:
+                raise
+        # The loop stood still while rows were used: time ran out, though the answer may have come long ago.
+        return self._heard(position)
+
+    def _heard(self, position: int) -> Fetched:
         if self._under_way is None:
             self._begin_fetch(position)
         assert self._under_way is not None
@@ -134,33 +168,58 @@ class Reading:
             raise CorruptMessage(f"the answer to a fetch at offset {position} holds no whole batch from there on")
         return batches, walk.next_offset
 
-    def _is_gap(self, fetched: Fetched) -> bool:
-        """Nothing came although the log goes further: compaction has left nothing in the rest of the range."""
+    def _is_gap(self, fetched: Fetched, position: int) -> bool:
+        """Nothing came although the log goes further: has compaction left nothing in the rest of the range?
+
+        One such answer proves nothing: Kafka gives it too when records that it keeps elsewhere do not come in time. So
+        several of them are wanted, and that this part of the log is not kept elsewhere.
+        """
         end = fetched.last_stable_offset if self.options.kafka.reads_committed else fetched.high_watermark
-        return end >= self.wanted.until_offset
+        if end < self.wanted.until_offset or fetched.preferred_read_replica != NO_NODE:
+            self._empty_answers = 0
+            return False
+        self._empty_answers += 1
+        if self._empty_answers < _EMPTY_ANSWERS or not self._is_local(position):
+            return False
+        log.warning(
+            "There are no records in %s from offset %d to %d: it was asked %d times, and compaction leaves such gaps.",
+            *(self._named(), position, self.wanted.until_offset - 1, self._empty_answers),
+        )
+        return True
+
+    def _is_local(self, position: int) -> bool:
+        try:
+            return position >= self._offset_at(_EARLIEST_LOCAL)
+        except KafkaError as error:
+            if error.code in PASSING:
+                raise
+            return True  # a cluster that knows of no other place
 
     def _behind_the_loss(self, position: int) -> int:
         """The log does not have this offset any more, or not yet again: go on where it begins, if that is allowed."""
-        earliest, latest = self._bounds()
+        earliest, latest = self._offset_at(EARLIEST), self._offset_at(LATEST)
+        if earliest <= position <= latest:  # whoever refused it knew less of the log: it may know more by now
+            self._pause(position)
+            return position
         what = f"offset {position} of {self._named()} is gone: there are offsets {earliest} to {latest}"
         self._lose(what)
+        self._be_patient()
+        self._empty_answers = 0
         return earliest if position < earliest else self.wanted.until_offset
 
-    def _bounds(self) -> tuple[int, int]:
-        earliest, latest = (
-            self.loop.run_until_complete(
-                self.client.list_offset(self.wanted.topic, self.wanted.partition, time_ms, isolation=self._isolation())
-            )
-            for time_ms in (EARLIEST, LATEST)
-        )
-        return earliest.offset, latest.offset
+    def _offset_at(self, time_ms: int) -> int:
+        where = self.wanted
+        asked = self.client.list_offset(where.topic, where.partition, time_ms, isolation=self._isolation())
+        return self.loop.run_until_complete(asked).offset
 
-    def _check_topic_id(self) -> None:
-        if not self.wanted.topic_id:
+    def _check_topic_id(self, view: TopicView | None) -> None:
+        """After each fetch: the client finds its way to a topic that has taken the name meanwhile."""
+        if not self.wanted.topic_id or view is None:
             return
-        seen = text_of(self.loop.run_until_complete(self.client.topic(self.wanted.topic)).topic_id)
+        seen = text_of(view.topic_id)
         if seen and seen != self.wanted.topic_id:
             self._lose(f"topic {self.wanted.topic} was deleted and created again: its id is {seen} now")
+            self.wanted = self.wanted._replace(topic_id=seen)  # told once
 
     def _lose(self, what: str) -> None:
         if self.options.fails_on_data_loss:
@@ -172,8 +231,14 @@ class Reading:
     def _isolation(self) -> Isolation:
         return Isolation.READ_COMMITTED if self.options.kafka.reads_committed else Isolation.READ_UNCOMMITTED
 
-    def _patience_until(self) -> float:
-        return time.monotonic() + self.options.poll_timeout_ms / 1000
+    def _be_patient(self) -> None:
+        self._patience_until = time.monotonic() + self.options.poll_timeout_ms / 1000
+
+    def _pause(self, position: int) -> None:
+        """Before the same is asked again, if there is time for that."""
+        if time.monotonic() > self._patience_until:
+            raise TimeoutError(self._impatience(position))
+        self.loop.run_until_complete(asyncio.sleep(_PAUSE_S))
 
     def _named(self) -> str:
         return f"{self.wanted.topic}-{self.wanted.partition}"

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -15,18 +15,20 @@ from moldau.client.settings import ClientSettings
 from moldau.client.transactional import TransactionalProducer
 from moldau.model.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
 from moldau.model.ids import NO_EPOCH, TopicPartition
+from moldau.model.ports import Buffer
 from moldau.model.units import MiB
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import assemble_batch
 from moldau.records.header import TRANSACTIONAL
+from pyspark_moldau.lookups import look_up
 from pyspark_moldau.outlets import CommitRefused, NotDelivered, ShutOut
 from pyspark_moldau.sink_options import SinkOptions
 
 log = logging.getLogger("pyspark_moldau")
 
-Result = TypeVar("Result")
+Make: TypeAlias = Callable[[], tuple[Buffer, int]]  # a batch with the sequence that is next, and its records
 
 _FEATURE: Final = "transaction.version"
 _FEATURE_V2: Final = 2
@@ -61,7 +63,7 @@ class PartitionCounts:
 
     def __call__(self, topic: str) -> int:
         try:
-            return len(self._loop.run_until_complete(self._client.topic(topic)).partitions)
+            return len(self._loop.run_until_complete(look_up(self._client, topic)).partitions)
         except UnknownTopicOrPartition as error:
             raise NotDelivered(
                 f"A record for {topic} was not delivered: there is no such topic, and it is not created by itself."
@@ -106,12 +108,19 @@ class RawOutlet:
         return rows
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._enqueue(self._send(topic, key, value), TopicPartition(topic, 0), len(value))
+        try:
+            view = self._run(look_up(self._client, topic))
+        except _FAILURES as error:
+            raise _refusal(topic, error) from error
+        place = TopicPartition(topic, partition_of(key, len(view.partitions)))
+        record = (int(time.time() * 1000), key, value, ())
+        self._enqueue(place, lambda: (self._transactional.batch(place, [record]), 1), len(value))
 
     def flush(self, seconds_max: float) -> None:
         deadline = time.monotonic() + seconds_max
         while self._under_way:
-            self._wait(max(deadline - time.monotonic(), 0.0))
+            if not self._wait(max(deadline - time.monotonic(), 0.0)):
+                raise NotDelivered(f"{len(self._under_way)} batches were not taken within {seconds_max:g} s.")
         self._check()
 
     def commit(self, seconds_max: float) -> None:  # noqa: ARG002
@@ -152,28 +161,34 @@ class RawOutlet:
 
     def _post(self, batch: dict[str, Any]) -> None:
         place = TopicPartition(batch["topic"], batch["partition"])
-        self._enqueue(self._deliver(place, batch, self._last.get(place)), place, len(batch["body"]))
+        self._enqueue(place, lambda: (self._assembled(place, batch), batch["rows"]), len(batch["body"]))
 
     def _set_off(self) -> None:
         """Let requests leave, and answers be heard, while the next ones are read."""
         for _ in range(_TURNS_TO_SEND):
             self._run(asyncio.sleep(0))
 
-    def _enqueue(self, work: Coroutine[Any, Any, None], place: TopicPartition, size_bytes: int) -> None:
-        task = self._last[place] = self._loop.create_task(work)
+    def _enqueue(self, place: TopicPartition, make: Make, size_bytes: int) -> None:
+        task = self._last[place] = self._loop.create_task(self._deliver(place, make, self._last.get(place)))
         self._under_way[task] = size_bytes
         self._under_way_bytes += size_bytes
         while self._under_way_bytes > _UNDER_WAY_BYTES_MAX:
             self._wait(None)
             self._check()
 
-    async def _deliver(self, place: TopicPartition, batch: dict[str, Any], before: asyncio.Task[None] | None) -> None:
+    async def _deliver(self, place: TopicPartition, make: Make, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before  # one at a time: then one that is sent again cannot come after its successor
         if self._is_given_up:
             raise NotDelivered(f"A record for {place} was not delivered: the transaction is given up.")
+        try:
+            await self._transactional.send_batch(place, *make())
+        except _FAILURES as error:
+            raise _refusal(str(place), error) from error
+
+    def _assembled(self, place: TopicPartition, batch: dict[str, Any]) -> Buffer:
         producer, rows = self._transactional, batch["rows"]
-        ready = assemble_batch(
+        return assemble_batch(
             batch["body"],
             base_offset=0,
             leader_epoch=NO_EPOCH,
@@ -186,18 +201,6 @@ class RawOutlet:
             base_sequence=producer.next_sequence(place),
             records_count=rows,
         )
-        try:
-            await producer.send_batch(place, ready, rows)
-        except _FAILURES as error:
-            raise _refusal(str(place), error) from error
-
-    async def _send(self, topic: str, key: bytes, value: bytes) -> None:
-        try:
-            view = await self._client.topic(topic)
-            partition = partition_of(key, len(view.partitions))
-            await self._transactional.send(topic, partition, [(int(time.time() * 1000), key, value, ())])
-        except _FAILURES as error:
-            raise _refusal(topic, error) from error
 
     def _settle(self, seconds_max: float) -> None:
         """What was sent must not arrive after the end of its transaction: wait for it. Nothing more is sent."""
@@ -211,16 +214,15 @@ class RawOutlet:
         self._under_way_bytes = 0
         self._failure = None
 
-    def _wait(self, seconds_max: float | None) -> None:
-        """Until one of those under way has arrived, or has failed."""
+    def _wait(self, seconds_max: float | None) -> bool:
+        """Until one of those under way has arrived, or has failed. Whether one has."""
         waiting = asyncio.wait(self._under_way, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._run(waiting)
-        if not done:
-            raise NotDelivered(f"{len(self._under_way)} batches were not taken within {seconds_max:g} s.")
         for task in done:
             self._under_way_bytes -= self._under_way.pop(task)
             failure = task.exception()  # each is asked for, though one is told
             self._failure = self._failure or failure
+        return bool(done)
 
     def _check(self) -> None:
         if self._failure is not None:

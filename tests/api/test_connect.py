@@ -130,3 +130,10 @@ def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> 
     with pytest.raises(Failed, match="once"):
         other.publish("once", b"x", partition=99, waits=True)
     other.close()
+
+
+@pytest.mark.proves("A2", part="publish and consume")
+@pytest.mark.parametrize("group", [None, "beginners"])
+def test_a_word_for_the_start_that_means_nothing_is_refused_at_once(connection: Connection, group: str | None) -> None:
+    with pytest.raises(Failed, match="start='beginning' is not a place to begin: use 'earliest' or 'latest', an off"):
+        connection.consume("orders", group=group, start="beginning")

@@ -18,7 +18,7 @@ from moldau.wire import codec, framing, messages
 
 TOPIC_ID = bytes(range(16))
 Answer = Callable[[Any], Any]
-APIS = (0, 1, 2, 3, 9, 10, 16, 18, 19, 20, 22, 32, 43, 44, 45, 46, 55, 60, 64)
+APIS = (0, 1, 2, 3, 8, 9, 10, 15, 16, 18, 19, 20, 22, 32, 42, 43, 44, 45, 46, 47, 55, 60, 64, 69)
 
 
 class Script:
@@ -45,6 +45,8 @@ class Script:
         scripted = self.answers.get((node, request.API_KEY))
         if scripted is not None:
             return scripted(request)
+        if request.API_KEY == 22:
+            return messages.InitProducerIdResponse(producer_id=4, producer_epoch=0)
         return self.metadata(request) if request.API_KEY == 3 else self.api_versions()
 
     def api_versions(self) -> Any:

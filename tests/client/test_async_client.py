@@ -48,7 +48,7 @@ def test_a_broker_that_no_longer_leads_makes_us_look_again(code: ErrorCode) -> N
 
     script.on(1, "Produce", refuse)
     script.on(2, "Produce", lambda _: produced(base_offset=9))
-    assert World(script).run(lambda client: client.produce("t", 0, batch())).base_offset == 9
+    assert World(script).run(lambda client: client.produce("t", 0, batch(producer_id=4))).base_offset == 9
     assert script.asked[1, "Produce"] == script.asked[2, "Produce"] == 1
 
 

@@ -390,3 +390,34 @@ def test_a_broker_without_sasl_is_told_so() -> None:
     talk.asked(1, heartbeat(), 0)
     effects = talk.received(answer(header, offers(heartbeat=(0, 4))), 0)
     assert "does not offer SaslHandshake" in str(failures(effects)[1])
+
+
+def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
+    talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
+    header, _ = question(talk.asked(1, heartbeat(), 0))
+    talk.asked(2, heartbeat(), 0)
+    queued, _ = question(talk.received(answer(header, messages.HeartbeatResponse()), 900))
+    assert not talk.passed(1000)
+    assert talk.wake_at_ms == 1900
+    assert not talk.passed(1899)
+    assert talk.phase is Phase.READY
+    delivered = talk.received(answer(queued, messages.HeartbeatResponse()), 1899)
+    assert [each.ticket for each in delivered if isinstance(each, Deliver)] == [2]
+
+
+def test_what_waits_in_our_queue_too_long_was_not_sent_and_leaves_the_connection() -> None:
+    talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
+    talk.asked(1, heartbeat(), 0, timeout_ms=5000)
+    talk.asked(2, heartbeat(), 0)
+    error = failures(talk.passed(1000))[2]
+    assert isinstance(error, NoAnswer)
+    assert not error.was_sent
+    assert talk.phase is Phase.READY
+
+
+def test_a_request_that_needs_a_newer_version_is_refused_in_words() -> None:
+    talk = ready(heartbeat=(0, 2))
+    (fail,) = talk.asked(1, heartbeat(), 0, version_at_least=3)
+    assert isinstance(fail, Fail)
+    assert isinstance(fail.error, UnsupportedVersion)
+    assert "speaks Heartbeat 0-2, this request needs 3-4" in fail.error.message

@@ -7,9 +7,10 @@ from scripted_cluster import Script, World
 
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
+from moldau.client.errors import ConnectionLost
 from moldau.client.groups import Groups
 from moldau.client.metadata import BrokerView
-from moldau.model.errors import ErrorCode, GroupAuthorizationFailed
+from moldau.model.errors import ErrorCode, GroupAuthorizationFailed, GroupIdNotFound
 from moldau.model.ids import Address, NodeId, TopicPartition
 from moldau.wire import messages
 
@@ -86,3 +87,98 @@ def test_a_broker_that_is_not_where_it_was_is_looked_for() -> None:
         return answer.topics[0].partitions[0].committed_offset
 
     assert World(script).run(ask) == 17
+
+
+# The coordinator is not ready yet, or was another one
+
+
+def coordinated(script: Script) -> Script:
+    """By broker 2."""
+    found = messages.FindCoordinatorResponse(node_id=2, host="b2", port=9092)
+    for node in (1, 2):
+        script.on(node, "FindCoordinator", lambda _: found)
+    return script
+
+
+TROUBLES = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
+PLACE = TopicPartition("t", 0)
+
+
+def committed(code: int) -> Any:
+    response = messages.OffsetCommitResponse
+    part = response.OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return response(topics=[response.OffsetCommitResponseTopic(name="t", partitions=[part])])
+
+
+def described(code: int) -> Any:
+    response = messages.DescribeGroupsResponse
+    return response(groups=[response.DescribedGroup(group_id="g", group_state="Empty", error_code=code)])
+
+
+def deleted(code: int) -> Any:
+    response = messages.DeleteGroupsResponse
+    return response(results=[response.DeletableGroupResult(group_id="g", error_code=code)])
+
+
+def offsets_deleted(code: int) -> Any:
+    return messages.OffsetDeleteResponse(error_code=code)
+
+
+@pytest.mark.parametrize("code", TROUBLES)
+@pytest.mark.parametrize(
+    ("api", "answer", "call"),
+    [
+        ("OffsetCommit", committed, lambda groups: groups.commit("g", {PLACE: 5})),
+        ("DescribeGroups", described, lambda groups: groups.describe("g")),
+        ("DeleteGroups", deleted, lambda groups: groups.delete("g")),
+        ("OffsetDelete", offsets_deleted, lambda groups: groups.delete_offsets("g", [PLACE])),
+    ],
+)
+def test_a_coordinator_that_is_not_ready_is_asked_again(api: str, answer: Any, call: Any, code: ErrorCode) -> None:
+    script = coordinated(Script())
+    script.on(2, api, in_turn(answer(code), answer(0)))
+    World(script).run(lambda client: call(Groups(client)))
+    assert script.asked[2, api] == 2
+
+
+def test_a_deletion_whose_answer_was_lost_is_not_asked_for_again() -> None:
+    script = coordinated(Script())
+    script.on(
+        2, "DeleteGroups", in_turn(ConnectionResetError("it just stopped"), deleted(ErrorCode.GROUP_ID_NOT_FOUND))
+    )
+    with pytest.raises(ConnectionLost):
+        World(script).run(lambda client: Groups(client).delete("g"))
+    assert script.asked[2, "DeleteGroups"] == 1
+
+
+def test_a_group_of_the_newer_kind_is_described_as_such_once_its_coordinator_is_ready() -> None:
+    script = coordinated(Script())
+    newer = messages.ConsumerGroupDescribeResponse
+
+    def told(code: int) -> Any:
+        group = newer.DescribedGroup(group_id="g", group_state="Stable", assignor_name="uniform", error_code=code)
+        return newer(groups=[group])
+
+    script.on(2, "DescribeGroups", in_turn(described(ErrorCode.GROUP_ID_NOT_FOUND)))
+    script.on(2, "ConsumerGroupDescribe", in_turn(told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), told(0)))
+    found = World(script).run(lambda client: Groups(client).describe("g"))
+    assert (found.protocol, found.assignor, found.coordinator) == ("consumer", "uniform", 2)
+    script.on(2, "ConsumerGroupDescribe", in_turn(told(ErrorCode.GROUP_ID_NOT_FOUND)))
+    with pytest.raises(GroupIdNotFound, match="There is no group g"):
+        World(script).run(lambda client: Groups(client).describe("g"))
+
+
+def test_offsets_are_given_up_when_their_time_is_up_and_not_twice_that() -> None:
+    script = coordinated(Script())
+    script.on(2, "OffsetFetch", lambda _: None)
+    world = World(script, total_timeout_ms=5000, request_timeout_ms=4000)
+
+    async def act(client: AsyncClient) -> None:
+        await client.refresh([])
+        for node in (1, 2):
+            world.network.crash(f"b{node}")
+        await Groups(client).offsets("g")
+
+    with pytest.raises(OSError, match=r"b[12]:9092"):
+        world.run(act)
+    assert world.loop.time() < 1005.1

@@ -49,3 +49,23 @@ def test_another_topic_of_the_same_name_begins_with_epochs_of_its_own() -> None:
     metadata.forget("t")
     metadata.update(told(1, 0, ANOTHER_ID), 0)
     assert leader_of(metadata) == 1
+
+
+@pytest.mark.proves("H3", part="clients are told")
+def test_a_look_up_tells_of_the_newest_leader_that_anybody_named() -> None:
+    metadata = Metadata()
+    metadata.update(told(2, 5), 0)
+    metadata.forget("t")
+    (view,) = metadata.update(told(1, 4), 0)
+    assert metadata.leader_in(view, 0).leader == 2
+
+
+def test_only_the_view_that_was_wrong_is_forgotten() -> None:
+    metadata = Metadata()
+    (old,) = metadata.update(told(1, 4), 0)
+    (new,) = metadata.update(told(2, 5), 0)
+    metadata.forget("t", old)
+    assert leader_of(metadata) == 2
+    metadata.forget("t", new)
+    assert metadata.fresh("t", 0, 1000) is None
+    assert metadata.leader_in(old, 0).leader == 1

@@ -144,6 +144,22 @@ def test_a_topic_created_again_while_it_is_read_is_a_loss(moldau_broker: Broker,
         table(read_raw, ranges, wanted)
 
 
+@pytest.mark.proves("D1")
+def test_a_topic_created_again_in_the_middle_of_a_task_is_a_loss(moldau_broker: Broker, topic: str) -> None:
+    small = {"batch.num.messages": 50}
+    produce(moldau_broker, topic, 1_000, settings=small)
+    wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
+    (whole,) = planned(wanted)
+    rows = read_raw(whole, wanted)
+    assert next(rows).num_rows > 0
+    with moldau_broker.client() as client:
+        client.delete_topic(topic)
+        client.create_topic(topic, partitions=2, replication_factor=1)
+    produce(moldau_broker, topic, 1_000, settings=small)
+    with pytest.raises(RecordsLost, match="created again"):
+        list(rows)
+
+
 def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic, kafkaConsumer__pollTimeoutMs=300, kafka__fetch__max__wait__ms=50)

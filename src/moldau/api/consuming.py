@@ -23,6 +23,7 @@ POLL_S: Final = 0.2
 JOIN_MAX_S: Final = 60.0
 LOOK_UP_S: Final = 30.0
 _WHERE: Final = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
+_WORDS: Final = " or ".join(f"{each!r}" for each in _WHERE)
 
 
 class Consumption:
@@ -48,6 +49,8 @@ class Consumption:
         commits: bool,
         idle_s: float | None,
     ) -> None:
+        if isinstance(start, str) and start not in _WHERE:
+            raise Failed(f"start={start!r} is not a place to begin: use {_WORDS}, an offset or a datetime.")
         self._group = group
         self._commits = commits and group is not None
         self._idle_s = idle_s

@@ -8,6 +8,7 @@ from typing import Final
 from moldau.cli.output import note
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import PASSING
+from moldau.client.metadata import TopicView
 from moldau.client.visibility import visible_batches
 from moldau.client.words import Fetched, Isolation
 from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable
@@ -70,8 +71,8 @@ class Reading:
         self._forget_leaderless()
         for place, offset in self.positions.items():
             try:
-                await self.client.topic(place.topic)
-                leader = self._leader_of(place)
+                view = await self.client.topic(place.topic)
+                leader = self._leader_of(place, view)
             except (KafkaError, ConnectionError, TimeoutError) as error:
                 self._bear(error, place.topic)
                 return {}
@@ -79,10 +80,10 @@ class Reading:
                 leaders.setdefault(leader, {})[place] = offset
         return leaders
 
-    def _leader_of(self, place: TopicPartition) -> NodeId | None:
+    def _leader_of(self, place: TopicPartition, view: TopicView) -> NodeId | None:
         """That a partition has no leader is said once, and no reason to let the others wait."""
         try:
-            leader = self.client.metadata.leader(place.topic, place.partition).leader
+            leader = self.client.metadata.leader_in(view, place.partition).leader
         except LeaderNotAvailable as error:
             if place not in self._leaderless:
                 note(f"{error}; trying again")
@@ -167,7 +168,7 @@ class Reading:
             raise error
         if isinstance(error, KafkaError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise error
-        self.client.metadata.forget(topic)
+        self.client.look_again(topic, is_outdated=isinstance(error, KafkaError))
         if not self._has_complained and not isinstance(error, KafkaError):
             note(f"{error}; trying again")
             self._has_complained = True

@@ -5,6 +5,7 @@ It is not a public producer or consumer: it sends the batches it is given and re
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,8 @@ from moldau.client import requests
 from moldau.client.cluster import Cluster
 from moldau.client.errors import NoAnswer, check, error_of
 from moldau.client.metadata import PartitionView, TopicView
-from moldau.client.routing import partitions_of
+from moldau.client.numbering import Numbering
+from moldau.client.routing import AFTER_APPEND, ALL, partitions_of
 from moldau.client.words import (
     ClusterBroker,
     ClusterView,
@@ -40,6 +42,10 @@ from moldau.wire.messages import Message
 
 class AsyncClient(Cluster):
     """A cluster with the calls that people make, each of which tries again while it makes sense."""
+
+    @cached_property
+    def _numbering(self) -> Numbering:
+        return Numbering(self)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -172,20 +178,40 @@ class AsyncClient(Cluster):
         total_timeout_ms: float | None = None,
     ) -> Produced:
         """Append one batch: its bytes, or records to make it from. Only a batch with a producer id is sent again
-        when nobody knows whether it arrived."""
-        batch = what if isinstance(what, Buffer | FileSlice) else build_batch(what, compression=compression)
+        when nobody knows whether it arrived; records get one of ours, where the cluster gives any."""
+
+        async def send(batch: Buffer | FileSlice) -> Produced:
+            return await self._produce_batch(topic, partition, batch, acks, transactional_id, timeout_ms)
+
+        with self.within(total_timeout_ms):
+            if isinstance(what, Buffer | FileSlice):
+                return await send(what)
+            if acks == ALL and transactional_id is None:
+                return await self._numbering.produce(TopicPartition(topic, partition), what, compression, send)
+            return await send(build_batch(what, compression=compression))
+
+    async def _produce_batch(
+        self,
+        topic: str,
+        partition: int,
+        batch: Buffer | FileSlice,
+        acks: int,
+        transactional_id: str | None,
+        timeout_ms: int | None,
+    ) -> Produced:
         is_repeatable = not isinstance(batch, FileSlice) and read_header(batch).producer_id != NO_PRODUCER_ID
         patience_ms = self._patience_ms(timeout_ms)
 
         def request(view: TopicView, target: PartitionView) -> Message:
             return requests.produce(view, target.index, batch, acks, patience_ms, transactional_id)
 
-        response = await self.send_to_leader(
-            topic, partition, request, total_timeout_ms=total_timeout_ms, is_repeatable=is_repeatable
-        )
+        response = await self.send_to_leader(topic, partition, request, is_repeatable=is_repeatable)
         if response is None:
             return Produced()
         ((_, answer),) = partitions_of(response)
+        if not is_repeatable and acks == ALL and answer.error_code in AFTER_APPEND:
+            said = error_of(answer.error_code, answer.error_message).message
+            raise error_of(answer.error_code, f"{said} (it may be stored; without a producer id it is not sent again)")
         check(answer.error_code, answer.error_message)
         return Produced(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
 
@@ -212,9 +238,12 @@ class AsyncClient(Cluster):
             )
 
         timeout_ms = max_wait_ms + self.settings.request_timeout_ms
+        total_timeout_ms = max_wait_ms + self.settings.total_timeout_ms
         patience_until_ms = self._clock.monotonic_ms() + self.settings.total_timeout_ms
         while True:
-            response = await self.send_to_leader(topic, partition, request, timeout_ms=timeout_ms)
+            response = await self.send_to_leader(
+                topic, partition, request, timeout_ms=timeout_ms, total_timeout_ms=total_timeout_ms
+            )
             check(response.error_code)
             answers = [answer for _, answer in partitions_of(response)]
             if answers:
@@ -241,7 +270,7 @@ class AsyncClient(Cluster):
         """One try at several partitions led by one broker; errors of partitions are in the result."""
         views = {name: await self.topic(name) for name in dict.fromkeys(each.topic for each in offsets)}
         wanted = [
-            (views[where.topic], self.metadata.leader(where.topic, where.partition), offset)
+            (views[where.topic], self.metadata.leader_in(views[where.topic], where.partition), offset)
             for where, offset in offsets.items()
         ]
         request = requests.fetch(

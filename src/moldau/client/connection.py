@@ -80,8 +80,10 @@ class _Asked:
 
     ticket: int | None
     request: Any
-    deadline_ms: float
+    timeout_ms: float
+    deadline_ms: float  # until it is sent at the latest; from then on, until it is answered
     version_at_most: int | None = None
+    version_at_least: int = 0
     version: int = -1
     correlation_id: int = -1
 
@@ -119,14 +121,20 @@ class Conversation:
         *,
         timeout_ms: float | None = None,
         version_at_most: int | None = None,
+        version_at_least: int = 0,
     ) -> list[Effect]:
-        """Somebody wants an answer; it will be delivered or failed under this ticket, exactly once."""
+        """Somebody wants an answer; it will be delivered or failed under this ticket, exactly once.
+
+        The time-out is for waiting in our own queue, and once more for the answer: a broker is not silent before it
+        was asked.
+        """
         if self.phase is Phase.CLOSED:
             return [Fail(ticket, ConnectionLost(f"the connection to {self._peer} is closed", was_sent=False))]
         if len(self._waiting) >= self._settings.requests_waiting_max:
             return [Fail(ticket, TooManyWaiting(f"{len(self._waiting)} requests wait for {self._peer} already"))]
-        deadline_ms = now_ms + (self._settings.request_timeout_ms if timeout_ms is None else timeout_ms)
-        self._waiting.append(_Asked(ticket, request, deadline_ms, version_at_most))
+        patience_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = now_ms + patience_ms
+        self._waiting.append(_Asked(ticket, request, patience_ms, deadline_ms, version_at_most, version_at_least))
         self.wake_at_ms = min(self.wake_at_ms, deadline_ms)
         return self._send_waiting(now_ms)
 
@@ -181,18 +189,19 @@ class Conversation:
     def is_idle(self) -> bool:
         return not self._waiting and not self._in_flight
 
-    def version_for(self, api_key: int, version_at_most: int | None = None) -> int:
+    def version_for(self, api_key: int, version_at_most: int | None = None, version_at_least: int = 0) -> int:
         """The highest version both sides speak, or `UnsupportedVersion` with both ranges in words."""
         ours, theirs = codec.versions(api_key), self.versions.get(api_key)
-        name = codec.api_name(api_key)
         if ours is None:
-            raise UnsupportedVersion(f"this client does not know {name}")
+            raise UnsupportedVersion(f"this client does not know {codec.api_name(api_key)}")
         if theirs is None:
-            raise UnsupportedVersion(f"{self._peer} does not offer {name}")
-        highest = min(ours[1], theirs[1], ours[1] if version_at_most is None else version_at_most)
-        if highest < max(ours[0], theirs[0]):
-            wanted = f"{ours[0]}-{ours[1] if version_at_most is None else version_at_most}"
-            raise UnsupportedVersion(f"{self._peer} speaks {name} {theirs[0]}-{theirs[1]}, this request needs {wanted}")
+            raise UnsupportedVersion(f"{self._peer} does not offer {codec.api_name(api_key)}")
+        newest = ours[1] if version_at_most is None else min(ours[1], version_at_most)
+        oldest = max(ours[0], version_at_least)
+        highest = min(newest, theirs[1])
+        if highest < max(oldest, theirs[0]):
+            spoken = f"{self._peer} speaks {codec.api_name(api_key)} {theirs[0]}-{theirs[1]}"
+            raise UnsupportedVersion(f"{spoken}, this request needs {oldest}-{newest}")
         return highest
 
     # Negotiation
@@ -252,23 +261,26 @@ class Conversation:
     # Asking and hearing
 
     def _ask_ourselves(self, request: Any, version: int, now_ms: float) -> list[Effect]:
-        question = _Asked(None, request, now_ms + self._settings.request_timeout_ms, version=version)
+        patience_ms = self._settings.request_timeout_ms
+        question = _Asked(None, request, patience_ms, now_ms + patience_ms, version=version)
         self.wake_at_ms = min(self.wake_at_ms, question.deadline_ms)
-        return [self._put_in_flight(question)]
+        return [self._put_in_flight(question, now_ms)]
 
     def _send_waiting(self, now_ms: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.phase is not Phase.READY or now_ms < self._quiet_until_ms:
             return effects
         while self._waiting and len(self._in_flight) < self._settings.requests_in_flight_max:
-            effects.extend(self._send(self._waiting.popleft()))
+            effects.extend(self._send(self._waiting.popleft(), now_ms))
         return effects
 
-    def _send(self, question: _Asked) -> list[Effect]:
+    def _send(self, question: _Asked, now_ms: float) -> list[Effect]:
         assert question.ticket is not None
         try:
-            question.version = self.version_for(question.request.API_KEY, question.version_at_most)
-            frame = self._put_in_flight(question)
+            question.version = self.version_for(
+                question.request.API_KEY, question.version_at_most, question.version_at_least
+            )
+            frame = self._put_in_flight(question, now_ms)
         except Exception as error:  # a request that cannot be encoded is its asker's failure, not the connection's
             return [Fail(question.ticket, error)]
         if question.request.API_KEY == PRODUCE and question.request.acks == 0:
@@ -276,7 +288,8 @@ class Conversation:
             return [frame, Deliver(question.ticket, None)]
         return [frame]
 
-    def _put_in_flight(self, question: _Asked) -> SendFrame:
+    def _put_in_flight(self, question: _Asked, now_ms: float) -> SendFrame:
+        question.deadline_ms = now_ms + question.timeout_ms
         question.correlation_id = self._next_correlation_id
         header = framing.RequestHeader(
             question.request.API_KEY, question.version, question.correlation_id, self._settings.client_id

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from moldau.client.asynchronous import AsyncClient
-from moldau.client.coordinators import GROUP_KEY
+from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
 from moldau.client.errors import check
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
@@ -92,25 +92,23 @@ class Groups:
 
     async def describe(self, group: str) -> DescribedGroup:
         """By whichever protocol the group speaks; `GroupIdNotFound` if there is no such group."""
-        node = await self.coordinator(group)
-        answer = await self.client.send(messages.DescribeGroupsRequest(groups=[group]), node=node)
+        coordinator = Coordinator(self.client, group, GROUP_KEY)
+        answer = await coordinator.ask(messages.DescribeGroupsRequest(groups=[group]), _found_codes)
         (found,) = answer.groups
-        is_unknown = found.error_code == ErrorCode.GROUP_ID_NOT_FOUND or found.group_state == "Dead"
-        if not is_unknown:
-            check(found.error_code)
-            return _classic(found, node)
-        return await self._describe_consumer(group, node)
+        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND and found.group_state != "Dead":
+            return _classic(found, await coordinator.find())
+        return await self._describe_consumer(group, coordinator)
 
-    async def _describe_consumer(self, group: str, node: int) -> DescribedGroup:
+    async def _describe_consumer(self, group: str, coordinator: Coordinator) -> DescribedGroup:
         try:
             request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
-            answer = await self.client.send(request, node=node)
+            answer = await coordinator.ask(request, _found_codes)
         except UnsupportedVersion:  # an older cluster has only the one kind
             raise GroupIdNotFound(f"There is no group {group}.") from None
         (found,) = answer.groups
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             raise GroupIdNotFound(f"There is no group {group}.")
-        check(found.error_code, found.error_message)
+        node = await coordinator.find()
         members = tuple(
             GroupMember(each.member_id, each.instance_id, each.client_id, each.client_host, _assigned(each))
             for each in found.members
@@ -150,11 +148,8 @@ class Groups:
             for topic, places in _by_topic(offsets)
         ]
         request = whole(group_id=group, topics=topics)
-        node = await self.coordinator(group)
-        answer = await self.client.send(request, node=node, version_at_most=COMMIT_AT_MOST)
-        for topic in answer.topics:
-            for each in topic.partitions:
-                check(each.error_code)
+        coordinator = Coordinator(self.client, group, GROUP_KEY)
+        await coordinator.ask(request, _committed_codes, version_at_most=COMMIT_AT_MOST)
 
     async def delete_offsets(self, group: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
         """Forget offsets; the errors of those that could not be forgotten."""
@@ -166,9 +161,7 @@ class Groups:
             )
             for topic, chosen in _by_topic(places)
         ]
-        node = await self.coordinator(group)
-        answer = await self.client.send(whole(group_id=group, topics=topics), node=node)
-        check(answer.error_code)
+        answer = await Coordinator(self.client, group, GROUP_KEY).ask(whole(group_id=group, topics=topics), one_code)
         return {
             TopicPartition(topic.name, each.partition_index): error
             for topic in answer.topics
@@ -178,9 +171,23 @@ class Groups:
 
     async def delete(self, group: str) -> None:
         """Forget a group that has no members, with its offsets."""
-        node = await self.coordinator(group)
-        answer = await self.client.send(messages.DeleteGroupsRequest(groups_names=[group]), node=node)
-        check(answer.results[0].error_code)
+        # Sent again after a lost connection, it would only hear that there is no such group.
+        await Coordinator(self.client, group, GROUP_KEY).ask(
+            messages.DeleteGroupsRequest(groups_names=[group]), _deleted_codes, is_repeatable=False
+        )
+
+
+def _found_codes(answer: Any) -> list[int]:
+    """Of a description; that there is no such group may mean that it is of the other kind."""
+    return [each.error_code for each in answer.groups if each.error_code != ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+def _committed_codes(answer: Any) -> list[int]:
+    return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+
+def _deleted_codes(answer: Any) -> list[int]:
+    return [each.error_code for each in answer.results]
 
 
 def _error(code: int) -> KafkaError | None:

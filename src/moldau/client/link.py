@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.errors import NoAnswer
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
@@ -58,6 +59,11 @@ class Link:
         return self._conversation.phase is Phase.CLOSED
 
     @property
+    def is_idle(self) -> bool:
+        """Nobody waits for an answer."""
+        return self._conversation.is_idle
+
+    @property
     def features(self) -> Mapping[str, int]:
         """What the cluster has finalized, by name; empty until the first answer has come."""
         return self._conversation.features
@@ -76,7 +82,12 @@ class Link:
             raise
 
     def ask(
-        self, request: Any, *, timeout_ms: float | None = None, version_at_most: int | None = None
+        self,
+        request: Any,
+        *,
+        timeout_ms: float | None = None,
+        version_at_most: int | None = None,
+        version_at_least: int = 0,
     ) -> asyncio.Future[Any]:
         """The future answer. It may be cancelled; the answer is then dropped when it comes."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -89,7 +100,7 @@ class Link:
             if not future.done():
                 future.set_exception(error)
 
-        self._ask(_Asker(hear, fail, borrows=False), request, timeout_ms, version_at_most)
+        self._ask(_Asker(hear, fail, borrows=False), request, timeout_ms, version_at_most, version_at_least)
         return future
 
     def borrow(
@@ -102,20 +113,44 @@ class Link:
         """
         self._ask(_Asker(hear, fail, borrows=True), request, timeout_ms, None)
 
-    def _ask(self, asker: _Asker, request: Any, timeout_ms: float | None, version_at_most: int | None) -> None:
+    def _ask(
+        self,
+        asker: _Asker,
+        request: Any,
+        timeout_ms: float | None,
+        version_at_most: int | None,
+        version_at_least: int = 0,
+    ) -> None:
         self._next_ticket += 1
         self._askers[self._next_ticket] = asker
         self._act(
             self._conversation.asked(
-                self._next_ticket, request, self._now_ms(), timeout_ms=timeout_ms, version_at_most=version_at_most
+                self._next_ticket,
+                request,
+                self._now_ms(),
+                timeout_ms=timeout_ms,
+                version_at_most=version_at_most,
+                version_at_least=version_at_least,
             )
         )
 
-    async def has_room(self) -> None:
-        """Wait while the broker takes what was sent too slowly. Requests without answers are bounded by this alone."""
+    async def has_room(self, timeout_ms: float | None = None) -> None:
+        """Wait while the broker takes what was sent too slowly. Requests without answers are bounded by this alone.
+
+        A broker that takes nothing at all for as long as an answer may take is left.
+        """
+        patience_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         while self._connection is not None and self._connection.queued_bytes > QUEUED_BYTES_MAX:
+            before_bytes = self._connection.queued_bytes
             self._drained.clear()
-            await self._drained.wait()
+            try:
+                async with asyncio.timeout(patience_ms / 1000):
+                    await self._drained.wait()
+            except TimeoutError:
+                if self._connection is not None and self._connection.queued_bytes >= before_bytes:
+                    said = f"{self.address} took nothing of what was sent within {patience_ms / 1000:g} s"
+                    self._drop(said)
+                    raise NoAnswer(said, was_sent=False) from None
 
     async def close(self) -> None:
         """Let what was sent leave, then close; who still waits for an answer hears that we did."""

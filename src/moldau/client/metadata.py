@@ -11,6 +11,10 @@ from moldau.model.ids import NO_EPOCH, NO_NODE, NO_TOPIC_ID, Address, NodeId, To
 TOPICS_MAX: Final = 200_000  # the oldest knowledge is dropped beyond it
 
 
+class NoSuchPartition(UnknownTopicOrPartition):
+    """The topic is there, and has fewer partitions."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerView:
     """A broker as the cluster told of it."""
@@ -43,6 +47,7 @@ class TopicView:
     is_internal: bool = False
     error: KafkaError | None = None
     known_since_ms: float = 0.0
+    told_by: Address | None = None
 
     def partition(self, index: int) -> PartitionView | None:
         # They are sorted and nearly always 0, 1, 2 …
@@ -64,8 +69,8 @@ class Metadata:
     _names: dict[TopicId, str] = field(default_factory=dict)
     _outdated: dict[str, TopicView] = field(default_factory=dict)  # to be asked for; no older leaders are believed
 
-    def update(self, response: Any, now_ms: float) -> list[TopicView]:
-        """Take in a MetadataResponse; the topics it told of, errors included."""
+    def update(self, response: Any, now_ms: float, told_by: Address | None = None) -> list[TopicView]:
+        """Take in a MetadataResponse; the topics it told of as we know them now, errors included."""
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller = NodeId(response.controller_id)
         brokers = {
@@ -73,15 +78,13 @@ class Metadata:
             for each in response.brokers
         }
         self.brokers = brokers or self.brokers  # a broker that just starts may not know of anybody yet
-        told = [_topic_from(each, now_ms) for each in response.topics or ()]
-        for topic in told:
-            self._learn(topic)
-        return told
+        return [self._learn(_topic_from(each, now_ms, told_by)) for each in response.topics or ()]
 
-    def forget(self, name: str) -> None:
-        """The next look at this topic asks the cluster."""
-        topic = self.topics.pop(name, None)
-        if topic is not None:
+    def forget(self, name: str, view: TopicView | None = None) -> None:
+        """The next look at this topic asks the cluster; given a view, only where we know nothing newer than that."""
+        topic = self.topics.get(name)
+        if topic is not None and (view is None or view is topic):
+            del self.topics[name]
             self._names.pop(topic.topic_id, None)
             self._outdate(topic)
 
@@ -105,18 +108,22 @@ class Metadata:
         topic = self.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name} is not known")
+        return self.leader_in(topic, index)
+
+    def leader_in(self, topic: TopicView, index: int) -> PartitionView:
+        """The same as this view has it, for those who waited for it: what is known by now may have been forgotten."""
         if topic.error is not None:
             raise topic.error
         partition = topic.partition(index)
         if partition is None:
-            raise UnknownTopicOrPartition(f"topic {name} has {len(topic.partitions)} partitions, there is no {index}")
+            raise NoSuchPartition(f"topic {topic.name} has {len(topic.partitions)} partitions, there is no {index}")
         if partition.leader not in self.brokers:
-            raise LeaderNotAvailable(f"partition {index} of topic {name} has no leader at the moment")
+            raise LeaderNotAvailable(f"partition {index} of topic {topic.name} has no leader at the moment")
         return partition
 
-    def _learn(self, topic: TopicView) -> None:
+    def _learn(self, topic: TopicView) -> TopicView:
         if not topic.name:
-            return
+            return topic
         self.forget(topic.name)
         before = self._outdated.get(topic.name)
         if before is not None and topic.error is None:
@@ -127,6 +134,7 @@ class Metadata:
             self._names[topic.topic_id] = topic.name
         if len(self.topics) > TOPICS_MAX:
             self.forget(next(iter(self.topics)))
+        return topic
 
     def _outdate(self, topic: TopicView) -> None:
         if topic.error is None:
@@ -148,12 +156,13 @@ def _newer(told: PartitionView, known: PartitionView | None) -> PartitionView:
     return known if known is not None and known.leader_epoch > told.leader_epoch else told
 
 
-def _topic_from(topic: Any, now_ms: float) -> TopicView:
+def _topic_from(topic: Any, now_ms: float, told_by: Address | None) -> TopicView:
     # A leader that is just being elected is no reason to hold the other partitions' leaders back.
     is_usable = topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and bool(topic.partitions)
     error = None if is_usable else _error(topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic.name}")
     partitions = sorted((_partition_from(each) for each in topic.partitions), key=lambda each: each.index)
-    return TopicView(topic.name or "", TopicId(topic.topic_id), tuple(partitions), topic.is_internal, error, now_ms)
+    topic_id = TopicId(topic.topic_id)
+    return TopicView(topic.name or "", topic_id, tuple(partitions), topic.is_internal, error, now_ms, told_by)
 
 
 def _partition_from(partition: Any) -> PartitionView:

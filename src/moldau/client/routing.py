@@ -11,6 +11,7 @@ FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
 OFFSET_FOR_LEADER_EPOCH: Final = 23
+ALL: Final = -1
 
 # Where an answer keeps its partitions.
 _PLACES: Final = {
@@ -20,6 +21,17 @@ _PLACES: Final = {
     DELETE_RECORDS: ("topics", "partitions"),
     OFFSET_FOR_LEADER_EPOCH: ("topics", "partitions"),
 }
+# A leader that lost its partition while the replicas were awaited says one of these, and the next leader may have all.
+AFTER_APPEND: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 _LAST_WITH_NAMES: Final = {PRODUCE: ("topic_data", 12), FETCH: ("topics", 12)}
 
 
@@ -30,6 +42,11 @@ def version_limit(request: Any) -> int | None:
     place, version = _LAST_WITH_NAMES[request.API_KEY]
     has_ids = all(each.topic_id != NO_TOPIC_ID for each in getattr(request, place))
     return None if has_ids else version
+
+
+def may_be_stored(request: Any, code: int) -> bool:
+    """Whether records that were refused with this code may be in the log all the same."""
+    return request.API_KEY == PRODUCE and request.acks == ALL and code in AFTER_APPEND
 
 
 def partitions_of(response: Any) -> Iterator[tuple[Any, Any]]:

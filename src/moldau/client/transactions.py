@@ -16,6 +16,9 @@ from moldau.wire import messages
 
 OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
+# The first versions of ListTransactions with these filters: an older broker would list everything.
+LIST_BY_DURATION: Final = 1
+LIST_BY_PATTERN: Final = 2
 TAKE_OVER_TIMEOUT_MS: Final = 1_000  # of a transaction that never begins: no more than any cluster allows
 
 
@@ -83,16 +86,22 @@ class Transactions:
             duration_filter=-1 if open_for_ms is None else open_for_ms,
             transactional_id_pattern=pattern,
         )
-        found: dict[str, ListedTransaction] = {}
-        for broker in await self.client.brokers():
-            answer = await self.client.send(request, node=broker.node_id)
-            check(answer.error_code)
-            if answer.unknown_state_filters:
-                raise InvalidTxnState(f"There is no state {', '.join(answer.unknown_state_filters)}.")
-            for each in answer.transaction_states:
-                found[each.transactional_id] = ListedTransaction(
-                    each.transactional_id, broker.node_id, each.producer_id, each.transaction_state
-                )
+        at_least = LIST_BY_PATTERN if pattern is not None else 0 if open_for_ms is None else LIST_BY_DURATION
+
+        async def ask() -> dict[str, ListedTransaction]:
+            found: dict[str, ListedTransaction] = {}
+            for broker in await self.client.brokers():
+                answer = await self.client.send(request, node=broker.node_id, version_at_least=at_least)
+                check(answer.error_code)
+                if answer.unknown_state_filters:
+                    raise InvalidTxnState(f"There is no state {', '.join(answer.unknown_state_filters)}.")
+                for each in answer.transaction_states:
+                    found[each.transactional_id] = ListedTransaction(
+                        each.transactional_id, broker.node_id, each.producer_id, each.transaction_state
+                    )
+            return found
+
+        found = await self.client.persist(ask)  # all again: a broker that is gone has left its transactions to others
         return [found[name] for name in sorted(found)]
 
     async def describe(self, transactional_id: str) -> DescribedTransaction:
@@ -118,15 +127,21 @@ class Transactions:
 
     async def producers(self, places: Iterable[TopicPartition]) -> list[ActiveProducer]:
         """Who writes to these partitions, as their leaders know it."""
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for place in sorted(places):
-            await self.client.topic(place.topic)
-            leader = self.client.metadata.leader(place.topic, place.partition).leader
-            by_leader.setdefault(leader, []).append(place)
-        found: list[ActiveProducer] = []
-        for node, chosen in sorted(by_leader.items()):
-            for first in range(0, len(chosen), PARTITIONS_PER_REQUEST_MAX):
-                found += await self._producers_at(node, chosen[first : first + PARTITIONS_PER_REQUEST_MAX])
+        wanted = sorted(places)
+
+        async def ask() -> list[ActiveProducer]:
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for place in wanted:
+                view = await self.client.topic(place.topic)
+                leader = self.client.metadata.leader_in(view, place.partition).leader
+                by_leader.setdefault(leader, []).append(place)
+            found: list[ActiveProducer] = []
+            for node, chosen in sorted(by_leader.items()):
+                for first in range(0, len(chosen), PARTITIONS_PER_REQUEST_MAX):
+                    found += await self._producers_at(node, chosen[first : first + PARTITIONS_PER_REQUEST_MAX])
+            return found
+
+        found = await self.client.persist(ask, about={each.topic for each in wanted})
         return sorted(found, key=lambda each: (each.place, each.identity))
 
     async def abort(self, producer: ActiveProducer) -> None:
@@ -140,12 +155,16 @@ class Transactions:
             topics=[request.WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])],
             coordinator_epoch=max(producer.coordinator_epoch, 0),
         )
-        await self.client.topic(place.topic)
-        leader = self.client.metadata.leader(place.topic, place.partition).leader
-        answer = await self.client.send(request(markers=[marker]), node=leader)
-        for topic in answer.markers[0].topics:
-            for each in topic.partitions:
-                check(each.error_code)
+
+        async def ask() -> None:
+            view = await self.client.topic(place.topic)
+            leader = self.client.metadata.leader_in(view, place.partition).leader
+            answer = await self.client.send(request(markers=[marker]), node=leader)
+            for topic in answer.markers[0].topics:
+                for each in topic.partitions:
+                    check(each.error_code)
+
+        await self.client.persist(ask, about=place.topic)
 
     async def open_at(self, place: TopicPartition, start_offset: int) -> ActiveProducer | None:
         """Who has a transaction open that begins here."""

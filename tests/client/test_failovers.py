@@ -1,0 +1,311 @@
+"""The asynchronous client while leaders change and brokers lag behind, against scripted brokers."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from scripted_cluster import Script, World, batch, produced
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
+from moldau.client.preferences import AVOIDED_MS, Preferences
+from moldau.model.errors import (
+    BrokerNotAvailable,
+    ErrorCode,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from moldau.model.ids import Address
+from moldau.testing.clock import SimulatedClock
+
+TOLD = pytest.mark.proves("H3", part="clients are told")
+
+
+class Stale(Script):
+    """Broker 1 was cut off: it knows of the time when it led. Broker 2 leads."""
+
+    def __init__(self, code: int = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        super().__init__()
+        self.on(1, "Metadata", lambda request: self._as_of(request, 1, 5))
+        self.on(2, "Metadata", lambda request: self._as_of(request, 2, 6))
+        self.on(1, "Produce", lambda _: produced(code))
+        self.on(2, "Produce", lambda _: produced(base_offset=9))
+
+    def _as_of(self, request: Any, leader: int, epoch: int) -> Any:
+        self.leader, self.leader_epoch = leader, epoch
+        return self.metadata(request)
+
+
+@TOLD
+def test_what_others_forget_while_we_wait_for_a_look_up_does_not_matter() -> None:
+    script = Script()
+    script.on(1, "Produce", lambda _: produced())
+
+    async def act(client: AsyncClient) -> Any:
+        look_up = client.topic
+
+        async def forgetful(name: str) -> Any:
+            view = await look_up(name)
+            client.metadata.forget(name)  # another sender heard of a new leader just now
+            return view
+
+        client.topic = forgetful  # type: ignore[method-assign]
+        return await client.produce("t", 0, batch(4))
+
+    assert World(script, total_timeout_ms=100).run(act).base_offset == 7
+
+
+@TOLD
+def test_a_failure_does_not_forget_what_was_learned_since() -> None:
+    script = Script()
+
+    async def act(client: AsyncClient) -> None:
+        tries = []
+
+        async def attempt() -> None:
+            await client.topic("t")
+            tries.append(1)
+            if len(tries) == 1:
+                await client.refresh(["t"])  # another sender has looked meanwhile
+                raise NotLeaderOrFollower("it moved")
+
+        await client.persist(attempt, about="t")
+
+    World(script).run(act)
+    assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
+
+
+@TOLD
+def test_a_topic_that_we_have_seen_is_waited_for_as_long_as_for_anything() -> None:
+    script = Script()
+    world = World(script)
+
+    def answer(_: Any) -> Any:
+        passed_s = world.loop.time() - 1000
+        return produced(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if passed_s < 5 else ErrorCode.NONE)
+
+    script.on(1, "Produce", answer)
+    assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 7
+
+
+@TOLD
+def test_the_patience_with_an_unknown_broker_begins_when_it_is_unknown() -> None:
+    troubles = [*[NotEnoughReplicas("not yet")] * 8, BrokerNotAvailable("no broker 9"), NotEnoughReplicas("not yet")]
+
+    async def attempt() -> str:
+        if troubles:
+            raise troubles.pop(0)
+        return "there"
+
+    world = World(Script())
+    assert world.run(lambda client: client.persist(attempt)) == "there"
+    assert world.loop.time() > 1000 + 3
+
+
+def test_what_stays_unknown_is_given_up_soon_though_other_trouble_came_before() -> None:
+    world = World(Script())
+
+    async def attempt() -> None:
+        raise NotEnoughReplicas("not yet") if world.loop.time() < 1005 else BrokerNotAvailable("no broker 9")
+
+    with pytest.raises(BrokerNotAvailable):
+        world.run(lambda client: client.persist(attempt))
+    assert 1006 < world.loop.time() < 1010
+
+
+def test_a_topic_that_is_just_being_created_is_waited_for_longer() -> None:
+    script = Script()
+    world = World(script, creates_topics=True)
+    for node in (1, 2):
+        script.on(node, "Produce", lambda _: produced())
+
+    async def act(client: AsyncClient) -> Any:
+        waiting = asyncio.get_running_loop().create_task(client.produce("new", 0, batch(4)))
+        await asyncio.sleep(5)
+        script.topics["new"] = bytes(range(16))
+        return await waiting
+
+    assert world.run(act).base_offset == 7
+
+
+@TOLD
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_after_a_stale_answer_another_broker_is_asked_who_leads(code: ErrorCode) -> None:
+    script = Stale(code)
+    world = World(script, bootstrap="b1:9092")
+    assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 9
+    assert script.asked[1, "Produce"] == 1
+
+
+@TOLD
+def test_a_broker_that_has_not_heard_of_a_topic_is_not_the_only_one_asked() -> None:
+    script = Script()
+
+    def not_yet(request: Any) -> Any:
+        known, script.topics = script.topics, {}
+        answer = script.metadata(request)
+        script.topics = known
+        return answer
+
+    script.on(1, "Metadata", not_yet)
+    script.on(1, "Produce", lambda _: produced())
+    world = World(script, bootstrap="b1:9092")
+    assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 7
+
+
+def test_brokers_are_asked_in_turn_and_those_just_lost_last() -> None:
+    one, two, three = (Address(f"b{each}", 9092) for each in (1, 2, 3))
+    preferences = Preferences()
+
+    def order(now_ms: float) -> list[Address]:
+        return sorted((one, two, three), key=lambda each: preferences.rank(each, now_ms))
+
+    assert order(0) == [one, two, three]
+    preferences.distrust(one)
+    assert order(0) == [two, three, one]
+    preferences.distrust(two)
+    assert order(0) == [three, one, two]
+    preferences.distrust(three)
+    assert order(0) == [one, two, three]
+    preferences.lost(one, 0)
+    assert order(AVOIDED_MS - 1) == [two, three, one]
+    assert order(AVOIDED_MS) == [one, two, three]
+    preferences.lost(one, AVOIDED_MS)
+    preferences.found(one)
+    assert order(AVOIDED_MS) == [one, two, three]
+
+
+# Several bootstrap servers
+
+
+class Seeded(World):
+    """Knocks in another order with each seed."""
+
+    seed = 0
+
+    def client(self) -> AsyncClient:
+        ports = (self.network.host("c"), SimulatedClock(self.loop.now_ms), random.Random(self.seed))
+        return AsyncClient(*ports, self.bootstrap, settings=self.settings)
+
+
+def close(_: Any) -> Any:
+    raise ConnectionResetError
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("answer", [close, lambda _: None])
+@pytest.mark.parametrize("api", ["ApiVersions", "Metadata"])
+def test_a_bootstrap_server_that_takes_connections_and_does_not_answer_is_passed_over(
+    seed: int, answer: Any, api: str
+) -> None:
+    script = Script()
+    script.on(1, api, answer)
+    world = Seeded(script)
+    world.seed = seed
+    assert world.run(lambda client: client.describe_topic("t")).name == "t"
+
+
+def test_when_no_bootstrap_server_answers_all_reasons_are_told() -> None:
+    script = Script()
+    script.on(1, "ApiVersions", close)
+    script.on(2, "ApiVersions", lambda _: None)
+    with pytest.raises(Unreachable) as failed:
+        World(script, bootstrap="b1:9092,b2:9092,b9:9092").run(lambda client: client.describe_topics())
+    said = str(failed.value)
+    assert "cannot reach b1:9092: lost the connection" in said
+    assert "cannot reach b2:9092: b2:9092 was still negotiating" in said
+    assert "cannot reach b9:9092: there is no host b9" in said
+
+
+def test_a_request_that_may_have_been_done_is_not_handed_to_the_next_bootstrap_server() -> None:
+    script = Script()
+    for node in (1, 2):
+        script.on(node, "DescribeCluster", close)
+    with pytest.raises(ConnectionLost):
+        World(script).run(lambda client: client.describe_cluster())
+    assert script.asked[1, "DescribeCluster"] + script.asked[2, "DescribeCluster"] == 1
+
+
+# Bounds on time
+
+
+def test_a_silent_leader_is_waited_for_no_longer_than_the_whole_call_may_take() -> None:
+    script = Script()
+    script.on(1, "Produce", lambda _: None)
+    world = World(script)
+    with pytest.raises(NoAnswer, match="b1:9092 did not answer Produce in time") as failed:
+        world.run(lambda client: client.produce("t", 0, batch(4), total_timeout_ms=500))
+    assert failed.value.was_sent
+    assert 1000.4 < world.loop.time() < 1000.6
+
+
+def test_who_gives_up_early_leaves_the_connection_to_the_others() -> None:
+    script = Script()
+    script.on(1, "Produce", lambda _: None)
+
+    async def act(client: AsyncClient) -> None:
+        patient = asyncio.get_running_loop().create_task(client.produce("t", 0, batch()))
+        with pytest.raises(NoAnswer):
+            await client.produce("t", 0, batch(), total_timeout_ms=500)
+        await asyncio.sleep(1)
+        assert not patient.done()
+        patient.cancel()
+
+    World(script).run(act)
+
+
+def test_a_silent_look_up_and_a_silent_host_are_waited_for_no_longer_either() -> None:
+    script = Script()
+    world = World(script)
+
+    async def act(client: AsyncClient) -> None:
+        await client.refresh([])
+        for node in (1, 2):
+            script.on(node, "Metadata", lambda _: None)
+        with pytest.raises(NoAnswer, match="nobody told of topic t in time"):
+            await client.produce("t", 0, batch(4), total_timeout_ms=500)
+        for link in client._links.values():
+            await link.close()
+        for node in (1, 2):
+            world.network.crash(f"b{node}", silently=True)
+        with pytest.raises(NoAnswer, match=r"no connection to b.:9092 in time"), client.within(500):
+            await client.refresh([])
+
+    world.run(act)
+    assert world.loop.time() < 1010
+
+
+def test_one_who_waits_longer_for_a_look_up_is_not_bound_by_one_who_began_it() -> None:
+    script = Script()
+    script.on(1, "Produce", lambda _: produced())
+    world = World(script)
+
+    async def act(client: AsyncClient) -> Any:
+        await client.refresh([])
+        hurried = asyncio.get_running_loop().create_task(client.produce("t", 0, batch(4), total_timeout_ms=0.1))
+        await asyncio.sleep(0)
+        patient = asyncio.get_running_loop().create_task(client.produce("t", 0, batch(4)))
+        with pytest.raises(NoAnswer):
+            await hurried
+        return await patient
+
+    assert world.run(act).base_offset == 7
+    assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
+
+
+def test_a_fetch_may_wait_longer_than_a_call_may_take() -> None:
+    script = Script()
+    script.on(1, "Fetch", lambda _: None)
+    world = World(script, total_timeout_ms=1000, request_timeout_ms=1000)
+    with pytest.raises(NoAnswer):
+        world.run(lambda client: client.fetch("t", 0, 0, max_wait_ms=3000))
+    assert world.loop.time() >= 1004
+
+
+def test_a_partition_that_is_not_there_is_given_up_soon() -> None:
+    world = World(Script())
+    with pytest.raises(UnknownTopicOrPartition, match="there is no 5"):
+        world.run(lambda client: client.fetch("t", 5, 0))
+    assert world.loop.time() < 1004

@@ -1,0 +1,82 @@
+"""A broker that takes nothing more of what is sent: whoever sends is told, after a time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from moldau.client.errors import NoAnswer
+from moldau.client.link import QUEUED_BYTES_MAX, Link
+from moldau.client.settings import ClientSettings
+from moldau.model.ids import Address
+from moldau.testing.clock import SimulatedClock
+from moldau.testing.loop import SimulatedLoop
+from moldau.wire import framing, messages
+
+pytestmark = pytest.mark.proves("P1", part="acks=0")
+
+
+class Full:
+    """Network and connection in one: nothing leaves it."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = QUEUED_BYTES_MAX + 1
+        self.handler: Any = None
+        self.is_aborted = False
+
+    async def connect(self, _: Address, handler: Any, __: int) -> None:
+        self.handler = handler
+        handler.connected(self)
+
+    def send(self, pieces: Any) -> None:
+        """Only versions are told."""
+        header, _ = framing.parse_request_header(memoryview(b"".join(bytes(each) for each in pieces))[4:])
+        told: Any = framing.frame_response(
+            header.api_key, header.api_version, header.correlation_id, messages.ApiVersionsResponse()
+        )
+        frame = memoryview(b"".join(bytes(each) for each in told))[4:]
+        asyncio.get_running_loop().call_soon(self.handler.frame_received, frame)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self.handler.disconnected("we aborted it")
+
+
+def run(act: Any) -> float:
+    """How long it took, in seconds."""
+    loop = SimulatedLoop()
+    full = Full()
+
+    async def main() -> float:
+        link = Link(Address("b1", 9092), SimulatedClock(loop.now_ms), ClientSettings(request_timeout_ms=2000))
+        await link.open(full)  # type: ignore[arg-type]
+        await act(link, full)
+        return loop.time() - 1000
+
+    return loop.run(main())
+
+
+def test_a_broker_that_takes_nothing_is_left_after_the_request_timeout() -> None:
+    async def act(link: Link, full: Full) -> None:
+        with pytest.raises(NoAnswer, match="b1:9092 took nothing of what was sent within 2 s") as failed:
+            await link.has_room()
+        assert not failed.value.was_sent
+        assert link.is_closed
+        assert full.is_aborted
+
+    assert run(act) == pytest.approx(2.0)
+
+
+def test_a_broker_that_is_slow_is_waited_for() -> None:
+    async def act(link: Link, full: Full) -> None:
+        waiting = asyncio.get_running_loop().create_task(link.has_room())
+        full.queued_bytes += 10
+        for _ in range(5):
+            await asyncio.sleep(1.5)
+            assert not waiting.done()
+            full.queued_bytes -= 1
+        full.queued_bytes = 0
+        link.drained()
+        await waiting
+
+    assert run(act) == pytest.approx(7.5)

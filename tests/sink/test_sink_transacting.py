@@ -1,0 +1,188 @@
+"""Batches sent by our own client in one transaction, to a broker that is slow or in the middle of things."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from sink_lives import PARTITIONS, READ_S_MAX, is_open
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.errors import ConnectionLost
+from moldau.client.metadata import TopicView
+from moldau.client.partitioning import partition_of
+from moldau.model.errors import LeaderNotAvailable, UnknownTopicOrPartition
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
+from moldau.testing import Broker
+from moldau.wire.messages import ProduceRequest
+from pyspark_moldau import transacting
+from pyspark_moldau.outlets import NotDelivered
+from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.transacting import PartitionCounts, RawOutlet
+
+KEY = b"writer"
+
+
+class Strange(AsyncClient):
+    """A client whose first look at a topic fails, and whose batches for some partitions are never sent."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(SocketNetwork(), SystemClock(), system_random(), options.kafka.bootstrap_servers)
+        self.failures: list[Exception] = []
+        self.stuck: set[int] = set()
+        self.level: int | None = None
+
+    async def topic(self, name: str) -> TopicView:
+        if self.failures:
+            raise self.failures.pop()
+        return await super().topic(name)
+
+    async def send(self, request: Any, **how: Any) -> Any:
+        if isinstance(request, ProduceRequest) and request.topic_data[0].partition_data[0].index in self.stuck:
+            await asyncio.Event().wait()
+        return await super().send(request, **how)
+
+    async def feature(self, name: str) -> int:
+        return await super().feature(name) if self.level is None else self.level
+
+
+@pytest.fixture
+def options(broker: Broker, topic: str, tmp_path: Path) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
+    return sink_stream_options(given)
+
+
+@pytest.fixture
+def client(options: SinkOptions, monkeypatch: pytest.MonkeyPatch) -> Strange:
+    made = Strange(options)
+    monkeypatch.setattr(transacting, "sink_client", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def outlet(client: Strange, options: SinkOptions, topic: str) -> Iterator[RawOutlet]:
+    assert client is not None
+    made = RawOutlet(options, f"id-{topic}", 60_000)
+    yield made
+    made.close()
+
+
+def key_of(partition: int) -> bytes:
+    return next(key for key in (b"%d" % number for number in range(100)) if partition_of(key, PARTITIONS) == partition)
+
+
+def values(options: SinkOptions) -> list[bytes]:
+    """Of committed records, sorted, once no transaction is open any more."""
+    servers, topic = options.kafka.bootstrap_servers, str(options.topic)
+    deadline = time.monotonic() + READ_S_MAX
+    while is_open(servers, topic):
+        assert time.monotonic() < deadline, "the transaction stays open"
+    settings = {"group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": servers, **settings})
+    missing, found = set(range(PARTITIONS)), []
+    consumer.assign([TopicPartition(topic, number, 0) for number in missing])
+    while missing:
+        message = consumer.poll(READ_S_MAX)
+        assert message is not None, "nothing comes, and the end is not reached"
+        if message.error() is None:
+            found.append(message.value() or b"")
+        else:
+            missing.discard(message.partition() or 0)
+    consumer.close()
+    return sorted(found)
+
+
+FAILURES = [
+    LeaderNotAvailable("it is being elected"),
+    UnknownTopicOrPartition("it is being created"),
+    ConnectionLost("it is being restarted", was_sent=True),
+]
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
+def test_a_task_asks_again_for_a_topic(client: Strange, options: SinkOptions, topic: str, failure: Exception) -> None:
+    client.failures = [failure]
+    counts = PartitionCounts(options)
+    try:
+        assert counts(topic) == PARTITIONS
+    finally:
+        counts.close()
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
+def test_a_marker_asks_again_for_its_topic(
+    client: Strange, outlet: RawOutlet, options: SinkOptions, topic: str, failure: Exception
+) -> None:
+    outlet.initialise()
+    outlet.begin()
+    client.failures = [failure]
+    outlet.send(topic, KEY, b"marker")
+    outlet.flush(READ_S_MAX)
+    outlet.commit(READ_S_MAX)
+    assert values(options) == [b"marker"]
+
+
+def test_a_marker_for_a_topic_that_does_not_come_is_not_delivered(outlet: RawOutlet, topic: str) -> None:
+    outlet.initialise()
+    outlet.begin()
+    with pytest.raises(NotDelivered, match=f"A record for {topic}-none was not delivered"):
+        outlet.send(f"{topic}-none", KEY, b"marker")
+    outlet.abort(1.0)
+
+
+@pytest.mark.proves("D2")
+def test_a_marker_waits_for_what_goes_to_the_same_partition(
+    outlet: RawOutlet, options: SinkOptions, topic: str
+) -> None:
+    """As it does when markers go to the topic of the rows."""
+    outlet.initialise()
+    outlet.begin()
+    for number in range(5):
+        outlet.send(topic, KEY, b"%d" % number)
+    outlet.flush(READ_S_MAX)
+    outlet.commit(READ_S_MAX)
+    assert values(options) == [b"%d" % number for number in range(5)]
+
+
+def test_batches_that_are_not_taken_are_told_with_the_whole_time(
+    client: Strange, outlet: RawOutlet, topic: str
+) -> None:
+    outlet.initialise()
+    outlet.begin()
+    client.stuck = {1}
+    for partition in (0, 1):
+        outlet.send(topic, key_of(partition), b"v")
+    with pytest.raises(NotDelivered, match=r"^1 batches were not taken within 0\.5 s\.$"):
+        outlet.flush(0.5)
+    outlet.abort(0.1)
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_may_still_arrive_is_of_an_epoch_that_is_over(
+    client: Strange, outlet: RawOutlet, options: SinkOptions, topic: str, level: int
+) -> None:
+    client.level = level
+    outlet.initialise()
+    epoch = outlet._transactional.identity.epoch
+    outlet.begin()
+    client.stuck = {1}
+    for partition in (0, 1):
+        outlet.send(topic, key_of(partition), b"never")
+    with pytest.raises(NotDelivered):
+        outlet.flush(0.2)
+    outlet.abort(0.1)
+    assert outlet._transactional.identity.epoch > epoch
+    client.stuck = set()
+    outlet.begin()
+    outlet.send(topic, key_of(1), b"now")
+    outlet.flush(READ_S_MAX)
+    outlet.commit(READ_S_MAX)
+    assert values(options) == [b"now"]

@@ -1,0 +1,248 @@
+"""One task against a cluster that answers strangely: what is a gap, what is a loss, and what is only slow."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from moldau.client.errors import NoAnswer
+from moldau.client.metadata import Metadata, TopicView
+from moldau.client.words import EARLIEST, LATEST, Fetched, Isolation, OffsetAt
+from moldau.model.errors import NotLeaderOrFollower, OffsetOutOfRange, UnsupportedVersion
+from moldau.model.ids import NO_TOPIC_ID, NodeId, TopicId
+from moldau.records.builder import build_batch
+from pyspark_moldau import fetching
+from pyspark_moldau.fetching import Reading
+from pyspark_moldau.options import batch_options
+from pyspark_moldau.planning import RecordsLost
+from pyspark_moldau.splitting import Range
+
+END = 100
+LOCAL = -4
+EMPTY = Fetched(high_watermark=END, last_stable_offset=END, log_start_offset=0)
+WANTED = Range("t", 0, 0, 20)
+
+Answer = Fetched | Exception
+Logged = pytest.LogCaptureFixture
+
+
+def records(first: int, count: int) -> Fetched:
+    batch = build_batch([(0, b"k", b"v", ())] * count)
+    batch[0:8] = first.to_bytes(8, "big")
+    return Fetched(memoryview(bytes(batch)), END, END, 0)
+
+
+@dataclass
+class Scripted:
+    """A client whose fetches have these answers, the last one for ever; offsets at times are found in a table."""
+
+    answers: list[Answer]
+    offsets: dict[int, int | Exception] = field(default_factory=dict)
+    topic_ids: list[bytes] = field(default_factory=lambda: [NO_TOPIC_ID])
+    waits_ms: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    metadata: Metadata = field(default_factory=lambda: Metadata(brokers={NodeId(1): None}))  # type: ignore[dict-item]
+
+    async def fetch(self, *where: Any, **how: Any) -> Fetched:
+        self.waits_ms.append(how["max_wait_ms"])
+        self.positions.append(where[2])
+        self._learn()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def list_offset(self, *where: Any, isolation: Isolation) -> OffsetAt:
+        assert isolation is Isolation.READ_UNCOMMITTED
+        found = {EARLIEST: 0, LATEST: END, LOCAL: 0, **self.offsets}[where[2]]
+        if isinstance(found, Exception):
+            raise found
+        return OffsetAt(found)
+
+    async def persist(self, attempt: Callable[[], Any], *, about: str) -> Any:
+        assert about == "t"
+        return await attempt()
+
+    async def topic(self, name: str) -> TopicView:
+        self._learn()
+        return self.metadata.topics[name]
+
+    async def close(self) -> None: ...
+
+    def _learn(self) -> None:
+        told = self.topic_ids.pop(0) if len(self.topic_ids) > 1 else self.topic_ids[0]
+        self.metadata.topics["t"] = TopicView("t", TopicId(told))
+
+
+@pytest.fixture
+def read() -> Iterator[Callable[..., Iterator[Any]]]:
+    made: list[Reading] = []
+
+    def rows(client: Scripted, wanted: Range = WANTED, **given: str) -> Iterator[Any]:
+        words = {name.replace("__", "."): value for name, value in given.items()}
+        must = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "kafkaConsumer.pollTimeoutMs": "5000"}
+        options = batch_options(must | words)
+        made.append(Reading(wanted, options, client, asyncio.new_event_loop()))  # type: ignore[arg-type]
+        return made[-1].rows()
+
+    yield rows
+    for each in made:
+        each.close()
+
+
+Read = Callable[..., Iterator[Any]]
+
+
+def offsets(rows: Iterator[Any]) -> list[int]:
+    return [offset for batch in rows for offset in batch["offset"].to_pylist()]
+
+
+# Answers without records
+
+
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_few_answers_without_records_do_not_end_a_range(read: Read, count: int) -> None:
+    client = Scripted([records(0, 10), *[EMPTY] * count, records(10, 10)])
+    assert offsets(read(client)) == list(range(20))
+
+
+@pytest.mark.proves("D1")
+def test_a_gap_is_believed_soon_and_told(read: Read, caplog: Logged) -> None:
+    client = Scripted([records(0, 10), EMPTY])
+    began_s = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        assert offsets(read(client)) == list(range(10))
+    assert time.monotonic() - began_s < 2.0
+    assert client.waits_ms == [500, 500, 50, 50]
+    assert "no records in t-0 from offset 10 to 19" in caplog.text
+
+
+@pytest.mark.proves("D1")
+def test_what_the_cluster_gets_from_elsewhere_is_waited_for_with_growing_patience(read: Read) -> None:
+    client = Scripted([records(0, 10), *[EMPTY] * 6, records(10, 10)], {LOCAL: 60})
+    assert offsets(read(client)) == list(range(20))
+    assert client.waits_ms == [500, 500, 50, 50, 1500, 2000, 2500, 3000]
+
+
+@pytest.mark.proves("D1")
+def test_what_never_comes_from_elsewhere_is_an_error(read: Read) -> None:
+    client = Scripted([records(0, 10), EMPTY], {LOCAL: 60})
+    rows = read(client, kafkaConsumer__pollTimeoutMs="300")
+    assert next(rows).num_rows == 10
+    with pytest.raises(TimeoutError, match="from offset 10 on came within 300 ms"):
+        next(rows)
+
+
+@pytest.mark.proves("D1")
+def test_a_cluster_that_keeps_nothing_elsewhere_is_believed(read: Read) -> None:
+    client = Scripted([records(0, 10), EMPTY], {LOCAL: UnsupportedVersion("what is -4?")})
+    assert offsets(read(client)) == list(range(10))
+
+
+def test_a_cluster_that_could_not_say_is_not_believed(read: Read) -> None:
+    client = Scripted([records(0, 10), EMPTY], {LOCAL: NotLeaderOrFollower("not me")})
+    with pytest.raises(NotLeaderOrFollower):
+        offsets(read(client))
+
+
+def test_an_answer_that_sends_us_to_another_broker_says_nothing_of_records(read: Read) -> None:
+    elsewhere = Fetched(high_watermark=END, last_stable_offset=END, preferred_read_replica=NodeId(2))
+    client = Scripted([*[elsewhere] * 5, records(0, 20)])
+    assert offsets(read(client)) == list(range(20))
+
+
+@pytest.mark.proves("D1")
+def test_time_that_was_taken_over_rows_is_not_time_without_records(read: Read) -> None:
+    client = Scripted([records(0, 10), EMPTY, records(10, 10)])
+    rows = read(client, kafkaConsumer__pollTimeoutMs="200")
+    assert next(rows).num_rows == 10
+    time.sleep(0.4)  # the work on these rows: longer than the patience with the cluster
+    assert offsets(rows) == list(range(10, 20))
+
+
+# Offsets that are refused
+
+
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_offset_that_is_refused_though_it_is_there_is_asked_for_again(read: Read, fails: str) -> None:
+    client = Scripted([records(0, 10), *[OffsetOutOfRange("not yet")] * 3, records(10, 10)])
+    assert offsets(read(client, failOnDataLoss=fails)) == list(range(20))
+
+
+@pytest.mark.proves("D1")
+def test_an_offset_that_stays_refused_though_it_is_there_is_no_loss_but_an_error(read: Read) -> None:
+    client = Scripted([records(0, 10), OffsetOutOfRange("never")])
+    with pytest.raises(TimeoutError, match="though it should have some before 20"):
+        offsets(read(client, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="300"))
+
+
+@pytest.mark.parametrize(("earliest", "latest"), [(12, END), (0, 5)])
+def test_an_offset_that_is_refused_and_not_there_is_a_loss(read: Read, earliest: int, latest: int) -> None:
+    client = Scripted([records(0, 10), OffsetOutOfRange("gone")], {EARLIEST: earliest, LATEST: latest})
+    with pytest.raises(RecordsLost, match=f"there are offsets {earliest} to {latest}"):
+        offsets(read(client))
+
+
+# Topics of the same name
+
+
+ID, NEW_ID = bytes(range(1, 17)), bytes(range(2, 18))
+OLD = WANTED._replace(topic_id="AQIDBAUGBwgJCgsMDQ4PEA")
+
+
+@pytest.mark.proves("D1")
+def test_a_topic_created_again_between_two_fetches_is_a_loss(read: Read) -> None:
+    client = Scripted([records(0, 10), records(10, 10)], topic_ids=[ID, ID, NEW_ID])
+    rows = read(client, OLD)
+    assert next(rows).num_rows == 10
+    with pytest.raises(RecordsLost, match="created again"):
+        next(rows)
+
+
+@pytest.mark.proves("D1")
+def test_who_may_lose_records_is_told_once_of_a_topic_created_again(read: Read, caplog: Logged) -> None:
+    client = Scripted([records(first, 5) for first in range(0, 20, 5)], topic_ids=[ID, ID, NEW_ID])
+    with caplog.at_level(logging.WARNING):
+        assert offsets(read(client, OLD, failOnDataLoss="false")) == list(range(20))
+    assert caplog.text.count("created again") == 1
+
+
+# Readers that are away
+
+
+class TimedOut(Scripted):
+    """What is not heard within a time is lost, though the answer may be there."""
+
+    async def fetch(self, *where: Any, **how: Any) -> Fetched:
+        began_s = time.monotonic()
+        answer = await super().fetch(*where, **how)
+        await asyncio.sleep(0.01)
+        if time.monotonic() - began_s > 0.2:
+            raise NoAnswer("b did not answer Fetch in time", was_sent=True)
+        return answer
+
+
+@pytest.mark.proves("D1")
+def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_AWAY_S", 0.1)
+    client = TimedOut([records(0, 10), records(10, 10)])
+    rows = read(client)
+    assert next(rows).num_rows == 10
+    time.sleep(0.3)  # the work on these rows: longer than a fetch may take
+    assert offsets(rows) == list(range(10, 20))
+    assert client.positions == [0, 10, 10]
+
+
+def test_a_fetch_that_fails_while_somebody_waits_for_it_is_a_failure(read: Read) -> None:
+    client = Scripted([records(0, 10), NoAnswer("b did not answer Fetch in time", was_sent=True)])
+    with pytest.raises(NoAnswer):
+        offsets(read(client))
+    assert client.positions == [0, 10]
