@@ -278,6 +278,23 @@ def test_a_leader_counts_its_own_copy_only_as_far_as_it_is_synced_where_that_is_
     run(play())
 
 
+@pytest.mark.proves("H2", part="committed is what all in sync have")
+@pytest.mark.parametrize("leader", [ME, 2], ids=["led", "followed"])
+def test_what_is_synced_when_a_node_stops_is_not_committed_by_that(leader: int) -> None:
+    async def play() -> None:
+        stage = Stage(flush_messages=1)
+        stage.place(ME, 3, isr=[ME, 2])
+        stage.append()
+        stage.place(leader, 4, isr=[ME, 2])
+        partition = stage.partition
+        partition.close()
+        partition.log.flush(0)
+        partition.synced_to(1, 0)  # which was under way
+        assert partition.high_watermark == 0
+
+    run(play())
+
+
 def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
     async def play() -> None:
         stage = Stage()

@@ -392,6 +392,7 @@ def test_a_broker_without_sasl_is_told_so() -> None:
     assert "does not offer SaslHandshake" in str(failures(effects)[1])
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
     talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
     header, _ = question(talk.asked(1, heartbeat(), 0))

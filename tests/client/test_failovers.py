@@ -39,6 +39,7 @@ class Stale(Script):
 
 
 @TOLD
+@pytest.mark.proves("H3", part="clients are told")
 def test_what_others_forget_while_we_wait_for_a_look_up_does_not_matter() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
@@ -58,6 +59,7 @@ def test_what_others_forget_while_we_wait_for_a_look_up_does_not_matter() -> Non
 
 
 @TOLD
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_failure_does_not_forget_what_was_learned_since() -> None:
     script = Script()
 
@@ -78,6 +80,7 @@ def test_a_failure_does_not_forget_what_was_learned_since() -> None:
 
 
 @TOLD
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_topic_that_we_have_seen_is_waited_for_as_long_as_for_anything() -> None:
     script = Script()
     world = World(script)
@@ -104,6 +107,7 @@ def test_the_patience_with_an_unknown_broker_begins_when_it_is_unknown() -> None
     assert world.loop.time() > 1000 + 3
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_what_stays_unknown_is_given_up_soon_though_other_trouble_came_before() -> None:
     world = World(Script())
 
@@ -115,6 +119,7 @@ def test_what_stays_unknown_is_given_up_soon_though_other_trouble_came_before() 
     assert 1006 < world.loop.time() < 1010
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_topic_that_is_just_being_created_is_waited_for_longer() -> None:
     script = Script()
     world = World(script, creates_topics=True)
@@ -132,6 +137,7 @@ def test_a_topic_that_is_just_being_created_is_waited_for_longer() -> None:
 
 @TOLD
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+@pytest.mark.proves("H3", part="clients are told")
 def test_after_a_stale_answer_another_broker_is_asked_who_leads(code: ErrorCode) -> None:
     script = Stale(code)
     world = World(script, bootstrap="b1:9092")
@@ -140,6 +146,7 @@ def test_after_a_stale_answer_another_broker_is_asked_who_leads(code: ErrorCode)
 
 
 @TOLD
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_broker_that_has_not_heard_of_a_topic_is_not_the_only_one_asked() -> None:
     script = Script()
 
@@ -197,6 +204,7 @@ def close(_: Any) -> Any:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("answer", [close, lambda _: None])
 @pytest.mark.parametrize("api", ["ApiVersions", "Metadata"])
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_bootstrap_server_that_takes_connections_and_does_not_answer_is_passed_over(
     seed: int, answer: Any, api: str
 ) -> None:
@@ -219,6 +227,7 @@ def test_when_no_bootstrap_server_answers_all_reasons_are_told() -> None:
     assert "cannot reach b9:9092: there is no host b9" in said
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_request_that_may_have_been_done_is_not_handed_to_the_next_bootstrap_server() -> None:
     script = Script()
     for node in (1, 2):
@@ -231,6 +240,7 @@ def test_a_request_that_may_have_been_done_is_not_handed_to_the_next_bootstrap_s
 # Bounds on time
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_silent_leader_is_waited_for_no_longer_than_the_whole_call_may_take() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
@@ -277,6 +287,7 @@ def test_a_silent_look_up_and_a_silent_host_are_waited_for_no_longer_either() ->
     assert world.loop.time() < 1010
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_one_who_waits_longer_for_a_look_up_is_not_bound_by_one_who_began_it() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
@@ -304,6 +315,7 @@ def test_a_fetch_may_wait_longer_than_a_call_may_take() -> None:
     assert world.loop.time() >= 1004
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_a_partition_that_is_not_there_is_given_up_soon() -> None:
     world = World(Script())
     with pytest.raises(UnknownTopicOrPartition, match="there is no 5"):

@@ -134,6 +134,7 @@ def offsets_deleted(code: int) -> Any:
         ("OffsetDelete", offsets_deleted, lambda groups: groups.delete_offsets("g", [PLACE])),
     ],
 )
+@pytest.mark.proves("A4", part="groups")
 def test_a_coordinator_that_is_not_ready_is_asked_again(api: str, answer: Any, call: Any, code: ErrorCode) -> None:
     script = coordinated(Script())
     script.on(2, api, in_turn(answer(code), answer(0)))
@@ -141,6 +142,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(api: str, answer: Any, c
     assert script.asked[2, api] == 2
 
 
+@pytest.mark.proves("A4", part="groups")
 def test_a_deletion_whose_answer_was_lost_is_not_asked_for_again() -> None:
     script = coordinated(Script())
     script.on(
@@ -168,6 +170,7 @@ def test_a_group_of_the_newer_kind_is_described_as_such_once_its_coordinator_is_
         World(script).run(lambda client: Groups(client).describe("g"))
 
 
+@pytest.mark.proves("H3", part="clients are told")
 def test_offsets_are_given_up_when_their_time_is_up_and_not_twice_that() -> None:
     script = coordinated(Script())
     script.on(2, "OffsetFetch", lambda _: None)

@@ -57,6 +57,7 @@ LOST = -99
         ErrorCode.REQUEST_TIMED_OUT,
     ],
 )
+@pytest.mark.proves("P2", part="a retry is stored once")
 def test_a_batch_that_a_leader_may_have_stored_before_it_lost_its_partition_is_not_sent_again(code: ErrorCode) -> None:
     script = Noting(code)
     with pytest.raises(KafkaError, match="it may be stored") as failed:
@@ -85,6 +86,7 @@ def test_a_leader_that_answers_for_itself_alone_has_stored_nothing_that_it_refus
 
 @ONCE
 @pytest.mark.parametrize("trouble", [LOST, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+@pytest.mark.proves("P2", part="a retry is stored once")
 def test_records_get_a_producer_id_so_that_they_can_be_sent_again(trouble: int) -> None:
     script = Noting(0, trouble)
 
@@ -108,6 +110,7 @@ def test_many_at_once_go_one_after_the_other_under_one_producer_id() -> None:
 
 
 @ONCE
+@pytest.mark.proves("P2", part="a retry is stored once")
 def test_after_a_failure_those_who_wait_begin_under_another_producer_id() -> None:
     script = Noting(ErrorCode.MESSAGE_TOO_LARGE)
 

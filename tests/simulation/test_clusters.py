@@ -11,8 +11,9 @@ import pytest
 
 from moldau.testing.simulation import Simulation, replay
 from moldau.testing.sweep import script_of
-from moldau.testing.world.ambush import OF_REPLICAS
+from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN
 from moldau.testing.world.cluster_world import Trouble, cluster_world
+from moldau.testing.world.mover import MOVED
 
 FOUND = tomllib.loads((Path(__file__).parent / "found_seeds.toml").read_text())["found"]
 
@@ -35,6 +36,24 @@ def test_leaders_that_are_struck_when_their_followers_are_apart_or_about_to_join
     assert all(outcome.faults.get(each.value) for each in OF_REPLICAS)
 
 
+@pytest.mark.proves("H1", "H2", "H3", part="simulated")
+@pytest.mark.parametrize("seed", [1])
+def test_what_arrives_when_those_it_names_live_another_life_or_others_are_to_be_asked_does_no_harm(seed: int) -> None:
+    outcome = replay(cluster_world(Trouble.OVERTAKEN), seed)
+    outcome.check()
+    assert all(outcome.faults.get(each.value) for each in OVERTAKEN)
+    assert outcome.tally["looks at who joined"] >= 1
+
+
+@pytest.mark.proves("H1", "H2", "H3", part="simulated")
+@pytest.mark.parametrize("seed", [1])
+def test_leaderships_that_move_to_and_fro_faster_than_followers_hear_of_it_lose_nothing(seed: int) -> None:
+    outcome = replay(cluster_world(Trouble.MOVED), seed)
+    outcome.check()
+    assert outcome.faults[MOVED] >= 1
+    assert outcome.tally["truncations"] >= 1
+
+
 @pytest.mark.proves("H5", part="simulated")
 @pytest.mark.parametrize("seed", [7])
 def test_machines_without_power_fewer_than_min_isr_at_a_time_lose_nothing_acknowledged(seed: int) -> None:
@@ -49,6 +68,7 @@ def test_all_machines_without_power_at_once_lose_nothing_of_topics_that_are_sync
     outcome = replay(cluster_world(Trouble.SYNCED), seed)
     outcome.check()
     assert outcome.faults["power loss of all"] >= 1
+    assert outcome.tally["looks at who lost power"] >= 1
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: f"{found['world']}-{found['trouble']}-{found['seed']}")

@@ -247,7 +247,7 @@ class Partition:
             self.leading.synced()
         elif self.following is not None:
             self.following.synced()
-        elif offset > self.high_watermark:
+        elif self.leads_alone and offset > self.high_watermark:  # not where the node stops: others may lack it
             self.pending_bytes = max(0, self.pending_bytes - count)
             self.committed_to(offset, count)
 

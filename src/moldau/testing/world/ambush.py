@@ -21,6 +21,8 @@ from moldau.testing.world.roster import Roster
 DEATH_S_MAX: Final = 0.5
 STILL_S: Final = (1.0, 8.0)
 UNAWARE_S: Final = (5.0, 20.0)
+ALTER_PARTITION: Final = 56
+HELD_S: Final = (2.0, 8.0)
 
 
 class Moment(Enum):
@@ -31,10 +33,12 @@ class Moment(Enum):
     UNAWARE = "coordinator of groups is heard by clients alone"
     APART = "leader dies when one follower is ahead of another"
     JOINING = "leader does not hear who has joined, who stands still"
+    BORN_AGAIN = "who is to join begins a new life before the controller hears of it"
 
 
 OF_TRANSACTIONS: Final = (Moment.IN_DOUBT, Moment.UNTOLD, Moment.UNAWARE)
 OF_REPLICAS: Final = (Moment.APART, Moment.JOINING)
+OVERTAKEN: Final = (Moment.BORN_AGAIN, Moment.UNAWARE)
 
 
 class Ambush:
@@ -48,10 +52,11 @@ class Ambush:
         moments: Sequence[Moment],
         *,
         pause_s_mean: float,
+        revive: Callable[[Host], None],
     ) -> None:
         self._simulation, self._roster, self._hosts = simulation, roster, hosts
         self._chance: random.Random = simulation.chance("ambush")
-        self._moments, self._pause_s_mean = moments, pause_s_mean
+        self._moments, self._pause_s_mean, self._revive = moments, pause_s_mean, revive
         self._awaited: Moment | None = None
         self._under_way = 0
         self._is_over = asyncio.Event()  # all that was sprung
@@ -74,10 +79,11 @@ class Ambush:
                 self._spring(self._keep_from_nodes, host)
             case Moment.APART if has_followers_apart(node):
                 self._spring(self._kill, host)
-            case Moment.JOINING:
+            case Moment.JOINING | Moment.BORN_AGAIN:
                 joining = joining_of(node)
                 if joining is not None:
-                    self._spring(self._leave_in_the_dark, host, self._roster.host_of(joining))
+                    strike = self._leave_in_the_dark if self._awaited is Moment.JOINING else self._overtake
+                    self._spring(strike, host, self._roster.host_of(joining))
 
     def _spring(self, strike: Callable[..., None], *hosts: str) -> None:
         assert self._awaited is not None
@@ -125,6 +131,14 @@ class Ambush:
                 self._simulation.network.cut(seat.host, leader)
         self._hosts[joining].pause()
         self._later(self._chance.uniform(*STILL_S), self._wake, joining)
+
+    def _overtake(self, leader: str, joining: str) -> None:
+        """What the leader asks for is long on its way, and who is to join dies and is back before it arrives."""
+        held_s = self._chance.uniform(*HELD_S)
+        self._simulation.network.slow_requests(ALTER_PARTITION, held_s)
+        self._hosts[joining].crash()
+        self._revive(self._hosts[joining])
+        self._later(held_s, self._join_all, leader)
 
     def _wake(self, host: str) -> None:
         self._hosts[host].resume()

@@ -14,8 +14,9 @@ from moldau.node.node import Node
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import Ledger, NumberProducer, NumberReader, Violation, client
-from moldau.testing.world.ambush import OF_REPLICAS, Ambush, Moment
+from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN, Ambush, Moment
 from moldau.testing.world.members import GroupLedger, Member
+from moldau.testing.world.mover import Mover
 from moldau.testing.world.pipelined import PipelinedProducer
 from moldau.testing.world.roster import Roster, Seat, format_folder
 from moldau.testing.world.strikes import (
@@ -44,7 +45,9 @@ class Trouble(Enum):
     PROCESS: processes die, all at once too. POWER: machines go dark, fewer than `min.insync.replicas` at a time.
     SYNCED: any number of them at once, where topics are synced before each answer. DISK: disks fail, likewise synced.
     ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession. AMBUSH: as
-    PROCESS, and leaders are struck when their followers are apart, or when one is about to join.
+    PROCESS, and leaders are struck when their followers are apart, or when one is about to join. OVERTAKEN: as PROCESS,
+    and what is asked or answered is late: whom it names has begun a new life, or somebody else is to be asked.
+    MOVED: as PROCESS, and leaderships move to and fro faster than followers hear of it.
     """
 
     PROCESS = "process"
@@ -53,6 +56,8 @@ class Trouble(Enum):
     SYNCED = "synced"
     DISK = "disk"
     AMBUSH = "ambush"
+    OVERTAKEN = "overtaken"
+    MOVED = "moved"
 
 
 STRIKES: Final = {
@@ -62,7 +67,10 @@ STRIKES: Final = {
     Trouble.SYNCED: ((*PROCESS_STRIKES, *POWER_STRIKES), (Strike.POWER_LOSS, Strike.POWER_LOSS_ALL)),
     Trouble.DISK: ((*PROCESS_STRIKES, *DISK_STRIKES), DISK_STRIKES),
     Trouble.AMBUSH: (PROCESS_STRIKES, (Strike.CRASH,)),
+    Trouble.OVERTAKEN: (PROCESS_STRIKES, (Strike.CRASH,)),
+    Trouble.MOVED: (PROCESS_STRIKES, (Strike.CRASH,)),
 }
+AMBUSHES: Final = {Trouble.AMBUSH: OF_REPLICAS, Trouble.OVERTAKEN: OVERTAKEN}
 
 
 def cluster_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
@@ -110,15 +118,25 @@ class ClusterWorld:
             is_brisk=trouble is Trouble.ELECTIONS,
         )
         if self.moments:
-            pause_s_mean = AMBUSH_S_MEAN if trouble is Trouble.AMBUSH else RARE_AMBUSH_S_MEAN
-            ambush = Ambush(simulation, self.roster, self.nodes, self.moments, pause_s_mean=pause_s_mean)
+            pause_s_mean = AMBUSH_S_MEAN if trouble in AMBUSHES else RARE_AMBUSH_S_MEAN
+            ambush = Ambush(
+                simulation,
+                self.roster,
+                self.nodes,
+                self.moments,
+                pause_s_mean=pause_s_mean,
+                revive=self.chaos.revive,
+            )
             self.watch.more = (ambush.look,)
             self.chaos.accomplices = (ambush.lie_in_wait,)
+        if trouble is Trouble.MOVED:
+            mover = Mover(simulation, self.watch, self.ledger)
+            self.chaos.accomplices = (*self.chaos.accomplices, mover.move_on)
 
     @property
     def moments(self) -> tuple[Moment, ...]:
         """At which nodes are struck on purpose."""
-        return OF_REPLICAS if self.trouble is Trouble.AMBUSH else ()
+        return AMBUSHES.get(self.trouble, ())
 
     def furnish(self, roster: Roster) -> Roster:
         """What a world of another kind needs besides."""

@@ -33,7 +33,11 @@ class CommittedLog:
                 self._bases.append(batch.base_offset)
             self.end_offset = high_watermark
         else:
-            self._compare(host, log, min(high_watermark, self.end_offset, log.end_offset))
+            self.believe(host, log, high_watermark)
+
+    def believe(self, host: str, log: LogOnDisk, high_watermark: int) -> None:
+        """A host that follows takes its copy for committed up to here: it is, as far as is known, and unchanged."""
+        self._compare(host, log, min(high_watermark, self.end_offset, log.end_offset))
 
     def require(self, host: str, log: LogOnDisk) -> None:
         """This copy must have all that was committed."""

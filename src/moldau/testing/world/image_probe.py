@@ -12,6 +12,12 @@ class Changed(NamedTuple):
 
     folder: str
     partition: PartitionImage
+    before: PartitionImage | None = None  # in the image that was the newest until now
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether one record led from one to the other: an image may be of many records."""
+        return self.before is not None and self.partition.partition_epoch == self.before.partition_epoch + 1
 
 
 class ImageProbe:
@@ -41,12 +47,14 @@ class ImageProbe:
         for index, partition in enumerate(now.partitions):
             known = old[index] if index < len(old) else None
             if partition is not known and partition != known:
-                folder = f"{now.name}-{index}"
-                _check(folder, partition)
+                change = Changed(f"{now.name}-{index}", partition, known)
+                _check(change.folder, partition)
                 if known is not None:
-                    _check_step(folder, known, partition)
+                    _check_step(change.folder, known, partition)
                     self._count(known, partition)
-                changed.append(Changed(folder, partition))
+                if change.is_one_step:
+                    _check_election(change)
+                changed.append(change)
         return changed
 
     def _count(self, before: PartitionImage, now: PartitionImage) -> None:
@@ -74,3 +82,13 @@ def _check_step(folder: str, before: PartitionImage, now: PartitionImage) -> Non
         raise Violation(f"{folder}: leader epoch {before.leader_epoch} became {now.leader_epoch}")
     if now.leader != before.leader and now.has_leader and now.leader_epoch == before.leader_epoch:
         raise Violation(f"{folder}: {before.leader} and {now.leader} lead in epoch {now.leader_epoch}")
+
+
+def _check_election(change: Changed) -> None:
+    """Nobody is elected who may lack what is committed: unclean elections are off."""
+    folder, now, before = change
+    if before is None or not now.has_leader or now.leader == before.leader:
+        return
+    may_lead = (*before.isr, *before.eligible_leader_replicas, *(() if before.isr else before.last_known_elr))
+    if now.leader not in may_lead:
+        raise Violation(f"{folder}: {now.leader} was elected, of all that could be {may_lead}")

@@ -7,7 +7,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.raft import ElectionState
 from moldau.machines.replication import LeaderMachine
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import NO_EPOCH, TopicPartition
 from moldau.node.node import Node
 
 
@@ -17,7 +17,7 @@ class Quorum(NamedTuple):
     epoch: int
     is_leader: bool
     high_watermark: int
-    kept: ElectionState | None = None  # what it holds for written down; None while it is being written
+    kept: ElectionState | None = None  # what it holds for written down; None while it is being written, or cannot be
 
 
 class Replica(NamedTuple):
@@ -30,6 +30,7 @@ class Replica(NamedTuple):
     end_offset: int
     isr: tuple[int, ...] = ()
     proposed: tuple[tuple[int, int], ...] = ()  # and what it has asked the controller for, with each one's broker epoch
+    proposed_in: int = NO_EPOCH  # in which partition epoch
 
 
 def image_of(node: Node) -> MetadataImage | None:
@@ -45,7 +46,8 @@ def quorum_of(node: Node) -> Quorum | None:
         return None
     machine = quorum.machine
     is_writing = quorum._is_stepping or quorum._waiting_for_disk is not None
-    kept = None if is_writing else machine._quorum._persisted
+    # Whoever has given up, because it could not be written, says nothing any more.
+    kept = None if is_writing or quorum._is_stopped else machine._quorum._persisted
     return Quorum(machine.epoch, machine.is_leader, machine.high_watermark, kept)
 
 
@@ -118,4 +120,5 @@ def _replica(partition: Partition) -> Replica:
         partition.log.end_offset,
         leading.machine.isr if leading is not None else (),
         tuple(zip(proposal.isr, proposal.broker_epochs, strict=True)) if proposal is not None else (),
+        proposal.partition_epoch if proposal is not None else NO_EPOCH,
     )

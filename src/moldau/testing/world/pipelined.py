@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 from moldau.client import requests
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.errors import STALE_METADATA, error_of
+from moldau.client.link import Link
+from moldau.client.metadata import TopicView
 from moldau.client.routing import partitions_of, version_limit
 from moldau.client.words import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
@@ -101,7 +103,19 @@ class Lane:
         topic = await self._client.topic(self._ledger.topic)
         leader = self._client.metadata.leader(self._ledger.topic, self._partition).leader
         link = await self._client._link_to(NodeId(leader))
-        answers = []
+        answers: list[tuple[Numbers, asyncio.Future[Any]]] = []
+        try:
+            await self._send_waiting(link, topic, answers)
+            await asyncio.wait([answer for _, answer in answers])
+        except asyncio.CancelledError:  # the run has failed elsewhere: nobody will ask what became of these
+            for _, answer in answers:
+                answer.cancel()
+            raise
+        self._hear([(numbers, _outcome(answer)) for numbers, answer in answers])
+
+    async def _send_waiting(
+        self, link: Link, topic: TopicView, answers: "list[tuple[Numbers, asyncio.Future[Any]]]"
+    ) -> None:
         for numbers in self._waiting:
             batch = self._encode(numbers)
             request = requests.produce(
@@ -110,8 +124,6 @@ class Lane:
             answers.append((numbers, link.ask(request, version_at_most=version_limit(request))))
             if self._spread_s:
                 await asyncio.sleep(self._chance.uniform(0.0, self._spread_s))
-        await asyncio.wait([answer for _, answer in answers])
-        self._hear([(numbers, _outcome(answer)) for numbers, answer in answers])
 
     def _hear(self, outcomes: "list[tuple[Numbers, int | OSError | KafkaError]]") -> None:
         """Raises the first thing that went wrong, when all that went well is noted."""

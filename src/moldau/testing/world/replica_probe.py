@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from moldau.machines.metadata.image import PartitionImage
-from moldau.model.ids import TopicPartition
+from moldau.model.ids import NO_EPOCH, TopicPartition
 from moldau.testing.simulation import Host
 from moldau.testing.workload import Violation
 from moldau.testing.world.committed import CommittedLog
 from moldau.testing.world.image_probe import Changed, ImageProbe
 from moldau.testing.world.insight import Replica
+from moldau.testing.world.isr_probe import IsrProbe
 from moldau.testing.world.on_disk import LogOnDisk
 from moldau.testing.world.roster import FOLDER, Roster
 
@@ -26,6 +27,8 @@ class ReplicaProbe:
         self._last: dict[str, dict[TopicPartition, Replica]] = {name: {} for name in hosts}
         self._boots = {name: host.disk.boots for name, host in hosts.items()}
         self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch then
+        self._epochs: dict[tuple[str, str], int] = {}  # the newest in which a host has followed, or led, a partition
+        self.isrs = IsrProbe()
 
     def begin(self, host: str) -> None:
         self._last[host].clear()
@@ -51,19 +54,24 @@ class ReplicaProbe:
                 continue
             last[replica.name] = replica
             folder = str(replica.name)
+            self._epochs[host, folder] = max(replica.leader_epoch, self._epochs.get((host, folder), NO_EPOCH))
             if self._log(host, folder).refresh():
                 self._tally["truncations"] += 1
                 self._of(folder).forget(host)
                 self._check_member(host, folder)
             if replica.is_leader:
-                if before is None or replica.proposed != before.proposed:
+                if before is None or (replica.proposed, replica.proposed_in) != (before.proposed, before.proposed_in):
+                    self.isrs.proposed(folder, replica)
                     self._check_joining(host, folder, replica)
                 self._lead(host, folder, before, replica)
+            elif before is None or replica.high_watermark != before.high_watermark:
+                self._of(folder).believe(host, self._log(host, folder), replica.high_watermark)
 
     def take(self, changed: Sequence[Changed]) -> None:
-        """The ISR is another one: all of it must have what is committed."""
-        for folder, _ in changed:
-            self._check_isr(folder)
+        """The ISR is another one: all of it must have what is committed, and must be what its leader has asked for."""
+        for change in changed:
+            self._check_isr(change.folder)
+            self.isrs.take(change, self._images.newest)
 
     def compare(self, folder: str, hosts: Sequence[str]) -> None:
         """All copies are the same, byte for byte."""
@@ -93,11 +101,20 @@ class ReplicaProbe:
             return
         if len(now.isr) < self._roster.min_isr:
             raise Violation(f"{folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
+        self._check_epochs(host, folder, now)
         self._of(folder).advance(host, self._log(host, folder), now.high_watermark)
         self._check_isr(folder)
         self._check_proposed(host, folder, now)
         if self._roster.syncs:
             self._check_disks(host, folder, now)
+
+    def _check_epochs(self, host: str, folder: str, now: Replica) -> None:
+        """Only followers in the leader's own epoch count: in an older one they may yet be told to cut their logs."""
+        for member in (self._names[each] for each in now.isr):
+            epoch = self._epochs.get((member, folder), now.leader_epoch)
+            if epoch < now.leader_epoch:
+                counted = f"and counts {member}, which is in epoch {epoch}"
+                raise Violation(f"{folder}: {host} commits up to {now.high_watermark} in {now.leader_epoch}, {counted}")
 
     def _check_proposed(self, host: str, folder: str, now: Replica) -> None:
         """Whoever a leader wants to join may be in the ISR already, for all it knows."""

@@ -155,7 +155,7 @@ class ClusterChaos:
         for node in self._nodes:
             node.disk.forget_plans()
             node.resume()
-            self._revive(node)
+            self.revive(node)
         await asyncio.gather(*self._revivals.values())
 
     async def _strike_on(self, goes_on: Callable[[], bool]) -> None:
@@ -172,7 +172,7 @@ class ClusterChaos:
             for each in self._nodes:
                 if self._chance.random() < 0.9:
                     each.resume()
-                    self._revive(each)
+                    self.revive(each)
 
     async def _strike(self, strike: Strike, node: Host) -> None:
         match strike:
@@ -291,7 +291,7 @@ class ClusterChaos:
             node.disk.capacity_bytes = CAPACITY_BYTES
             node.slowness = self._slowness[node.name]
 
-    def _revive(self, node: Host) -> None:
+    def revive(self, node: Host) -> None:
         """Begin to start it, if it is down. It may have to wait for others before it is ready."""
         if node.is_up or node.name in self._revivals:
             return

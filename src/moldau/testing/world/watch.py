@@ -14,6 +14,7 @@ from moldau.testing.world.quorum_probe import QuorumProbe
 from moldau.testing.world.replica_probe import ReplicaProbe
 from moldau.testing.world.roster import Roster
 from moldau.testing.world.strikes import Aim
+from moldau.testing.world.unclean_probe import UncleanProbe
 
 
 class Watch:
@@ -30,6 +31,7 @@ class Watch:
         voters = [seat.host for seat in roster.seats if seat.is_controller]
         self.quorum = QuorumProbe(simulation.tally, hosts, voters)
         self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
+        self.unclean = UncleanProbe(hosts, self._ids)
         self.more: tuple[Callable[[str, Node], None], ...] = ()  # who else looks into a node
         self.aims: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are struck
         simulation.loop.after_event = self._look
@@ -40,9 +42,12 @@ class Watch:
         self._lives[f"{host}#{self.hosts[host].starts}"] = host
         self.quorum.begin(host)
         self.replicas.begin(host)
+        self.unclean.begin(host)
 
     def close(self) -> None:
         self.simulation.loop.after_event = None
+        self.simulation.tally["looks at who joined"] += self.replicas.isrs.looks
+        self.simulation.tally["looks at who lost power"] += self.unclean.looks
 
     def _look(self, life: Life | None) -> None:
         host = self._lives.get(life.name) if life is not None else None
@@ -61,6 +66,7 @@ class Watch:
         self.replicas.look(host, replicas_of(node), has_written=has_written)
         if changed:
             self.replicas.take(changed)
+        self.unclean.look(host, node.broker.incarnation_id, self.images.newest)
         for look in self.more:
             look(host, node)
 
