@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from moldau.model.ids import NO_NODE
 from moldau.model.ports import Disk
-from moldau.storage.files import replace_file
+from moldau.storage.files import replace_file, sync_folder
 from moldau.storage.folder import decode_id, encode_id
 
 FILE_NAME: Final = "quorum-state"
@@ -74,10 +74,14 @@ class QuorumState:
 
 
 def read_quorum_state(disk: Disk, folder: str) -> QuorumState | None:
-    """What the file says, or None if there is none. `BrokenQuorumState` if it does not parse."""
+    """What the file says, or None if there is none. `BrokenQuorumState` if it does not parse.
+
+    It is on disk when this returns: the last life may have ended when it was in place and not yet synced.
+    """
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
         return None
+    sync_folder(disk, folder)
     try:
         return QuorumState.decode(disk.read(path))
     except ValueError as error:
