@@ -146,15 +146,18 @@ def test_what_is_written_and_not_committed_holds_nobody_up_for_ever() -> None:
         group = await group_of_controller(cluster)
         talker = await silence(cluster)
         began_s = cluster.simulation.now_s
-        everybody = [await cluster.connect(1) for _ in range(4)]
+        everybody = [await cluster.connect(1) for _ in range(3)]
+        log = copy_for(cluster, group).log
+        end_offset = log.end_offset
+        deleting = asyncio.ensure_future(talker.ask(2, messages.DeleteGroupsRequest(groups_names=[group])))
+        await cluster.until(lambda: log.end_offset > end_offset, 1.0)
         asked: Sequence[tuple[int, Any]] = [
-            (2, messages.DeleteGroupsRequest(groups_names=[group])),
             (4, messages.ListGroupsRequest()),
             (5, messages.DescribeGroupsRequest(groups=[group])),
             (4, messages.HeartbeatRequest(group_id=group, member_id="m", generation_id=1)),
         ]
         answers = await asyncio.gather(
-            *(each.ask(version, request) for each, (version, request) in zip(everybody, asked, strict=True))
+            deleting, *(each.ask(version, request) for each, (version, request) in zip(everybody, asked, strict=True))
         )
         assert 4.9 < cluster.simulation.now_s - began_s < 5.5
         deleted, found, described, beaten = answers

@@ -38,6 +38,14 @@ async def extent(scene: Scene) -> tuple[int, int]:
     return (await list_offset(talker, "t", EARLIEST)).offset, (await list_offset(talker, "t", LATEST)).offset
 
 
+async def crash_with_damage(scene: Scene) -> None:
+    await scene.create("t")
+    await fill(await scene.connect(), 5)
+    scene.simulation.disks_fail = True
+    scene.host.crash()
+    scene.host.disk.flip_bit(LOG, position=200)
+
+
 def checkpoint(scene: Scene, name: str) -> bytes:
     return scene.host.disk.contents()[f"/data/{name}"]
 
@@ -104,11 +112,7 @@ def test_a_disk_that_will_not_forget_the_old_topic_delays_the_new_one() -> None:
 
 def test_a_damaged_log_that_the_disk_refused_at_first_is_not_cut() -> None:
     async def script(scene: Scene) -> None:
-        await scene.create("t")
-        await fill(await scene.connect(), 5)
-        scene.simulation.disks_fail = True
-        scene.host.crash()
-        scene.host.disk.flip_bit(LOG, position=200)
+        await crash_with_damage(scene)
         size = len(scene.host.disk.contents()[LOG])
         scene.host.disk.fail("open", errno.EMFILE, path="/data/t-0/0", times=1)
         await scene.restart()
@@ -122,11 +126,7 @@ def test_a_damaged_log_that_the_disk_refused_at_first_is_not_cut() -> None:
 
 def test_a_damaged_log_goes_with_its_topic() -> None:
     async def script(scene: Scene) -> None:
-        await scene.create("t")
-        await fill(await scene.connect(), 5)
-        scene.simulation.disks_fail = True
-        scene.host.crash()
-        scene.host.disk.flip_bit(LOG, position=200)
+        await crash_with_damage(scene)
         await scene.restart()
         talker = await scene.connect()
         await delete_topic(talker)

@@ -10,7 +10,9 @@ from moldau.broker.replicas.fetcher import Means, ReplicaFetcher
 from moldau.broker.replicas.questions import UNDER_WAY_MAX
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.model.ids import Address
-from moldau.wire.messages import FetchRequest, FetchResponse
+from moldau.wire.codec import request_decoder
+from moldau.wire.follower_fetch import Asked
+from moldau.wire.messages import FetchResponse
 
 TOPIC_ID = b"t" * 16
 
@@ -25,6 +27,22 @@ class Wire:
     def borrow(self, request: Any, *, timeout_ms: float, hear: Any, fail: Any) -> None:  # noqa: ARG002
         self.requests.append(request)
         self._hears.append(hear)
+
+    def borrow_at_once(
+        self,
+        message: Any,
+        versions: tuple[int, int],
+        *,
+        timeout_ms: float,
+        write: Any,
+        read: Any,  # noqa: ARG002
+        hear: Any,
+        fail: Any,
+    ) -> bool:
+        frame = write(versions[1], 1, b"c")
+        request, _ = request_decoder(message.API_KEY, versions[1])(memoryview(frame), 4 + 8 + 2 + 1 + 1)
+        self.borrow(request, timeout_ms=timeout_ms, hear=hear, fail=fail)
+        return True
 
     def answer(self) -> None:
         """The oldest one, with nothing new."""
@@ -65,7 +83,7 @@ def new(index: int) -> Any:
         waits_for_sync=False,
         is_in_session=False,
         is_in_sync=True,
-        ask=lambda *_: FetchRequest.FetchPartition(partition=index),
+        ask=lambda *_: Asked(TOPIC_ID, index, 1, 0, 1, 0, 1000),
     )
 
 

@@ -102,6 +102,7 @@ class Conversation:
         self._in_flight: deque[_Asked] = deque()
         self._next_correlation_id = 0
         self._quiet_until_ms = 0.0
+        self._spoken: dict[tuple[int, int | None, int], int] = {}  # versions that were found, by what was asked for
         self.wake_at_ms = math.inf  # when `passed` should be called next, or earlier: moving it at every answer is dear
 
     # Events
@@ -137,6 +138,38 @@ class Conversation:
         self._waiting.append(_Asked(ticket, request, patience_ms, deadline_ms, version_at_most, version_at_least))
         self.wake_at_ms = min(self.wake_at_ms, deadline_ms)
         return self._send_waiting(now_ms)
+
+    def leave_at_once(
+        self, ticket: int, message: type[Any], versions: tuple[int, int], now_ms: float, timeout_ms: float
+    ) -> tuple[int, int] | None:
+        """Version and correlation id of a request whose asker writes the frame itself; None if it cannot leave now."""
+        has_room = not self._waiting and len(self._in_flight) < self._settings.requests_in_flight_max
+        if self.phase is not Phase.READY or not has_room or now_ms < self._quiet_until_ms:
+            return None
+        oldest, newest = versions
+        try:
+            version = self.version_for(message.API_KEY, newest, oldest)
+        except UnsupportedVersion:
+            return None
+        correlation_id = self._next_correlation_id
+        deadline_ms = now_ms + timeout_ms
+        self._in_flight.append(_Asked(ticket, message, timeout_ms, deadline_ms, None, 0, version, correlation_id))
+        self._next_correlation_id = (correlation_id + 1) % CORRELATION_ID_MAX
+        if deadline_ms < self.wake_at_ms:
+            self.wake_at_ms = deadline_ms
+        return version, correlation_id
+
+    def was_answered(self, frame: memoryview) -> bool:
+        """Whether this is the answer that is due, which its asker has read itself; it is no longer in flight then."""
+        if self.phase is not Phase.READY or _INT32.unpack_from(frame)[0] != self._in_flight[0].correlation_id:
+            return False
+        self._in_flight.popleft()
+        return True
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something could not leave yet, of which `passed` finds out whether it can now."""
+        return bool(self._waiting)
 
     def received(self, frame: memoryview, now_ms: float) -> list[Effect]:
         """A frame came in, without its length. What is delivered may keep views of it."""
@@ -191,6 +224,13 @@ class Conversation:
 
     def version_for(self, api_key: int, version_at_most: int | None = None, version_at_least: int = 0) -> int:
         """The highest version both sides speak, or `UnsupportedVersion` with both ranges in words."""
+        key = api_key, version_at_most, version_at_least
+        version = self._spoken.get(key)
+        if version is None:
+            version = self._spoken[key] = self._find_version(*key)
+        return version
+
+    def _find_version(self, api_key: int, version_at_most: int | None, version_at_least: int) -> int:
         ours, theirs = codec.versions(api_key), self.versions.get(api_key)
         if ours is None:
             raise UnsupportedVersion(f"this client does not know {codec.api_name(api_key)}")
@@ -222,6 +262,7 @@ class Conversation:
             return self._break(f"it refused to tell its versions: {error_of(code).message}")
         response = _decode(API_VERSIONS, version, body)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        self._spoken.clear()
         self.features = {each.name: each.max_version_level for each in response.finalized_features or ()}
         return self._authenticate(now_ms)
 

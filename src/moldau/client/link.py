@@ -24,6 +24,7 @@ class _Asker(NamedTuple):
     hear: Callable[[Any], None]
     fail: Callable[[Exception], None]
     borrows: bool  # it is done with the buffers in the answer when `hear` returns
+    read: Callable[[memoryview], Any] | None = None  # makes something of a frame, or None: then it is decoded
 
 
 class Link:
@@ -42,6 +43,7 @@ class Link:
         self._when_lost = when_lost
         self._clock = clock
         self._settings = settings
+        self._client_id = (settings.client_id or "").encode()
         self._conversation = Conversation(str(address), settings, authentication)
         self._connection: Connection | None = None
         self._askers: dict[int, _Asker] = {}
@@ -113,6 +115,36 @@ class Link:
         """
         self._ask(_Asker(hear, fail, borrows=True), request, timeout_ms, None)
 
+    def borrow_at_once(
+        self,
+        message: type[Any],
+        versions: tuple[int, int],
+        *,
+        timeout_ms: float,
+        write: Callable[[int, int, bytes], bytes],
+        read: Callable[[memoryview], Any],
+        hear: Callable[[Any], None],
+        fail: Callable[[Exception], None],
+    ) -> bool:
+        """The same for one who writes and reads frames itself, without the codec, in one of some versions. False, and
+        nothing done, if that cannot be now.
+
+        `write` is given version, correlation id and client id. `hear` is given what `read` made of the frame; where
+        that was None, an answer of the kind that belongs to `message`.
+        """
+        if self._effects or self._connection is None:
+            return False
+        ticket = self._next_ticket + 1
+        numbers = self._conversation.leave_at_once(ticket, message, versions, self._now_ms(), timeout_ms)
+        if numbers is None:
+            return False
+        self._next_ticket = ticket
+        self._askers[ticket] = _Asker(hear, fail, True, read)
+        self._connection.send([write(*numbers, self._client_id)])
+        if self._timer is None or self._conversation.wake_at_ms < self._timer_at_ms:
+            self._set_timer()
+        return True
+
     def _ask(
         self,
         asker: _Asker,
@@ -173,7 +205,17 @@ class Link:
 
     def frame_received(self, frame: memoryview) -> None:
         # The frame is lent; answers are kept, with the record batches in them as views of one copy.
-        asker = self._askers.get(self._conversation.next_ticket or NO_TICKET)
+        conversation = self._conversation
+        ticket = conversation.next_ticket or NO_TICKET
+        asker = self._askers.get(ticket)
+        if asker is not None and asker.read is not None:
+            answer = asker.read(frame)
+            if answer is not None and conversation.was_answered(frame):
+                del self._askers[ticket]
+                asker.hear(answer)
+                if conversation.has_waiting:
+                    self._act(conversation.passed(self._now_ms()))
+                return
         kept = frame if asker is not None and asker.borrows else memoryview(bytes(frame))
         self._act(self._conversation.received(kept, self._now_ms()))
 

@@ -212,29 +212,31 @@ class Log(ReadableLog):
         self.producers.now_ms = now_ms
         view = memoryview(batches)
         headers, damage = check_followed(view, self.end_offset)
-        run: list[BatchHeader] = []  # what one write takes: they lie side by side
-        start = end = 0
-        for header in headers:
-            if self._is_full_for(end - start, header):
-                self._append_run(run, view[start:end])
-                run, start = [], end
-                if self._is_full_for(0, header):
-                    size, timestamp = header.size_bytes, header.max_timestamp
-                    self._make_room(size, timestamp, header.base_offset, header.last_offset, now_ms)
-            run.append(header)
-            end += header.size_bytes
-        self._append_run(run, view[start:end])
+        segment = self._segments.active
+        first = start = end = 0  # of what one write takes: batches that lie side by side
+        for number, header in enumerate(headers):
+            size, timestamp, last_offset = LOG_OVERHEAD + header[1], header[8], header[0] + header[6]
+            if (
+                segment.size_bytes + end - start + size > segment.bytes_limit
+                or timestamp > segment.roll_timestamp
+                or last_offset > segment.offset_limit
+            ):
+                self._append_run(headers[first:number], view[start:end])
+                first, start = number, end
+                segment = self._make_room_again(size, timestamp, header[0], last_offset, now_ms)
+            end += size
+        self._append_run(headers[first:], view[start:end])
         if damage is not None:
             raise damage
         return self.end_offset
 
-    def _is_full_for(self, run_bytes: int, header: BatchHeader) -> bool:
+    def _make_room_again(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
+        """The same for a batch that others of its run did not fit with: without them it may."""
         segment = self._segments.active
-        return (
-            segment.size_bytes + run_bytes + header.size_bytes > segment.bytes_limit
-            or header.max_timestamp > segment.roll_timestamp
-            or header.last_offset > segment.offset_limit
-        )
+        is_full = segment.size_bytes + size > segment.bytes_limit
+        if is_full or timestamp > segment.roll_timestamp or last_offset > segment.offset_limit:
+            return self._make_room(size, timestamp, base_offset, last_offset, now_ms)
+        return segment
 
     def _append_run(self, run: list[BatchHeader], batches: memoryview) -> None:
         """Write batches that follow each other in one go, then note each of them."""
@@ -245,13 +247,13 @@ class Log(ReadableLog):
         write_or_take_back(segment.file, batches, segment.size_bytes)
         start = 0
         for header in run:
-            size = header.size_bytes
-            self._note(segment, segment.size_bytes, size, header.last_offset, header.max_timestamp)
-            if header.partition_leader_epoch > self.epochs.latest:
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                batch = batches[start : start + size]
-                self._note_producer(header, batch, header.base_offset, header.max_timestamp)
+            base_offset, length, leader_epoch, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = header
+            size = LOG_OVERHEAD + length
+            self._note(segment, segment.size_bytes, size, base_offset + delta, max_timestamp)
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            if producer_id >= 0:
+                self._note_producer(header, batches[start : start + size], base_offset, max_timestamp)
             start += size
 
     def _note(self, segment: Segment, position: int, size: int, last_offset: int, max_timestamp: int) -> None:

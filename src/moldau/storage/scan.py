@@ -3,18 +3,28 @@
 from collections.abc import Iterator
 from typing import Final
 
+from crc32c import crc32c
+
 from moldau.model.errors import CorruptMessage, StorageFailed
 from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import File
 from moldau.model.units import KiB
-from moldau.records.header import HEADER_BYTES, HEADER_LAYOUT, LOG_OVERHEAD, MAGIC, BatchHeader, checksum, read_header
-from moldau.records.record import iterate_batches
+from moldau.records.header import (
+    CHECKED_POSITION,
+    HEADER_BYTES,
+    HEADER_LAYOUT,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
 
 _READ_BYTES: Final = 4 * KiB
 _WALK_BYTES: Final = 64 * KiB
 _LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
 
 _unpack = HEADER_LAYOUT.unpack_from
+_new_tuple = tuple.__new__
 
 
 class BrokenLog(StorageFailed):
@@ -33,19 +43,32 @@ class BrokenLog(StorageFailed):
 
 
 def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHeader], CorruptMessage | None]:
-    """The headers of batches from elsewhere that can follow in the log, up to the first that cannot, and why not."""
+    """The headers of batches from elsewhere that can follow in the log, up to the first that cannot, and why not.
+
+    One that is cut off at the end, as a fetch may leave it, is passed over. This runs for every batch of a follower, so
+    it is one loop without calls of our own.
+    """
     headers: list[BatchHeader] = []
-    try:
-        for header, batch in iterate_batches(batches):
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise CorruptMessage(f"a batch at offset {header.base_offset} where {next_offset} is due")
-            if checksum(batch, 0, len(batch)) != header.crc:
-                raise CorruptMessage(f"the checksum of the batch at offset {header.base_offset} does not fit")
-            headers.append(header)
-            next_offset = header.next_offset
-    except CorruptMessage as damage:
-        return headers, damage
-    is_cut_off = len(batches) > 0 and not headers
+    total = len(batches)
+    position = 0
+    while total - position >= HEADER_BYTES:
+        header = _unpack(batches, position)
+        base_offset, length, _, magic, crc, _, delta, _, _, _, _, _, _ = header
+        end = position + LOG_OVERHEAD + length
+        if length < _LENGTH_MIN:
+            return headers, CorruptMessage(f"the batch at byte {position} has a length of {length}")
+        if end > total:
+            break
+        if magic != MAGIC:
+            return headers, CorruptMessage(f"the batch at byte {position} has magic {magic}, not {MAGIC}")
+        if base_offset < next_offset or delta < 0:
+            return headers, CorruptMessage(f"a batch at offset {base_offset} where {next_offset} is due")
+        if crc32c(batches[position + CHECKED_POSITION : end], 0, 0) != crc:  # the lock is kept, see `checksum`
+            return headers, CorruptMessage(f"the checksum of the batch at offset {base_offset} does not fit")
+        headers.append(_new_tuple(BatchHeader, header))
+        next_offset = base_offset + delta + 1
+        position = end
+    is_cut_off = total > 0 and not headers
     return headers, CorruptMessage("a batch that is longer than what came of it") if is_cut_off else None
 
 

@@ -163,14 +163,16 @@ class Segment:
         base_offset = self.base_offset
         offsets.offsets.append(last_offset - base_offset)
         offsets.positions.append(position)
-        times.append(self.max_timestamp, self.max_timestamp_offset - base_offset)
+        if self.max_timestamp > times.last_timestamp:
+            times.append(self.max_timestamp, self.max_timestamp_offset - base_offset)
         self.unindexed_bytes = 0
         self._is_index_written = False
-        if len(offsets.offsets) % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
+        count = len(offsets.offsets)
+        if count % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
             # The batch is in the log by now, so a full disk must not make this append fail: try again later.
             with suppress(OSError):
                 self._write_indexes()
-        if len(offsets.offsets) >= self._roomy_entries_max and self._is_index_full(settings):
+        if count >= self._roomy_entries_max and self._is_index_full(settings):
             self.bytes_limit = 0  # the next append rolls
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:

@@ -22,13 +22,13 @@ NOTHING: Final = TimeEntry(-1, -1)
 class TimeIndex:
     """The entries of one segment: bytes in memory while it is active, a mapped file once it is closed."""
 
-    __slots__ = ("_entries", "_is_mapped", "_last", "_written_bytes")
+    __slots__ = ("_entries", "_is_mapped", "_last_relative_offset", "_written_bytes", "last_timestamp")
 
     def __init__(self, entries: bytes | memoryview = b"") -> None:
         self._is_mapped = isinstance(entries, memoryview)
         self._entries: bytearray | memoryview = entries if isinstance(entries, memoryview) else bytearray(entries)
         self._written_bytes = len(entries)
-        self._last: tuple[int, int] = self.last() or NOTHING  # of an index that grows: timestamp, relative offset
+        self.last_timestamp, self._last_relative_offset = self.last() or NOTHING  # of an index that grows
 
     def __len__(self) -> int:
         return len(self._entries) // ENTRY_BYTES
@@ -60,12 +60,11 @@ class TimeIndex:
 
     def append(self, timestamp: int, relative_offset: int) -> bool:
         """Add an entry unless the last one already says as much. Whether it was added."""
-        last_timestamp, last_relative_offset = self._last
-        if timestamp <= last_timestamp or relative_offset < last_relative_offset:
+        if timestamp <= self.last_timestamp or relative_offset < self._last_relative_offset:
             return False
         assert isinstance(self._entries, bytearray), "a closed index does not grow"
         self._entries += _ENTRY.pack(timestamp, relative_offset)
-        self._last = timestamp, relative_offset
+        self.last_timestamp, self._last_relative_offset = timestamp, relative_offset
         return True
 
     def entry_before(self, timestamp: int) -> TimeEntry | None:
@@ -87,7 +86,7 @@ class TimeIndex:
             count -= 1
         del self._entries[count * ENTRY_BYTES :]
         self._written_bytes = min(self._written_bytes, len(self._entries))
-        self._last = self.last() or NOTHING
+        self.last_timestamp, self._last_relative_offset = self.last() or NOTHING
 
     def unwritten(self) -> tuple[int, bytes]:
         return self._written_bytes, bytes(self._entries[self._written_bytes :])

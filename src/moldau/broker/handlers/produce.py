@@ -214,7 +214,13 @@ def refusal_of(
     """Why what was waited for is not acknowledged, though it may well be in the log; None if it is."""
     if wait.cancelled():
         return RequestTimedOut()
-    failure = wait.exception()
+    return refusal_after(wait.exception(), partition, end_offset, asks_all=asks_all)
+
+
+def refusal_after(
+    failure: BaseException | None, partition: Partition, end_offset: int, *, asks_all: bool = True
+) -> KafkaError | None:
+    """The same once it is known how the wait has ended."""
     if isinstance(failure, RequestTimedOut):
         return RequestTimedOut(f"Offset {end_offset - 1} of {partition.name} was not committed in time.")
     if isinstance(failure, KafkaError):

@@ -7,21 +7,23 @@ task while later requests begin; its answer holds back theirs.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
 from moldau.broker.handlers import produce
 from moldau.broker.meters import ApiMeter
+from moldau.broker.network.acknowledging import Acknowledging
+from moldau.broker.network.exchange import Exchange
 from moldau.broker.network.recurrence import Again, Recurrence, answer_to
-from moldau.broker.network.repetition import PRODUCE, Known, Repetition, Run
+from moldau.broker.network.repetition import PRODUCE, Known, Repetition
+from moldau.broker.network.replies import Replies, Reply
 from moldau.broker.network.unfinished import Unfinished, resumed
-from moldau.broker.turns import ALONE
+from moldau.broker.replicas.serving import replica_of
 from moldau.model.errors import KafkaError, StorageFailed
-from moldau.model.ports import Connection, FileSlice, Piece
-from moldau.model.units import MiB
+from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
+from moldau.wire.follower_fetch import FETCH
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
 from moldau.wire.messages import ProduceRequest
 
@@ -30,50 +32,28 @@ if TYPE_CHECKING:
     from moldau.broker.network.gate import Gate
     from moldau.broker.router import Api
 
-REQUESTS_IN_FLIGHT_MAX: Final = ALONE  # in weights: a heavy request counts for several
-# Beyond these, a peer that does not read is not listened to either. Slices of files take no memory.
-QUEUED_BYTES_MAX: Final = 64 * MiB
-QUEUED_MEMORY_BYTES_MAX: Final = 1 * MiB
-ANSWER_BYTES_PER_WEIGHT: Final = QUEUED_MEMORY_BYTES_MAX // REQUESTS_IN_FLIGHT_MAX
 FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
 SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them
 CLOSING_MS_MAX: Final = 30_000.0  # to take what was sent before the end
-
-
-class _Reply:
-    """The place of one answer in the order of answers, and how much its connection carries by it."""
-
-    __slots__ = ("pieces", "weight")
-
-    def __init__(self, weight: int, pieces: list[Piece] | None = None) -> None:
-        self.weight = weight
-        self.pieces = pieces
-
-
-def _weight(pieces: list[Piece]) -> int:
-    """Of an answer that is ready and has to wait for those before it."""
-    in_memory_bytes = sum(len(piece) for piece in pieces if not isinstance(piece, FileSlice))
-    return 1 + in_memory_bytes // ANSWER_BYTES_PER_WEIGHT
 
 
 class ServedConnection:
     """The broker's end of a client's connection."""
 
     __slots__ = (
+        "_acknowledging",
         "_broker",
         "_closing_ms",
         "_connection",
+        "_exchange",
         "_frame_seen_ms",
         "_gate",
-        "_is_held",
         "_listener",
         "_recurrence",
         "_repetition",
         "_replies",
         "_router",
-        "_unmute",
         "_waiting",
-        "_waiting_weight",
         "has_asked_for_metadata",
         "last_active_ms",
         "peer",
@@ -86,14 +66,13 @@ class ServedConnection:
         self._listener = listener
         self._router = broker.router_of(listener)
         self._gate = gate
-        self._replies: deque[_Reply] = deque()
+        self._replies = Replies()
         self._repetition: Repetition | None = None  # of one that has produced
+        self._acknowledging: Acknowledging | None = None  # and waits for other replicas
         self._recurrence: Recurrence | None = None  # of one that has said that it lives
+        self._exchange: Exchange | None = None  # of one that follows
         self._waiting: dict[asyncio.Task[None] | Unfinished, None] = {}  # handlers, in the order they began
         self._connection: Connection | None = None
-        self._is_held = False
-        self._unmute: asyncio.TimerHandle | None = None
-        self._waiting_weight = 0
         self._frame_seen_ms: tuple[float, float] | None = None  # the last frame's time, when the next was seen to begin
         self._closing_ms: float | None = None
         self.principal = ANONYMOUS
@@ -105,7 +84,7 @@ class ServedConnection:
     # -- the endpoint's side
 
     def connected(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection = self._replies.connection = connection
         connection.when_turn_ends = self._turn_ended
         self.peer = connection.peer.host
         self.last_active_ms = self._broker.clock.monotonic_ms()
@@ -131,6 +110,8 @@ class ServedConnection:
             if repetition.runs:
                 self._send_repeated(repetition)
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
+        if self._exchange is not None and self._exchange.takes(frame, started_ms):
+            return
         recurrence = self._recurrence
         if recurrence is not None:
             if self._answered_again(recurrence, frame, started_ms):
@@ -159,6 +140,8 @@ class ServedConnection:
             self._learn(frame, header, request, api.meter)
         else:
             gathering.close()  # whatever this request does to a log, it finds all of it there, and does it at once
+            if api.key == FETCH and self._exchange is None and replica_of(request) >= 0:
+                self._exchange = Exchange(self._broker, self._replies, api.meter, self._fetch_failed)
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
         response = self._begin(api, request, context)
         if response is not None and api.recurs is not None:
@@ -175,7 +158,7 @@ class ServedConnection:
         except KafkaError:
             return False
         known.meter.finished(self._broker.clock.monotonic_ms() - started_ms)
-        self._send([answer_to(frame, known)], None)
+        self._replies.send([answer_to(frame, known)], None)
         recurrence.in_a_row += 1
         if recurrence.in_a_row == SIGNS_OF_PATIENCE and self._repetition is None:
             assert self._connection is not None
@@ -195,32 +178,10 @@ class ServedConnection:
                 continue
             if run.partition is None:
                 repetition.meter.finished_together(run.count, now_ms - run.started_ms)
-                self._send([run.answers], None)
+                self._replies.send([run.answers], None)
             else:
-                self._wait_for_run(run, run.partition.commit_wait(run.end_offset))
-
-    def _wait_for_run(self, run: Run, wait: asyncio.Future[None]) -> None:
-        reply = _Reply(run.count)
-        self._line_up(reply)
-        timer = asyncio.get_running_loop().call_later(max(run.asked[0][0].timeout_ms, 0) / 1000, produce.give_up, wait)
-
-        def done(wait: asyncio.Future[None]) -> None:
-            timer.cancel()
-            self._finish_run(run, reply, wait)
-
-        wait.add_done_callback(done)
-
-    def _finish_run(self, run: Run, reply: _Reply, wait: asyncio.Future[None]) -> None:
-        assert self._repetition is not None
-        assert run.partition is not None
-        refusal = produce.refusal_of(wait, run.partition, run.end_offset)
-        self._repetition.meter.finished_together(run.count, self._broker.clock.monotonic_ms() - run.started_ms)
-        pieces: list[Piece] = [run.answers]
-        if refusal is not None:
-            pieces = [
-                piece for known, correlation_id in run.asked for piece in self._refused(known, correlation_id, refusal)
-            ]
-        self._send(pieces, reply)
+                assert self._acknowledging is not None
+                self._acknowledging.wait_for(run, now_ms)
 
     def _refused(self, known: Known, correlation_id: int, error: KafkaError) -> list[Piece]:
         header = RequestHeader(PRODUCE, known.version, correlation_id, "")
@@ -253,7 +214,9 @@ class ServedConnection:
 
     def _learn(self, frame: memoryview, header: RequestHeader, request: Any, meter: ApiMeter) -> None:
         if self._repetition is None:
-            self._repetition = Repetition(self._broker, meter)
+            broker = self._broker
+            self._repetition = Repetition(broker, meter)
+            self._acknowledging = Acknowledging(broker.clock, self._replies, meter, self._refused)
         self._repetition.learn(frame, header, request)
 
     def _turn_ended(self) -> None:
@@ -261,16 +224,18 @@ class ServedConnection:
         gathering = self._broker.gathering
         gathering.is_open = False
         if not gathering.is_empty:
+            assert self._connection is not None
+            gathering.more_follows = self._connection.is_in_frame
             failure = gathering.end()
+            gathering.more_follows = False
             if failure is not None:
                 self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
-                assert self._connection is not None
                 self._connection.abort()
         if self._repetition is not None and self._repetition.runs:
             self._send_repeated(self._repetition)
 
     def drained(self) -> None:
-        self._hold_if_needed()
+        self._replies.hold_if_needed()
 
     def disconnected(self, reason: str) -> None:
         if reason:
@@ -279,13 +244,14 @@ class ServedConnection:
         self._gate.leave(self)
         if self.when_lost is not None:
             self.when_lost()
-        if self._unmute:
-            self._unmute.cancel()
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._acknowledging is not None:
+            self._acknowledging.close()
         waiting, self._waiting = self._waiting, {}
         for handler in waiting:
             handler.cancel()
         self._replies.clear()
-        self._waiting_weight = 0
 
     # -- one request
 
@@ -313,8 +279,8 @@ class ServedConnection:
     def _go_on_later(
         self, api: "Api", request: Any, context: RequestContext, coroutine: Coroutine[Any, Any, Any], waits_for: object
     ) -> None:
-        reply = _Reply(context.weight)
-        self._line_up(reply)
+        reply = Reply(context.weight)
+        self._replies.line_up(reply)
         if not api.needs_task:
 
             def end(response: Any, error: Exception | None) -> None:
@@ -329,7 +295,7 @@ class ServedConnection:
         self._waiting[task] = None
         task.add_done_callback(lambda done: self._waiting.pop(done, None))
 
-    async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: _Reply) -> None:
+    async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: Reply) -> None:
         try:
             response, failure = await rest, None
         except asyncio.CancelledError:
@@ -339,7 +305,7 @@ class ServedConnection:
         self._end(api, request, context, reply, response, failure)
 
     def _end(
-        self, api: "Api", request: Any, context: RequestContext, reply: _Reply, response: Any, error: Exception | None
+        self, api: "Api", request: Any, context: RequestContext, reply: Reply, response: Any, error: Exception | None
     ) -> None:
         """Of a handler that has waited."""
         match error:
@@ -352,7 +318,7 @@ class ServedConnection:
             case _:
                 self._answer_failure(api, request, context, error, reply)
 
-    def _finish(self, api: "Api", context: RequestContext, response: Any, reply: _Reply | None) -> None:
+    def _finish(self, api: "Api", context: RequestContext, response: Any, reply: Reply | None) -> None:
         pieces: list[Piece] = []
         if response is not None:
             try:
@@ -362,48 +328,22 @@ class ServedConnection:
                 self.give_up("handler", f"its {api.name} request could not be answered")
                 return
         api.meter.finished(self._broker.clock.monotonic_ms() - context.started_ms)
-        self._send(pieces, reply)
+        self._replies.send(pieces, reply)
         if context.throttle_ms:
-            self._mute(context.throttle_ms)
-
-    def _send(self, pieces: list[Piece], reply: _Reply | None) -> None:
-        connection = self._connection
-        assert connection is not None
-        replies = self._replies
-        if reply is None:
-            if not replies:
-                if pieces:
-                    connection.send(pieces)
-                    if connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX:
-                        self._hold_if_needed()
-                return
-            self._line_up(_Reply(_weight(pieces), pieces))
-            return
-        reply.pieces = pieces
-        while replies and replies[0].pieces is not None:
-            first = replies.popleft()
-            self._waiting_weight -= first.weight
-            if first.pieces:
-                connection.send(first.pieces)
-        self._hold_if_needed()
-
-    def _line_up(self, reply: _Reply) -> None:
-        self._replies.append(reply)
-        self._waiting_weight += reply.weight
-        self._hold_if_needed()
+            self._replies.mute(context.throttle_ms)
 
     # -- what can go wrong
 
     def _answer_unserved(self, header: RequestHeader, api: "Api | None") -> None:
         if api is not None and api.unserved is not None:
             pieces = frame_response(header.api_key, 0, header.correlation_id, api.unserved())
-            self._send(pieces, None)
+            self._replies.send(pieces, None)
             return
         asked = f"a request for API {header.api_key} in version {header.api_version}"
         self.give_up("unserved", f"{asked}, which is not served here")
 
     def _answer_failure(
-        self, api: "Api", request: Any, context: RequestContext, error: Exception, reply: _Reply | None
+        self, api: "Api", request: Any, context: RequestContext, error: Exception, reply: Reply | None
     ) -> None:
         """The disk's failure is told as such; anything else is a bug of ours."""
         told: KafkaError
@@ -420,6 +360,14 @@ class ServedConnection:
     def _report_bug(self, api: "Api", context: RequestContext, error: Exception) -> None:
         api.meter.errors += 1
         self._broker.report_bug(f"{api.name} version {context.api_version} from {self.peer}", error)
+
+    def _fetch_failed(self, error: Exception) -> None:
+        """Of a follower, which begins anew then."""
+        if isinstance(error, OSError):
+            self._broker.complaints.write("disk", f"A follower's fetch failed: {error}", logging.ERROR)
+        else:
+            self._broker.report_bug(f"Fetch of a follower from {self.peer}", error)
+        self.give_up("handler", "a follower's fetch could not be answered")
 
     def give_up(self, kind: str, reason: str) -> None:
         """Close because the peer does not speak the protocol, or because a handler cannot answer."""
@@ -458,42 +406,9 @@ class ServedConnection:
             return now_ms - self._frame_seen_ms[1] > FRAME_MS_MAX
         return False
 
-    # -- back-pressure
-
     def hold(self) -> None:
         """Read nothing until `let_go_on`."""
-        assert self._connection is not None
-        self._is_held = True
-        self._connection.pause_reading()
+        self._replies.hold()
 
     def let_go_on(self) -> None:
-        self._hold_if_needed()
-
-    def _hold_if_needed(self) -> None:
-        connection = self._connection
-        assert connection is not None
-        is_full = self._waiting_weight >= REQUESTS_IN_FLIGHT_MAX or connection.queued_bytes > QUEUED_MEMORY_BYTES_MAX
-        if is_full and self._waiting_weight < REQUESTS_IN_FLIGHT_MAX:
-            is_full = (
-                connection.queued_bytes > QUEUED_BYTES_MAX or connection.queued_memory_bytes > QUEUED_MEMORY_BYTES_MAX
-            )
-        if is_full and not self._is_held:
-            self.hold()
-            # What is queued may leave as soon as this turn ends, and then nobody is told that it has drained.
-            asyncio.get_running_loop().call_soon(self._hold_if_needed)
-        elif self._is_held and not is_full and self._unmute is None:
-            self._is_held = False
-            connection.resume_reading()
-
-    def _mute(self, throttle_ms: int) -> None:
-        self.hold()
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + throttle_ms / 1000
-        if self._unmute is not None:
-            until_s = max(until_s, self._unmute.when())
-            self._unmute.cancel()
-        self._unmute = loop.call_at(until_s, self._end_mute)
-
-    def _end_mute(self) -> None:
-        self._unmute = None
-        self._hold_if_needed()
+        self._replies.hold_if_needed()

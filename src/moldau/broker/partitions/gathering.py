@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 class Gathering:
     """What is gathered in the turn that runs now."""
 
-    __slots__ = ("_partitions", "is_empty", "is_open", "newest")
+    __slots__ = ("_partitions", "is_empty", "is_open", "more_follows", "newest")
 
     def __init__(self) -> None:
         self.is_open = False  # only within a turn, while more of it follows
         self.is_empty = True
+        self.more_follows = False  # whoever sent this is in the middle of another batch
         self.newest: Partition | None = None  # whose batch came last; mostly the next is its too
         self._partitions: dict[Partition, None] = {}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.gathering import Gathering
-from moldau.broker.partitions.waiting import CommitWaits, Watcher
+from moldau.broker.partitions.waiting import CommitWaits, Waiter, Watcher
 from moldau.model.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -254,6 +254,15 @@ class Partition:
     def commit_wait(self, offset: int) -> asyncio.Future[None]:
         """Done when everything below `offset` may be seen; fails when that will not be known here."""
         return self._wait(self._commit_waits, offset, self.high_watermark)
+
+    def await_commit(self, offset: int, waiter: Waiter) -> None:
+        """The same for one who is no future: it is told now if there is nothing to wait for."""
+        if offset <= self.high_watermark:
+            waiter.set_result(None)
+        elif self.is_leader:
+            self._commit_waits.add(offset, waiter)
+        else:
+            waiter.set_exception(self._no_longer_led())
 
     def sync_wait(self, offset: int) -> asyncio.Future[None]:
         """Done when everything below `offset` is on this node's disk; fails as `commit_wait` does."""

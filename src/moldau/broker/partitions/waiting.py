@@ -62,20 +62,33 @@ class FetchWait:
                 partition.watchers.pop(self, None)
 
 
+class Waiter(Protocol):
+    """Who waits for an offset; a future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class CommitWaits:
     """Who waits for the high watermark to reach an offset, the lowest first."""
 
     __slots__ = ("_count", "waits")
 
     def __init__(self) -> None:
-        self.waits: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.waits: list[tuple[int, int, Waiter]] = []
         self._count = 0
 
     def wait_for(self, offset: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._count += 1
-        heapq.heappush(self.waits, (offset, self._count, done))
+        self.add(offset, done)
         return done
+
+    def add(self, offset: int, waiter: Waiter) -> None:
+        self._count += 1
+        heapq.heappush(self.waits, (offset, self._count, waiter))
 
     def reached(self, offset: int) -> None:
         waits = self.waits
@@ -85,7 +98,7 @@ class CommitWaits:
                 done.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        for _, _, done in self.waits:
+        waits, self.waits = self.waits, []
+        for _, _, done in waits:
             if not done.done():
                 done.set_exception(error)
-        self.waits.clear()

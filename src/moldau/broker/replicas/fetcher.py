@@ -8,7 +8,7 @@ What the answer holds is appended while it still lies in the receive buffer: it 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,6 +26,8 @@ from moldau.model.ids import Address
 from moldau.model.ports import Clock
 from moldau.model.units import MiB
 from moldau.storage.recovery import ProducerReplay
+from moldau.wire import follower_fetch
+from moldau.wire.follower_fetch import NO_CORRELATION, NO_VERSION, Asked, Heard, Question
 from moldau.wire.messages import FetchRequest, ListOffsetsRequest
 
 logger = logging.getLogger(__name__)
@@ -150,9 +152,24 @@ class ReplicaFetcher:
         if link is None:
             self._connecting = self._spawn(self._connect(address, patience_ms))
             return
-        request = self._request(settings)
+        asked = self._name(settings)
+        forgotten, self._to_forget = self._to_forget, {}
+        question = self._question(asked, settings)
+        hear = partial(self._heard, self._number)
         self._in_flight += 1
-        link.borrow(request, timeout_ms=patience_ms, hear=partial(self._heard, self._number), fail=self._failed)
+        if self._session_id != NO_SESSION and not forgotten and len(asked) <= follower_fetch.COUNT_MAX:
+            was_sent = link.borrow_at_once(
+                FetchRequest,
+                (follower_fetch.OLDEST, follower_fetch.NEWEST),
+                timeout_ms=patience_ms,
+                write=question.write,
+                read=follower_fetch.read_answer,
+                hear=hear,
+                fail=self._failed,
+            )
+            if was_sent:
+                return
+        link.borrow(_message(question, forgotten), timeout_ms=patience_ms, hear=hear, fail=self._failed)
 
     async def _connect(self, address: Address, patience_ms: float) -> None:
         try:
@@ -162,39 +179,37 @@ class ReplicaFetcher:
         finally:
             self._connecting = None
 
-    def _request(self, settings: ReplicaSettings) -> FetchRequest:
+    def _name(self, settings: ReplicaSettings) -> list[Asked]:
+        """What is to be said of partitions in the next fetch."""
         if self._session_id == NO_SESSION:
             self._to_forget.clear()
             self._session_epoch = INITIAL_EPOCH
             self._to_tell = {each: None for each in self._followed.values() if each.may_be_asked_for}
         self._number += 1
-        named: dict[bytes, list[Any]] = {}
+        asked: list[Asked] = []
         for following in self._to_tell:
-            if not self._is_throttled(following):
+            if following.is_in_sync or not self._is_throttled(following):
                 following.is_in_session = True
-                asked = following.ask(self._number, settings.replica_fetch_max_bytes)
-                named.setdefault(following.partition.topic_id, []).append(asked)
+                asked.append(following.ask(self._number, settings.replica_fetch_max_bytes))
         self._to_tell.clear()
-        forgotten: dict[bytes, list[int]] = {}
-        for topic_id, index in self._to_forget:
-            forgotten.setdefault(topic_id, []).append(index)
-        self._to_forget.clear()
-        request = FetchRequest(
-            replica_state=FetchRequest.ReplicaState(
-                replica_id=self._means.node_id, replica_epoch=self._means.broker_epoch()
-            ),
-            max_wait_ms=settings.replica_fetch_wait_max_ms,
-            min_bytes=settings.replica_fetch_min_bytes,
-            max_bytes=min(settings.replica_fetch_response_max_bytes, ANSWER_BYTES_MAX),
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            topics=[FetchRequest.FetchTopic(topic_id=each, partitions=asked) for each, asked in named.items()],
-            forgotten_topics_data=[
-                FetchRequest.ForgottenTopic(topic_id=each, partitions=indexes) for each, indexes in forgotten.items()
-            ],
+        return asked
+
+    def _question(self, asked: list[Asked], settings: ReplicaSettings) -> Question:
+        means = self._means
+        question = Question(
+            NO_VERSION,
+            NO_CORRELATION,
+            settings.replica_fetch_wait_max_ms,
+            settings.replica_fetch_min_bytes,
+            min(settings.replica_fetch_response_max_bytes, ANSWER_BYTES_MAX),
+            self._session_id,
+            self._session_epoch,
+            asked,
+            means.node_id,
+            means.broker_epoch(),
         )
         self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
-        return request
+        return question
 
     def _is_throttled(self, following: Following) -> bool:
         partition = following.partition
@@ -237,6 +252,10 @@ class ReplicaFetcher:
             self._means.failed(f"fetching from broker {self.leader} failed", error)
 
     def _hear(self, response: Any, number: int) -> None:
+        if type(response) is tuple:
+            session_id, answers = response
+            self._hear_plainly(session_id, answers, number)
+            return
         if response.error_code:
             raise KafkaError(f"it refused the fetch with {ErrorCode(response.error_code).name}")
         self._session_id = response.session_id
@@ -247,18 +266,40 @@ class ReplicaFetcher:
                 if following is not None and following.is_open_to(number):
                     self._hear_one(following, answer, now_ms)
 
+    def _hear_plainly(self, session_id: int, answers: list[Heard], number: int) -> None:
+        """The same for an answer in which nothing went wrong, as `follower_fetch` has read it."""
+        self._session_id = session_id
+        now_ms = self._means.clock.wall_ms()
+        for answer in answers:
+            following = self._followed.get(answer[:2])
+            if following is not None and following.is_open_to(number):
+                self._take_or_back_off(following, answer, now_ms)
+
     def _hear_one(self, following: Following, answer: Any, now_ms: int) -> None:
+        if answer.error_code:
+            self._refused(following, answer.error_code)
+        elif answer.diverging_epoch is not None:
+            diverging = answer.diverging_epoch
+            self._diverged(following, EpochEnd(diverging.epoch, diverging.end_offset))
+        else:
+            self._take_or_back_off(following, answer, now_ms)
+
+    def _diverged(self, following: Following, leaders: EpochEnd) -> None:
         try:
-            if answer.error_code:
-                self._refused(following, answer.error_code)
-            elif answer.diverging_epoch is not None:
-                diverging = answer.diverging_epoch
-                self._cut_off(following, following.machine.diverged(EpochEnd(diverging.epoch, diverging.end_offset)))
-            else:
-                self._take(following, answer, now_ms)
-        except (KafkaError, OSError) as error:  # a batch that is damaged, a disk that is full: ask again
-            logger.warning("%s cannot be followed for now: %s", following.partition.name, error)
-            self._back_off(following)
+            self._cut_off(following, following.machine.diverged(leaders))
+        except (KafkaError, OSError) as error:
+            self._failed_for_now(following, error)
+
+    def _take_or_back_off(self, following: Following, answer: Any, now_ms: int) -> None:
+        try:
+            self._take(following, answer, now_ms)
+        except (KafkaError, OSError) as error:
+            self._failed_for_now(following, error)
+
+    def _failed_for_now(self, following: Following, error: KafkaError | OSError) -> None:
+        """A batch that is damaged, a disk that is full: ask again."""
+        logger.warning("%s cannot be followed for now: %s", following.partition.name, error)
+        self._back_off(following)
 
     def _take(self, following: Following, answer: Any, now_ms: int) -> None:
         partition = following.partition
@@ -269,13 +310,10 @@ class ReplicaFetcher:
             self._to_tell[following] = None
         if not count:
             return
-        self._means.throttles.fetched(
-            partition.log.settings,
-            partition.name.partition,
-            self._means.node_id,
-            count,
-            is_in_sync=following.is_in_sync,
-        )
+        if not following.is_in_sync:
+            self._means.throttles.fetched(
+                partition.log.settings, partition.name.partition, self._means.node_id, count, is_in_sync=False
+            )
         if following.waits_for_sync:
             self._unsynced[following] = None
 
@@ -397,3 +435,33 @@ class ReplicaFetcher:
             self._means.failed(f"fetching from broker {self.leader} failed", error)
         else:
             self._go_on()
+
+
+def _message(question: Question, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:
+    """The same for the codec, which can say everything."""
+    named: dict[bytes, list[Any]] = {}
+    for topic_id, partition, leader_epoch, offset, last_epoch, start_offset, max_bytes in question.asked:
+        asked = FetchRequest.FetchPartition(
+            partition=partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
+            log_start_offset=start_offset,
+            partition_max_bytes=max_bytes,
+        )
+        named.setdefault(topic_id, []).append(asked)
+    to_forget: dict[bytes, list[int]] = {}
+    for topic_id, index in forgotten:
+        to_forget.setdefault(topic_id, []).append(index)
+    return FetchRequest(
+        replica_state=FetchRequest.ReplicaState(replica_id=question.replica, replica_epoch=question.broker_epoch),
+        max_wait_ms=question.max_wait_ms,
+        min_bytes=question.min_bytes,
+        max_bytes=question.max_bytes,
+        session_id=question.session_id,
+        session_epoch=question.session_epoch,
+        topics=[FetchRequest.FetchTopic(topic_id=each, partitions=asked) for each, asked in named.items()],
+        forgotten_topics_data=[
+            FetchRequest.ForgottenTopic(topic_id=each, partitions=indexes) for each, indexes in to_forget.items()
+        ],
+    )

@@ -8,7 +8,7 @@ from moldau.broker.replicas.uncommitted import Uncommitted
 from moldau.machines.replication import Cut, FollowerMachine, RestartAt
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.storage.recovery import ProducerReplay
-from moldau.wire.messages import FetchRequest
+from moldau.wire.follower_fetch import Asked
 
 
 def _nobody() -> None:
@@ -27,6 +27,7 @@ class Following:
         "is_held",
         "is_in_session",
         "is_in_sync",
+        "key",
         "machine",
         "partition",
         "when_synced",
@@ -34,6 +35,7 @@ class Following:
 
     def __init__(self, partition: Partition, machine: FollowerMachine, *, is_in_sync: bool) -> None:
         self.partition = partition
+        self.key = bytes(partition.topic_id), partition.name.partition
         self.machine = machine
         self.is_in_sync = is_in_sync
         self.is_held = False  # while the leader is asked something else
@@ -44,10 +46,6 @@ class Following:
         self.go_on: Callable[[], None] = _nobody  # told that there may be a reason less to wait
         self.when_synced: Callable[[], None] = _nobody  # told that all of the log is on disk
         self._uncommitted = Uncommitted()
-
-    @property
-    def key(self) -> tuple[bytes, int]:
-        return self.partition.topic_id, self.partition.name.partition
 
     @property
     def is_current(self) -> bool:
@@ -64,19 +62,12 @@ class Following:
         log = self.partition.log
         return log.settings.flush_messages == FLUSH_EVERY_MESSAGE and log.recovery_point < log.end_offset
 
-    def ask(self, number: int, max_bytes: int) -> Any:
+    def ask(self, number: int, max_bytes: int) -> Asked:
         """What a fetch says of it."""
         machine = self.machine
         self.asked_in = number
         self._asked = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
-        return FetchRequest.FetchPartition(
-            partition=self.partition.name.partition,
-            current_leader_epoch=machine.leader_epoch,
-            fetch_offset=machine.fetch_offset,
-            last_fetched_epoch=machine.last_fetched_epoch,
-            log_start_offset=self.partition.log.start_offset,
-            partition_max_bytes=max_bytes,
-        )
+        return Asked(*self.key, *self._asked, self.partition.log.start_offset, max_bytes)
 
     def is_open_to(self, number: int) -> bool:
         """Whether an answer to fetch `number` still fits the log, and the log is not about to be cut."""

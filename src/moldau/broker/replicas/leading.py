@@ -79,7 +79,6 @@ class Leading:
 
     def appended(self, count: int, *, is_written: bool) -> None:
         """A batch of `count` bytes. Followers hear of it when it is written: at once, or when the turn ends."""
-        self._uncommitted.grew(self.partition.log.end_offset, count)
         self._gathered_bytes += count
         if is_written:
             self.written()
@@ -88,11 +87,13 @@ class Leading:
         """What was appended can be fetched now."""
         partition, machine = self.partition, self.machine
         count, self._gathered_bytes = self._gathered_bytes, 0
+        end_offset = partition.log.end_offset
+        self._uncommitted.grew(end_offset, count)
         followers = list(partition.followers)
         for each in followers:
             if each.is_counted and each.offset == machine.end_offset:
                 self._was_caught_up(each)
-        machine.appended(partition.log.end_offset, self.held_offset(), self._clock.monotonic_ms())
+        machine.appended(end_offset, self.held_offset(), self._clock.monotonic_ms())
         self._settle()
         for each in followers:
             each.grew(count)
@@ -101,7 +102,9 @@ class Leading:
         """Until now it was: its last fetch said so, though it may not have named this partition again."""
         session = follower.session
         progress = self.machine.followers.get(session.replica)
-        if progress is not None and progress.broker_epoch == session.broker_epoch:
+        if progress is None or progress.broker_epoch != session.broker_epoch:
+            return
+        if session.fetched_ms > progress.last_fetch_ms:
             self._count(follower)
 
     def held_offset(self) -> int:
@@ -118,9 +121,10 @@ class Leading:
         if not has_failed:
             self.written()
             return
+        count, self._gathered_bytes = self._gathered_bytes, 0
         end_offset = self.partition.log.end_offset
-        self._gathered_bytes = 0
-        self._uncommitted.cut(end_offset)
+        if end_offset > self.machine.end_offset:  # some of it was written
+            self._uncommitted.grew(end_offset, count)
         self.machine.taken_back(end_offset)
 
     # -- followers

@@ -1,5 +1,6 @@
 """A follower's fetch, answered by the leader: up to the end of the log, and what it says of the follower is counted."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import CLUSTER, Operation
@@ -17,14 +18,17 @@ from moldau.model.errors import (
     UnsupportedVersion,
 )
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
-from moldau.model.ports import FileSlice
+from moldau.model.ports import Executor, FileSlice
 from moldau.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
     from moldau.broker.context import RequestContext
 
 REPLICA_STATE_FROM: Final = 15  # versions before say nothing of the broker epoch, without which nobody joins an ISR
 WAIT_MS_MAX: Final = 30_000
+PARTITIONS_AT_ONCE: Final = 128  # without a turn of others in between
+WAITING_WEIGHT: Final = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
 
 PartitionAnswer = FetchResponse.PartitionData
 TopicAnswer = FetchResponse.FetchableTopicResponse
@@ -37,7 +41,7 @@ def replica_of(request: FetchRequest) -> int:
     return request.replica_id if state is None else state.replica_id
 
 
-class _Reading:
+class Reading:
     """What one look at the partitions with news has found."""
 
     __slots__ = ("answers", "bytes", "is_urgent", "left_bytes")
@@ -57,8 +61,9 @@ async def handle(request: FetchRequest, context: "RequestContext") -> FetchRespo
         may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
         if may_wait and reading.bytes < request.min_bytes:
             reading = await _wait(session, request, reading, context)
-        await _warm(reading, context)
-        return _response(session, reading)
+        if not is_warm(reading):
+            await warm(reading, context.broker.executor)
+        return response(session.session_id, told(reading))
     finally:
         if session.session_id == NO_SESSION:
             session.end()
@@ -88,24 +93,39 @@ def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition |
     return None if topic is None else partitions.find(topic.name, index)
 
 
-async def _wait(
-    session: ReplicaSession, request: FetchRequest, reading: _Reading, context: "RequestContext"
-) -> _Reading:
-    for followed in reading.answers:  # too little to be told now: they are looked at again
+def look_again(session: ReplicaSession, reading: Reading) -> None:
+    """Too little was found to be told now."""
+    for followed in reading.answers:
         followed.told_high_watermark = NO_OFFSET
         session.ready[followed] = None
-    context.weight = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
+
+
+async def _wait(session: ReplicaSession, request: FetchRequest, reading: Reading, context: "RequestContext") -> Reading:
+    look_again(session, reading)
+    context.weight = WAITING_WEIGHT
     epoch = session.epoch
     wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
     await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
     if session.epoch != epoch:  # the follower has asked again: the answer to that says it all
-        return _Reading(0)
+        return Reading(0)
     return await _read(session, request.max_bytes, context)
 
 
-async def _read(session: ReplicaSession, max_bytes: int, context: "RequestContext") -> _Reading:
+def read_ready(session: ReplicaSession, max_bytes: int, broker: "Broker") -> Reading:
+    """Look at partitions with news, until the answer is full or has many: the others go with the next, in turns."""
+    reading = Reading(max_bytes)
+    for followed in list(islice(session.ready, PARTITIONS_AT_ONCE)):
+        if reading.left_bytes <= 0 and reading.bytes:
+            break
+        answer = _read_one(followed, reading, broker)
+        if answer is not None:
+            reading.answers[followed] = answer
+    return reading
+
+
+async def _read(session: ReplicaSession, max_bytes: int, context: "RequestContext") -> Reading:
     """Look at every partition with news, until the answer is full; those that are left go first the next time."""
-    reading = _Reading(max_bytes)
+    reading = Reading(max_bytes)
     turn = Turn(context)
     epoch = session.epoch
     for followed in list(session.ready):
@@ -113,7 +133,7 @@ async def _read(session: ReplicaSession, max_bytes: int, context: "RequestContex
             continue
         if reading.left_bytes <= 0 and reading.bytes:
             break
-        answer = _read_one(followed, reading, context)
+        answer = _read_one(followed, reading, context.broker)
         if answer is not None:
             reading.answers[followed] = answer
         if turn.is_over():
@@ -123,18 +143,18 @@ async def _read(session: ReplicaSession, max_bytes: int, context: "RequestContex
     return reading
 
 
-def _read_one(followed: Followed, reading: _Reading, context: "RequestContext") -> Any:
+def _read_one(followed: Followed, reading: Reading, broker: "Broker") -> Any:
     """The answer about one partition; None if there is no news."""
     session = followed.session
     del session.ready[followed]
     partition = followed.partition
     try:
-        _check(followed, partition, context)
+        _check(followed, partition, broker)
         assert partition is not None
-        return _read_partition(followed, partition, reading, context)
+        return _read_partition(followed, partition, reading, broker)
     except KafkaError as error:
         reading.is_urgent = True
-        context.broker.traffic.failed_fetches += 1
+        broker.traffic.failed_fetches += 1
         followed.told_high_watermark = NO_OFFSET
         return PartitionAnswer(
             partition_index=followed.key[1],
@@ -145,9 +165,9 @@ def _read_one(followed: Followed, reading: _Reading, context: "RequestContext") 
         )
 
 
-def _check(followed: Followed, partition: Partition | None, context: "RequestContext") -> None:
+def _check(followed: Followed, partition: Partition | None, broker: "Broker") -> None:
     if partition is None:
-        image = context.broker.partitions.image
+        image = broker.partitions.image
         if TopicId(followed.key[0]) not in image.topics_by_id:
             raise UnknownTopicId("There is no topic with this id.")
         raise NotLeaderOrFollower("This broker has no copy of the partition.")
@@ -160,7 +180,7 @@ def _check(followed: Followed, partition: Partition | None, context: "RequestCon
         raise NotLeaderOrFollower(f"{partition.name} has one replica.")
 
 
-def _read_partition(followed: Followed, partition: Partition, reading: _Reading, context: "RequestContext") -> Any:
+def _read_partition(followed: Followed, partition: Partition, reading: Reading, broker: "Broker") -> Any:
     log, leading, offset = partition.log, partition.leading, followed.offset
     assert leading is not None
     if not followed.is_counted:
@@ -172,17 +192,19 @@ def _read_partition(followed: Followed, partition: Partition, reading: _Reading,
             raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {log.end_offset}.")
         leading.fetched(followed)
     records: FileSlice | None = None
-    if offset < log.end_offset:
-        delay_ms = context.broker.replicas.throttles.leader_delay_ms(followed, leading)
+    if offset >= log.end_offset:
+        followed.was_at_end = True
+    else:
+        delay_ms = broker.replicas.throttles.leader_delay_ms(followed, leading)
         if delay_ms > 0:
             followed.session.later(followed, delay_ms)
         else:
             records = _slice(followed, partition, reading)
-            context.broker.replicas.throttles.sent(followed, leading, 0 if records is None else records.length)
+            broker.replicas.throttles.sent(followed, leading, 0 if records is None else records.length)
     return _answer(followed, partition, records)
 
 
-def _slice(followed: Followed, partition: Partition, reading: _Reading) -> FileSlice | None:
+def _slice(followed: Followed, partition: Partition, reading: Reading) -> FileSlice | None:
     max_bytes = max(0, min(followed.max_bytes, reading.left_bytes))
     end_offset = partition.log.end_offset
     records = partition.read(followed.offset, max_bytes, end_offset, at_least_one=not reading.bytes)
@@ -223,19 +245,34 @@ def _diverging(followed: Followed, partition: Partition, epoch: int, end_offset:
     )
 
 
-async def _warm(reading: _Reading, context: "RequestContext") -> None:
-    """What is not in the page cache is read beside the loop first; a send must not wait for the disk."""
+def is_warm(reading: Reading) -> bool:
+    """Whether all of it is in the page cache: a send must not wait for the disk. What was written just now is."""
+    return all(
+        followed.was_at_end
+        or not isinstance(records := answer.records, FileSlice)
+        or records.file.is_cached(records.length, records.position)
+        for followed, answer in reading.answers.items()
+    )
+
+
+async def warm(reading: Reading, executor: Executor) -> None:
+    """What is not in the page cache is read beside the loop first."""
     for answer in reading.answers.values():
         records = answer.records
         if isinstance(records, FileSlice) and not records.file.is_cached(records.length, records.position):
-            await context.broker.executor.run(records.read)
+            await executor.run(records.read)
 
 
-def _response(session: ReplicaSession, reading: _Reading) -> FetchResponse:
+def told(reading: Reading) -> dict[bytes, list[Any]]:
+    """The answers by topic."""
     topics: dict[bytes, list[Any]] = {}
     for followed, answer in reading.answers.items():
         topics.setdefault(followed.key[0], []).append(answer)
+    return topics
+
+
+def response(session_id: int, topics: dict[bytes, list[Any]]) -> FetchResponse:
     return FetchResponse(
-        session_id=session.session_id,
+        session_id=session_id,
         responses=[TopicAnswer(topic_id=topic_id, partitions=answers) for topic_id, answers in topics.items()],
     )

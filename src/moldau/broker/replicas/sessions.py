@@ -7,8 +7,9 @@ or somebody else leads them.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from moldau.broker.lax_timer import LaxTimer
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
@@ -21,6 +22,33 @@ COMMITTED_MS: Final = 10.0  # so long is a follower left without word of a new h
 
 Key = tuple[bytes, int]  # topic id and partition
 FindPartition = Callable[[bytes, int], Partition | None]
+
+
+class Waiter(Protocol):
+    """A fetch that waits. Each call ends its wait; whoever waits no longer does nothing."""
+
+    def came(self) -> None:
+        """There is enough to read. It may be read, and sent, within this call."""
+        ...
+
+    def end(self) -> None:
+        """Something else is new, or the time is up. Roles may be changing: it goes on in a later turn."""
+        ...
+
+
+class _Handler:
+    """A handler that waits for a future."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    came = end
 
 
 class Followed:
@@ -39,6 +67,7 @@ class Followed:
         "session",
         "told_high_watermark",
         "told_start_offset",
+        "was_at_end",
     )
 
     def __init__(self, session: "ReplicaSession", key: Key) -> None:
@@ -54,6 +83,7 @@ class Followed:
         self.told_high_watermark = NO_OFFSET
         self.told_start_offset = NO_OFFSET
         self.is_counted = False  # what it asked for says how far its log is, in the present leader epoch
+        self.was_at_end = False  # when it was named: what it is sent has been written since
 
     def ask(self, asked: Any, partition: Partition | None) -> None:
         """It is named in a fetch."""
@@ -63,7 +93,7 @@ class Followed:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
         self.told_high_watermark = NO_OFFSET
-        self.is_counted = False
+        self.is_counted = self.was_at_end = False
         if partition is not self.partition:
             self.leave()
             self.partition = partition
@@ -105,9 +135,10 @@ class ReplicaSession:
         self.followed: dict[Key, Followed] = {}
         self.ready: dict[Followed, None] = {}  # those with news, the longest waiting first
         self.questioned: dict[Followed, None] = {}  # those whose leader waits for the next fetch, see questions.py
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting: Waiter | None = None
         self._needed_bytes = 0
-        self._soon: asyncio.TimerHandle | None = None
+        self._patience = LaxTimer(self.wake)
+        self._soon = LaxTimer(self.wake)
 
     def ask(self, topics: Iterable[Any], find: FindPartition) -> None:
         for topic in topics:
@@ -135,6 +166,8 @@ class ReplicaSession:
         self.ready.clear()
         self.questioned.clear()
         self.wake()
+        self._patience.close()
+        self._soon.close()
 
     # Whether this node still leads
 
@@ -158,35 +191,39 @@ class ReplicaSession:
 
     async def wait(self, needed_bytes: int, wait_ms: float, *, has_news: bool) -> None:
         """Until so many bytes have come, or something else is new, or the time is up, or the follower asks again."""
-        loop = asyncio.get_running_loop()
+        waiting = _Handler()
+        self.begin_wait(waiting, needed_bytes, wait_ms, has_news=has_news)
+        try:
+            await waiting.done
+        finally:
+            self.end_wait(waiting)
+
+    def begin_wait(self, waiting: Waiter, needed_bytes: int, wait_ms: float, *, has_news: bool) -> None:
         self._needed_bytes = needed_bytes
-        waiting = self._waiting = loop.create_future()
-        timer = loop.call_later(wait_ms / 1000, self.wake)
+        self._waiting = waiting
+        self._patience.set(wait_ms)
         if has_news:
             self.tell_soon()
-        try:
-            await waiting
-        finally:
-            timer.cancel()
-            if self._waiting is waiting:
-                self._waiting = None
-            if self._soon is not None:
-                self._soon.cancel()
-                self._soon = None
+
+    def end_wait(self, waiting: Waiter) -> None:
+        if self._waiting is waiting:
+            self._waiting = None
+        if self._waiting is None:
+            self._patience.stop()
+            self._soon.stop()
 
     def came(self, count: int) -> None:
-        """So many more bytes. The fetch that waits for them is answered in the turn after the next: what producers have
-        sent meanwhile goes with it, and the more goes at a time, the less there is to do for each batch.
-        """
+        """So many more bytes. What comes while the follower is busy with them goes with its next fetch, all at once."""
         self._needed_bytes -= count
-        if self._needed_bytes <= 0 and self._waiting is not None:
+        if self._needed_bytes <= 0:
             waiting, self._waiting = self._waiting, None
-            asyncio.get_running_loop().call_soon(_end_wait, waiting)
+            if waiting is not None:
+                waiting.came()
 
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            _end_wait(waiting)
+            waiting.end()
 
     def later(self, followed: Followed, delay_ms: float) -> None:
         """It may not be sent more just now."""
@@ -198,13 +235,8 @@ class ReplicaSession:
 
     def tell_soon(self) -> None:
         """Not at once: with the next batch, which is likely to come, it costs nothing."""
-        if self._waiting is not None and self._soon is None:
-            self._soon = asyncio.get_running_loop().call_later(COMMITTED_MS / 1000, self.wake)
-
-
-def _end_wait(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+        if self._waiting is not None and not self._soon.is_set:
+            self._soon.set(COMMITTED_MS)
 
 
 class ReplicaSessions:
@@ -230,10 +262,19 @@ class ReplicaSessions:
             raise FetchSessionIdNotFound(f"There is no fetch session {request.session_id}.")
         if known.epoch != request.session_epoch:
             raise InvalidFetchSessionEpoch(f"Fetch session {known.session_id} expects epoch {known.epoch}.")
+        self.go_on(known)
+        return known
+
+    def find(self, session_id: int, session_epoch: int, replica: int) -> ReplicaSession | None:
+        """The session that expects such a fetch next."""
+        known = self._sessions.get(session_id)
+        return known if known is not None and known.replica == replica and known.epoch == session_epoch else None
+
+    def go_on(self, known: ReplicaSession) -> None:
+        """Another fetch of it has come."""
         self._sessions[known.session_id] = self._sessions.pop(known.session_id)
         known.epoch = 1 if known.epoch == EPOCH_MAX else known.epoch + 1
         known.wake()  # an earlier fetch of the session that still waits: whoever asks again has news
-        return known
 
     def _add(self, session: ReplicaSession) -> None:
         own = [each for each in self._sessions.values() if each.replica == session.replica]

@@ -52,6 +52,7 @@ class LeaderMachine:
         "end_offset",
         "epoch_start_offset",
         "high_watermark",
+        "is_under_min_isr",
         "leader_epoch",
         "partition_epoch",
     )
@@ -91,6 +92,7 @@ class LeaderMachine:
         self._followers: dict[int, FollowerProgress] = {}
         self._proposal: ProposeIsr | None = None
         self._quiet_until_ms = NEVER_MS
+        self.is_under_min_isr = True  # too few are in sync for anything to be committed; acks=all is refused
         self._set_replicas(replicas, now_ms)
         self._advance(now_ms)
 
@@ -114,11 +116,6 @@ class LeaderMachine:
     def proposal(self) -> ProposeIsr | None:
         """What the controller was asked for and has not decided, as far as known here."""
         return self._proposal
-
-    @property
-    def is_under_min_isr(self) -> bool:
-        """Too few are in sync for anything to be committed; acks=all is refused."""
-        return len(self._isr) < min(self._min_isr, len(self._replicas))
 
     @property
     def successors(self) -> frozenset[int]:
@@ -186,6 +183,7 @@ class LeaderMachine:
 
     def min_isr_changed(self, min_isr: int, now_ms: float) -> None:
         self._min_isr = min_isr
+        self._look_at_min_isr()
         self._advance(now_ms)
 
     def image_changed(
@@ -302,6 +300,7 @@ class LeaderMachine:
         self._isr = tuple(isr)
         self._counted = frozenset(isr)
         self._proposal = None
+        self._look_at_min_isr()
 
     def _set_replicas(self, replicas: Sequence[int], now_ms: float) -> None:
         self._replicas = tuple(replicas)
@@ -311,3 +310,7 @@ class LeaderMachine:
             for each in replicas
             if each != self._me
         }
+        self._look_at_min_isr()
+
+    def _look_at_min_isr(self) -> None:
+        self.is_under_min_isr = len(self._isr) < min(self._min_isr, len(self._replicas))

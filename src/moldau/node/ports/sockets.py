@@ -30,6 +30,7 @@ FRAMES_PER_TURN_MAX: Final = 32
 TURN_SECONDS_MAX: Final = 0.0005  # whatever is left of a peer's frames then waits for its next turn
 SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
+READ_BYTES_INSTEAD_OF_SENDFILE: Final = 32 * KiB
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN_MAX: Final = 8  # a burst of connections must not stall those that are there
 DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in so many
@@ -321,25 +322,26 @@ class SocketConnection(asyncio.Protocol):
         return not queue
 
     def _send_buffers(self) -> int:
-        """The buffers at the head of the queue in one call, marked as unfinished when a file slice follows."""
+        """The buffers at the head of the queue in one call, and short slices of files with them: to read one is cheaper
+        than another call. They are marked as unfinished when a long slice follows."""
         queue = self._queue
-        if len(queue) == 1:
-            head = queue[0]
-            assert not isinstance(head, FileSlice)
-            sent = self._socket.send(head)
-            self._drop_sent(sent)
-            return sent
         run: list[bytes | bytearray | memoryview] = []
         flags = 0
         for piece in queue:
-            if isinstance(piece, FileSlice):
+            if not isinstance(piece, FileSlice):
+                run.append(piece)
+            elif piece.length <= READ_BYTES_INSTEAD_OF_SENDFILE:
+                run.append(_read(piece))
+            else:
                 flags = self._able.more_flag
                 break
-            run.append(piece)
             if len(run) == BUFFERS_PER_SEND_MAX:
                 break
         sent = self._socket.send(run[0], flags) if len(run) == 1 else self._socket.sendmsg(run, (), flags)
-        self._drop_sent(sent)
+        if sent == self._queued_bytes:
+            queue.clear()
+        else:
+            self._drop_sent(sent)
         return sent
 
     def _drop_sent(self, sent: int) -> None:
@@ -347,8 +349,7 @@ class SocketConnection(asyncio.Protocol):
         while sent:
             head = queue[0]
             if sent < len(head):
-                assert not isinstance(head, FileSlice)
-                queue[0] = memoryview(head)[sent:]
+                queue[0] = _rest(head, sent) if isinstance(head, FileSlice) else memoryview(head)[sent:]
                 return
             sent -= len(head)
             queue.popleft()
@@ -363,11 +364,11 @@ class SocketConnection(asyncio.Protocol):
         else:
             sent = os.sendfile(self._descriptor, descriptor, piece.position, min(piece.length, bytes_max))
         if not sent and piece.length:
-            raise OSError(f"a file ended {piece.length} bytes before the slice of it that was promised")
+            raise _too_short(piece.length)
         if sent == piece.length:
             self._queue.popleft()
         else:
-            self._queue[0] = FileSlice(piece.file, piece.position + sent, piece.length - sent)
+            self._queue[0] = _rest(piece, sent)
         return sent
 
     def close(self) -> None:
@@ -384,6 +385,21 @@ class SocketConnection(asyncio.Protocol):
             self._queue.clear()
             self._queued_bytes = 0
             self._transport.abort()
+
+
+def _read(piece: FileSlice) -> bytes:
+    data = piece.read()
+    if len(data) != piece.length:
+        raise _too_short(piece.length - len(data))
+    return data
+
+
+def _too_short(missing_bytes: int) -> OSError:
+    return OSError(f"a file ended {missing_bytes} bytes before the slice of it that was promised")
+
+
+def _rest(piece: FileSlice, sent: int) -> FileSlice:
+    return FileSlice(piece.file, piece.position + sent, piece.length - sent)
 
 
 def _descriptors_for_connections() -> int:

@@ -1,0 +1,348 @@
+"""A follower that fetches again and again on one connection: what it is told, when, and what is not lost with it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from broker_scene import Talker, batch, produce, produce_request
+from cluster_scene import Cluster, on_cluster
+from replica_scene import copy_of, create, values
+
+from moldau.broker.network.exchange import PARTITIONS_MAX, Exchange
+from moldau.broker.replicas import serving
+from moldau.broker.replicas.leading import Leading
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_OFFSET
+from moldau.wire.framing import RequestHeader, frame_request
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+LEADER, ME = 2, 3
+LATEST = 18
+WAIT_MS = 2000
+PATIENT = ("broker.session.timeout.ms=60000",)
+
+
+def leading(cluster: Cluster) -> Leading:
+    found = copy_of(cluster, LEADER).leading
+    assert found is not None
+    return found
+
+
+class Follower:
+    """Broker 3 stands still, and this talks in its name."""
+
+    def __init__(self, cluster: Cluster, talker: Talker, broker_epoch: int) -> None:
+        self._cluster = cluster
+        self.talker = talker
+        self._broker_epoch = broker_epoch
+        self.session_id = 0
+        self.session_epoch = 0
+
+    @classmethod
+    async def of(cls, cluster: Cluster) -> "Follower":
+        await cluster.until(lambda: len(leading(cluster).machine.isr) == 2, 5.0)
+        cluster.host(ME).pause()
+        for session in {each.session for each in copy_of(cluster, LEADER).followers}:
+            session.end()
+        return cls(cluster, await cluster.connect(LEADER), cluster.broker(ME).epoch)
+
+    def begin(
+        self,
+        *offsets: int | None,
+        wait_ms: int = WAIT_MS,
+        leader_epoch: int = 0,
+        last_epoch: int = -1,
+        on: Talker | None = None,
+    ) -> "asyncio.Future[FetchResponse]":
+        """Ask for what is at these offsets of partitions 0, 1 …; None for one that is not named."""
+        topic_id = self._cluster.nodes[LEADER].broker.image.topics["t"].topic_id
+        named = [
+            FetchRequest.FetchPartition(
+                partition=index,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
+                log_start_offset=0,
+                partition_max_bytes=1 << 20,
+            )
+            for index, offset in enumerate(offsets)
+            if offset is not None
+        ]
+        request = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(replica_id=ME, replica_epoch=self._broker_epoch),
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            session_id=self.session_id,
+            session_epoch=self.session_epoch,
+            topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=named)] if named else [],
+            forgotten_topics_data=[],
+        )
+        self.session_epoch += 1
+        return (on or self.talker).begin(LATEST, request)
+
+    async def join(self, partitions: int = 1) -> FetchResponse:
+        answer = await self.begin(*[0] * partitions, wait_ms=0)
+        self.session_id = answer.session_id
+        return answer
+
+
+def with_follower(
+    script: Callable[[Cluster, Follower], Coroutine[Any, Any, None]], partitions: int = 1, **configs: Any
+) -> None:
+    async def play(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[LEADER, ME]] * partitions, **configs)
+        try:
+            await script(cluster, await Follower.of(cluster))
+        finally:
+            cluster.host(ME).resume()
+
+    on_cluster(play, settings=PATIENT)
+
+
+def told(answer: FetchResponse) -> dict[int, Any]:
+    assert answer.error_code == 0, ErrorCode(answer.error_code)
+    return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
+
+
+def sent(answer: FetchResponse) -> dict[int, list[bytes | None]]:
+    return {index: values(bytes(each.records or b"")) for index, each in told(answer).items()}
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Which way each fetch of a follower went."""
+    ways: list[str] = []
+    takes, handle = Exchange.takes, serving.handle
+
+    def takes_counted(self: Exchange, frame: memoryview, started_ms: float) -> bool:
+        was_taken = takes(self, frame, started_ms)
+        if was_taken:
+            ways.append("short")
+        return was_taken
+
+    async def handle_counted(request: Any, context: Any) -> Any:
+        ways.append("long")
+        return await handle(request, context)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Exchange, "takes", takes_counted)
+        patched.setattr(serving, "handle", handle_counted)
+        yield ways
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_what_is_produced_reaches_a_fetch_that_waits_in_the_same_moment() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        await follower.begin(0, wait_ms=1)
+        waiting = follower.begin(None)
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
+        assert sent(await waiting) == {0: [b"a"]}
+
+    with_follower(script, min_insync_replicas=1)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_a_producer_that_stops_in_the_middle_of_a_batch_holds_back_none_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        await follower.begin(0, wait_ms=1)
+        waiting = follower.begin(None)
+        await asyncio.sleep(0.1)
+        seen: list[bool] = []
+        answer = Exchange.go_on
+
+        def noted(self: Exchange, wait: Any) -> None:
+            seen.append(self.more_follows)
+            answer(self, wait)
+
+        monkeypatch.setattr(Exchange, "go_on", noted)
+        header = RequestHeader(0, 9, 1, "scene")
+        asked = [frame_request(header, produce_request("t", batch(each), acks=0)) for each in (b"a", b"b")]
+        frames: list[bytes] = [b"".join(each) for each in asked]  # type: ignore[arg-type]
+        producer = await cluster.connect(LEADER)
+        producer.send([frames[0] + frames[1][:50]])
+        assert sent(await waiting) == {0: [b"a"]}
+        producer.send([frames[1][50:]])
+        assert sent(await follower.begin(1)) == {0: [b"b"]}
+        assert not any(seen), "in a turn of its own, not in that of the producer"
+
+    with_follower(script, min_insync_replicas=1)
+
+
+def test_a_fetch_that_waits_in_vain_is_answered_when_its_time_is_up() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        for _ in range(3):
+            began_s = cluster.simulation.now_s
+            assert sent(await follower.begin(None, wait_ms=400)) == {}
+            assert 0.4 <= cluster.simulation.now_s - began_s < 0.5
+
+    with_follower(script)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_a_fetch_that_says_how_far_its_log_is_moves_the_high_watermark_and_acknowledges() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        producer = await cluster.connect(LEADER)
+        for number in range(3):  # the first goes the long way, the others are known
+            waiting = follower.begin(number)
+            acknowledged = asyncio.ensure_future(produce(producer, "t", batch(b"%d" % number), acks=-1))
+            assert sent(await waiting) == {0: [b"%d" % number]}
+            await asyncio.sleep(0.1)
+            assert not acknowledged.done()
+            follower.begin(number + 1, wait_ms=1)
+            assert (await acknowledged).error_code == 0
+            assert copy_of(cluster, LEADER).high_watermark == number + 1
+            await asyncio.sleep(0.1)
+
+    with_follower(script, min_insync_replicas=2)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_news_that_a_lost_connection_was_not_told_are_told_on_the_next() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        await follower.begin(0, wait_ms=1)
+        lost = follower.begin(None)
+        await asyncio.sleep(0.1)
+        (session,) = {each.session for each in copy_of(cluster, LEADER).followers}
+        assert session.is_waiting
+        follower.talker.connection.close()
+        with pytest.raises(ConnectionResetError):
+            await lost
+        await asyncio.sleep(0.1)
+        assert not session.is_waiting
+        await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
+        assert sent(await follower.begin(None, on=await cluster.connect(LEADER))) == {0: [b"a"]}
+
+    with_follower(script, min_insync_replicas=1)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_a_second_fetch_ends_the_wait_of_the_first_and_both_are_answered_in_order() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join(2)
+        first = follower.begin(None)
+        await asyncio.sleep(0.1)
+        second = follower.begin(0, None)
+        assert sent(await first) == {}
+        assert not second.done()
+        await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
+        assert sent(await second) == {0: [b"a"]}
+
+    with_follower(script, partitions=2, min_insync_replicas=1)
+
+
+@pytest.mark.proves("H5", part="fencing")
+def test_errors_and_divergence_are_told_in_full() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        producer = await cluster.connect(LEADER)
+        for index in (0, 1):
+            await produce(producer, "t", batch(b"a"), acks=1, partition=index)
+        await follower.join(2)
+        answer = told(await follower.begin(1, 7))
+        assert answer[1].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert told(await follower.begin(0, None, leader_epoch=5))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        answer = told(await follower.begin(5, None, last_epoch=0))
+        assert answer[0].diverging_epoch.end_offset == 1
+
+    with_follower(script, partitions=2, min_insync_replicas=1)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_a_session_that_is_out_of_step_or_unknown_is_refused() -> None:
+    async def script(_: Cluster, follower: Follower) -> None:
+        await follower.join()
+        await follower.begin(None, wait_ms=1)
+        follower.session_epoch += 1
+        assert (await follower.begin(None)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        follower.session_id += 1
+        assert (await follower.begin(None)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    with_follower(script)
+
+
+@pytest.mark.proves("S7", part="sendfile")
+def test_what_is_not_in_the_page_cache_is_read_beside_the_loop_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
+        await follower.join()
+        read: list[str] = []
+        executor = cluster.nodes[LEADER].broker.executor
+        run = executor.run
+
+        def run_counted(*work: Any) -> Any:
+            read.append("beside")
+            return run(*work)
+
+        monkeypatch.setattr(executor, "run", run_counted)
+        for is_cold in (False, True):
+            file = type(copy_of(cluster, LEADER).log.read(0, 100).file)  # type: ignore[union-attr]
+            monkeypatch.setattr(file, "is_cached", lambda *_, is_cold=is_cold: not is_cold)
+            read.clear()
+            assert sent(await follower.begin(0)) == {0: [b"a"]}
+            assert bool(read) == is_cold
+
+    with_follower(script, min_insync_replicas=1)
+
+
+def test_most_fetches_go_the_short_way_and_those_of_many_partitions_the_long_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(_: Cluster, follower: Follower) -> None:
+        with counted(monkeypatch) as ways:
+            await follower.join(PARTITIONS_MAX + 1)
+            await follower.begin(None, wait_ms=1)  # the high watermark of each is told
+            await asyncio.sleep(0.1)
+            assert ways[0] == "long"
+            ways.clear()
+            await follower.begin(0, 0, wait_ms=1)
+            await follower.begin(0, wait_ms=1)
+            assert ways == ["short", "short"]
+            ways.clear()
+            await follower.begin(*[0] * (PARTITIONS_MAX + 1), wait_ms=1)
+            assert ways == ["long"]
+
+    with_follower(script, partitions=PARTITIONS_MAX + 1, min_insync_replicas=1)
+
+
+def test_news_of_very_many_partitions_are_told_a_part_at_a_time() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        count = serving.PARTITIONS_AT_ONCE + 20
+        await follower.join(count)
+        await follower.begin(0, wait_ms=1)
+        waiting = follower.begin(None)
+        await asyncio.sleep(0.1)
+        for index in range(count):
+            for followed in copy_of(cluster, LEADER, "t", index).followers:
+                followed.told_high_watermark = NO_OFFSET
+                followed.changed()
+        first = told(await waiting)
+        assert len(first) == serving.PARTITIONS_AT_ONCE
+        assert len(first | told(await follower.begin(None))) == count
+
+    with_follower(script, partitions=serving.PARTITIONS_AT_ONCE + 20)
+
+
+@pytest.mark.proves("H5", part="fencing")
+def test_partitions_that_are_deleted_are_no_longer_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        asked = follower.begin(0, wait_ms=1)
+        await asked
+        copy_of(cluster, LEADER).close()
+        with counted(monkeypatch) as ways:
+            answer = told(await follower.begin(0))
+            assert ways == ["long"]
+        assert answer[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_follower(script)
