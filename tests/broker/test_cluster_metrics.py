@@ -5,8 +5,10 @@ import asyncio
 import pytest
 from broker_scene import batch, produce
 from cluster_scene import Cluster, on_cluster
+from group_members import commit, find_coordinator
 
 from moldau.broker.metrics.pages import MetricsPages
+from moldau.model.errors import ErrorCode
 
 pytestmark = pytest.mark.proves("O1", part="broker")
 
@@ -24,6 +26,61 @@ async def told(cluster: Cluster, node_id: int) -> dict[str, float]:
 
 async def added_up(cluster: Cluster, name: str) -> float:
     return sum([(await told(cluster, node_id))[name] for node_id in cluster.nodes])
+
+
+async def commit_as_soon_as_possible(cluster: Cluster, offsets: dict[int, int]) -> None:
+    """Of the group g in the topic t, wherever it is looked after."""
+    while True:
+        anybody = await cluster.connect(1)
+        found = await find_coordinator(anybody)
+        if found.error_code == ErrorCode.NONE:
+            coordinator = await cluster.connect(found.node_id)
+            if not any(await commit(coordinator, offsets)):
+                return
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.proves("O1", part="groups and consumers")
+def test_the_lag_of_a_group_is_told_wherever_its_partitions_are() -> None:
+    """Each is on one broker alone, and one of the three looks after the group."""
+
+    def lag(partition: int) -> str:
+        return f'kafka_consumergroup_lag{{consumergroup="g",topic="t",partition="{partition}"}}'
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t", partitions=3, replicas=1)
+        leaders = cluster.leaders("t")
+        assert sorted(leaders) == [1, 2, 3]
+        for partition, leader in enumerate(leaders):
+            talker = await cluster.connect(leader)
+            await produce(talker, "t", batch(*[b"a"] * (5 + partition)), partition=partition)
+        await commit_as_soon_as_possible(cluster, {0: 3, 1: 3, 2: 3})
+        pages = {node: await told(cluster, node) for node in cluster.nodes}
+        (coordinator,) = (node for node, page in pages.items() if lag(0) in page)
+        page = pages[coordinator]
+        assert [page[lag(partition)] for partition in range(3)] == [2, 3, 4]
+        gone = next(node for node in (2, 3) if node != coordinator)
+        cluster.kill(gone)
+        page = await told(cluster, coordinator)
+        left = [partition for partition, leader in enumerate(leaders) if leader != gone]
+        assert [partition for partition in range(3) if lag(partition) in page] == left, "nobody else can tell"
+
+    on_cluster(script, settings=("offsets.topic.num.partitions=1",))
+
+
+def test_the_end_of_a_partition_is_told_by_its_leader_alone() -> None:
+    """Dashboards add up what brokers tell, and every replica would tell it."""
+    name = 'kafka_topic_partition_current_offset{topic="t",partition="0"}'
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create("t")
+        (leader,) = cluster.leaders("t")
+        await produce(await cluster.connect(leader), "t", batch(b"a", b"b"))
+        await asyncio.sleep(1)
+        assert [node for node in cluster.nodes if name in await told(cluster, node)] == [leader]
+        assert (await told(cluster, leader))[name] == 2
+
+    on_cluster(script)
 
 
 def test_brokers_add_up_to_the_cluster_and_one_controller_is_active() -> None:

@@ -5,11 +5,16 @@ import logging
 
 import pytest
 from broker_scene import Scene, batch, on_broker, produce
+from cluster_scene import Cluster, on_cluster
 from group_members import TOPIC, commit, find_coordinator
 
 from moldau.broker.groups.lag import Trends, positions
 from moldau.broker.metrics.pages import MetricsPages
 from moldau.broker.network.gate import Gate
+from moldau.model.errors import ErrorCode
+
+PATIENCE_S = 10
+WATCHED = [f"moldau.group.lag.warning.ms={PATIENCE_S * 1000}"]
 
 
 @pytest.mark.proves("O1")
@@ -45,10 +50,69 @@ def test_a_group_whose_lag_grows_for_long_is_named_in_a_warning(caplog: pytest.L
             await commit(talker, {0: number}, "fast")
 
     with caplog.at_level(logging.WARNING):
-        on_broker(script, settings=["moldau.group.lag.warning.ms=10000"])
+        on_broker(script, settings=WATCHED)
     warnings = [line for line in caplog.messages if "falls behind" in line]
     assert len(warnings) == 2, "once in ten seconds"
     assert "Group slow falls behind: its lag has grown for 10 s, to" in warnings[0]
+
+
+async def _coordinator(cluster: Cluster) -> int:
+    talker = await cluster.connect(1)
+    while (found := await find_coordinator(talker)).error_code != ErrorCode.NONE:
+        await asyncio.sleep(0.05)
+    return int(found.node_id)
+
+
+async def _commit_everywhere(cluster: Cluster, coordinator: int, group_id: str, offset: int) -> None:
+    talker = await cluster.connect(coordinator)
+    while any(await commit(talker, dict.fromkeys(range(3), offset), group_id)):
+        await asyncio.sleep(0.05)
+
+
+async def _append(cluster: Cluster, leader: int, partition: int, records: int = 1) -> None:
+    await produce(await cluster.connect(leader), TOPIC, batch(*[b"a"] * records), partition=partition)
+
+
+@pytest.mark.proves("O2")
+def test_a_group_that_falls_behind_on_another_broker_is_named_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Each partition is on one broker alone: whoever looks after the group has no replica of the one that grows."""
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create(TOPIC, partitions=3, replicas=1)
+        coordinator, leaders = await _coordinator(cluster), cluster.leaders(TOPIC)
+        assert sorted(leaders) == [1, 2, 3]
+        await _commit_everywhere(cluster, coordinator, "slow", 0)
+        grows = next(partition for partition, leader in enumerate(leaders) if leader != coordinator)
+        for number in range(1, 16):
+            await asyncio.sleep(1)
+            await _append(cluster, leaders[grows], grows)
+            await _commit_everywhere(cluster, coordinator, "fast", number)
+
+    with caplog.at_level(logging.WARNING):
+        on_cluster(script, settings=[*WATCHED, "offsets.topic.num.partitions=1"])
+    (warning,) = (line for line in caplog.messages if "falls behind" in line)
+    assert "Group slow falls behind: its lag has grown for 10 s, to" in warning
+
+
+def test_a_leader_that_is_gone_does_not_hide_what_grows_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be known now counts as it last was: as nothing, it would look like a group that catches up."""
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.create(TOPIC, partitions=3, replicas=1)
+        coordinator, leaders = await _coordinator(cluster), cluster.leaders(TOPIC)
+        gone = next(node for node in (2, 3) if node != coordinator)
+        await _append(cluster, gone, leaders.index(gone), records=100)
+        await _commit_everywhere(cluster, coordinator, "slow", 0)
+        for number in range(15):
+            await asyncio.sleep(1)
+            await _append(cluster, coordinator, leaders.index(coordinator))
+            if number == PATIENCE_S // 2:
+                cluster.kill(gone)
+
+    with caplog.at_level(logging.WARNING):
+        on_cluster(script, settings=[*WATCHED, "offsets.topic.num.partitions=1"])
+    (warning,) = (line for line in caplog.messages if "falls behind" in line)
+    assert "Group slow falls behind: its lag has grown for 10 s, to 1" in warning
 
 
 def test_a_lag_that_stays_or_shrinks_in_between_does_not_count() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.broker.groups.ends import ends_elsewhere
 from moldau.model.errors import KafkaError
+from moldau.model.ids import TopicPartition
 from moldau.model.units import SECOND_MS
 
 if TYPE_CHECKING:
@@ -21,13 +23,17 @@ OFF_MS: Final = 60.0 * SECOND_MS  # how often it is seen whether warnings are wa
 
 
 class Position(NamedTuple):
-    """What a group has committed for a partition, and how much lies behind it, where this broker knows."""
+    """What a group has committed for a partition, and how much lies behind it; None if nobody can tell just now."""
 
     group_id: str
     topic: str
     partition: int
     offset: int
     lag: int | None
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 class Falling(NamedTuple):
@@ -48,7 +54,16 @@ async def positions(broker: "Broker") -> list[Position]:
             continue
         found += [Position(*each, _lag(broker, *each[1:])) for each in committed]
         await asyncio.sleep(0)
-    return found
+    return await _completed(broker, found)
+
+
+async def _completed(broker: "Broker", found: list[Position]) -> list[Position]:
+    """With the lags of partitions that are not here: their leaders tell where they end."""
+    ends = await ends_elsewhere(broker, {each.place for each in found if each.lag is None})
+    return [
+        each._replace(lag=max(0, ends[each.place] - each.offset)) if each.lag is None and each.place in ends else each
+        for each in found
+    ]
 
 
 def _lag(broker: "Broker", topic: str, index: int, offset: int) -> int | None:
@@ -88,6 +103,7 @@ class LagWatch:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._trends = Trends()
+        self._last: dict[tuple[str, TopicPartition], int] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -108,8 +124,8 @@ class LagWatch:
 
     async def look(self, patience_ms: float) -> None:
         lags: Counter[str] = Counter()
-        for position in await positions(self._broker):
-            lags[position.group_id] += position.lag or 0
+        for (group_id, _), lag in (await self._lags()).items():
+            lags[group_id] += lag
         now_ms = self._broker.clock.monotonic_ms()
         for group_id, lag, since_ms in self._trends.look(lags, now_ms, patience_ms):
             self._broker.complaints.write(
@@ -117,3 +133,9 @@ class LagWatch:
                 f"Group {group_id} falls behind: its lag has grown for {(now_ms - since_ms) / 1000:.0f} s, "
                 f"to {lag} records",
             )
+
+    async def _lags(self) -> dict[tuple[str, TopicPartition], int]:
+        """What nobody can tell counts as it last was: as nothing, it would look like a group that catches up."""
+        found = {(each.group_id, each.place): each.lag for each in await positions(self._broker)}
+        self._last = {key: self._last.get(key, 0) if lag is None else lag for key, lag in found.items()}
+        return self._last

@@ -75,7 +75,7 @@ LOG_START: Final = _gauge("kafka_log_log_logstartoffset", "The first offset of a
 LOG_END: Final = _gauge("kafka_log_log_logendoffset", "The offset the next record gets.", "topic", "partition")
 LOG_SEGMENTS: Final = _gauge("kafka_log_log_numlogsegments", "Segments of a log.", "topic", "partition")
 PARTITION_END: Final = _gauge(
-    "kafka_topic_partition_current_offset", "Where a partition ends for readers.", "topic", "partition"
+    "kafka_topic_partition_current_offset", "Where a partition led here ends for readers.", "topic", "partition"
 )
 GROUP_OFFSET: Final = _gauge(
     "kafka_consumergroup_current_offset",

@@ -95,12 +95,19 @@ class MetricsPages:
             (catalogue.LOG_START, lambda each: each.log.start_offset),
             (catalogue.LOG_END, lambda each: each.log.end_offset),
             (catalogue.LOG_SEGMENTS, lambda each: len(each.log.segment_base_offsets)),
-            (catalogue.PARTITION_END, lambda each: each.high_watermark),
         )
         for metric, read in reads:
             yield from plain(
                 metric, (((p.name.topic, str(p.name.partition)), read(p)) for p in partitions if p.is_open)
             )
+        yield from plain(
+            catalogue.PARTITION_END,
+            (
+                ((p.name.topic, str(p.name.partition)), p.high_watermark)
+                for p in partitions
+                if p.is_open and p.is_leader  # dashboards add up what brokers say: each partition once
+            ),
+        )
 
     def _groups(self, groups: list[Position]) -> Iterator[str]:
         yield from plain(
