@@ -305,6 +305,34 @@ def test_a_server_that_is_stopped_ends_by_its_own_stop() -> None:
     assert Simulation(0).run(script).faults == {}
 
 
+def test_a_process_is_asked_to_stop_once_and_the_next_one_on_its_host_may_be_asked_again() -> None:
+    class Slow:
+        async def stop(self) -> None:
+            await asyncio.sleep(10)
+
+    async def program(ports: Ports) -> Slow:  # noqa: ARG001
+        return Slow()
+
+    async def script(simulation: Simulation) -> None:
+        server = simulation.host("server")
+        await server.start(program)
+        stopping = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(1)
+        assert (server.is_up, server.is_stopping) == (True, True)
+        with pytest.raises(RuntimeError, match="stopping already"):
+            await server.stop()
+        server.crash()
+        with pytest.raises(Crashed):
+            await stopping
+        assert not server.is_stopping
+        await server.restart()
+        assert not server.is_stopping
+        await server.stop()
+        assert (server.is_up, server.is_stopping) == (False, False)
+
+    Simulation(0).run(script)
+
+
 def test_a_paused_process_does_nothing_and_then_all_that_was_due() -> None:
     async def script(simulation: Simulation) -> None:
         ticks: list[float] = []

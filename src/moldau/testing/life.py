@@ -10,11 +10,12 @@ from typing import Any
 class Life:
     """Whose code is running, and whether it still may."""
 
-    __slots__ = ("held", "is_alive", "name")
+    __slots__ = ("held", "is_alive", "is_stopping", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive = True
+        self.is_stopping = False  # it was asked to end, and is about to
         self.held: list[Any] | None = None  # what waits to run while the process is paused
 
 

@@ -87,7 +87,10 @@ class Host:
         return await self._simulation.loop.run_as(self._life, work)
 
     async def stop(self) -> None:
-        """End the process well: by the `stop` of what its program returned."""
+        """End the process well: by the `stop` of what its program returned, which is asked for once in a life."""
+        if self._life is None or not self._life.is_alive or self._life.is_stopping:
+            raise RuntimeError(f"{self.name} does not run, or is stopping already")
+        self._life.is_stopping = True
         await self.run(self._running.stop())
         self.exit()
 
@@ -120,6 +123,10 @@ class Host:
     @property
     def is_paused(self) -> bool:
         return self._life is not None and self._life.held is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.is_up and self._life is not None and self._life.is_stopping
 
     def exit(self) -> None:
         """The process ends by itself, after whatever it did to end well."""

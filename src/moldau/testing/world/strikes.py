@@ -271,6 +271,8 @@ class ClusterChaos:
         """A node that is asked to end does so in a bounded time, whatever state the cluster is in."""
         if not node.is_up or node.is_paused or node.name in self._revivals:
             return
+        if node.is_stopping:  # another striker asked first, and a process that is asked twice ends once
+            return
         self._count(Strike.CLEAN_RESTART, node)
         try:
             async with asyncio.timeout(STOP_S_MAX):
