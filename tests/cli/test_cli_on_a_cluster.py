@@ -104,6 +104,26 @@ def test_the_lead_is_given_back_to_the_first_replicas(cluster: Cluster, moldau: 
     assert moldau("partition", "elect-leaders", "--all") == ""
 
 
+def test_a_partition_that_is_not_there_is_not_said_to_be_well_led(moldau: Moldau, tmp_path: Path) -> None:
+    told = moldau("partition", "elect-leaders", "--topic", f"{TOPIC}:{PARTITIONS}", code=1)
+    assert told == f"error: topic {TOPIC} has no partition {PARTITIONS}; its last is {PARTITIONS - 1}\n"
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"partitions": []}')
+    assert "names no partitions" in moldau("partition", "elect-leaders", "--file", str(empty), code=2)
+
+
+def test_nothing_moves_if_the_way_back_cannot_be_kept(moldau: Moldau, tmp_path: Path) -> None:
+    def first() -> list[int]:
+        return list(json.loads(moldau("topic", "describe", TOPIC, "--json"))[0]["partitions"][0]["replicas"])
+
+    before, plan = first(), tmp_path / "turned.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": TOPIC, "partition": 0, "replicas": before[::-1]}]}))
+    told = moldau("reassign", "execute", str(plan), "--rollback", str(tmp_path / "nowhere" / "back.json"), code=1)
+    assert "nowhere/back.json: no such file or directory" in told
+    assert not json.loads(moldau("reassign", "verify", str(plan), "--json", code=1))["is_done"]
+    assert first() == before
+
+
 @pytest.mark.timeout(240)
 def test_partitions_move_to_a_new_broker_are_called_back_and_move_again(
     cluster: Cluster, moldau: Moldau, tmp_path: Path, records: str
@@ -158,6 +178,36 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, t
     assert "say which partitions" in moldau("partition", "elect-leaders", code=2)
     assert "write their ids" in moldau("reassign", "generate", "--brokers", "one", code=2)
     assert "no such broker serves: 9" in moldau("reassign", "generate", "--brokers", "9", code=1)
+
+
+def test_a_rate_that_is_refused_changes_nothing_and_the_way_back_is_kept(moldau: Moldau, tmp_path: Path) -> None:
+    described = json.loads(moldau("topic", "describe", TOPIC, "--json"))[0]["partitions"][0]["replicas"]
+    plan, back = tmp_path / "turned.json", tmp_path / "back.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": TOPIC, "partition": 0, "replicas": described[::-1]}]}))
+    told = moldau("reassign", "execute", str(plan), "--throttle", str(2**63), "--rollback", str(back), code=1)
+    assert "must fit in 64 bits" in told
+    assert json.loads(back.read_text())["partitions"][0]["replicas"] == described
+    assert "throttled" not in moldau("config", "get", "topic", TOPIC)
+
+
+def test_a_plan_is_done_though_one_of_its_topics_was_deleted(cluster: Cluster, moldau: Moldau, tmp_path: Path) -> None:
+    rows = []
+    for topic in ("kept", "dropped"):
+        cluster.create_topic(topic, partitions=1, replication_factor=1)
+        (held,) = json.loads(moldau("topic", "describe", topic, "--json"))[0]["partitions"][0]["replicas"]
+        rows.append({"topic": topic, "partition": 0, "replicas": [held % 3 + 1]})
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"partitions": rows}))
+    moldau("reassign", "execute", str(plan), "--throttle", "1000000")
+    moldau("topic", "delete", "dropped")
+    moldau("reassign", "verify", str(plan), "--wait", "--preserve-throttles")
+    assert "throttled" in moldau("config", "get", "topic", "kept")
+    told = json.loads(moldau("reassign", "verify", str(plan), "--json"))
+    assert told["is_done"]
+    assert [each["state"] for each in told["partitions"]] == ["gone", "done"]
+    assert "topic kept" in told["unthrottled"]
+    assert "throttled" not in moldau("config", "get", "topic", "kept")
+    moldau("topic", "delete", "kept")
 
 
 def test_a_minority_says_that_nobody_controls(cluster: Cluster, moldau: Moldau) -> None:

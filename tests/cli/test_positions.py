@@ -23,13 +23,15 @@ pytestmark = pytest.mark.proves("C4", part="by listing offsets")
         ("@2026-01-01T00:00:00Z", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
         ("@2026-01-01T02:00:00+02:00", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
         ("@2026-01-01", AtTime(int(datetime(2026, 1, 1).timestamp() * 1000))),
+        ("@1969-12-31T23:59:59.999Z", AtTime(0)),  # -1 would be the end, and other numbers below 0 are refused
+        (f"@{2**63 - 1}", AtTime(2**63 - 1)),
     ],
 )
 def test_a_place_is_read_as_written(text: str, position: Position) -> None:
     assert parse_position(text, "--from") == position
 
 
-@pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5"])
+@pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5", f"@{2**63}"])
 def test_what_is_no_place_is_refused_with_examples(text: str) -> None:
     with pytest.raises(Complaint, match="2026-01-01") as refusal:
         parse_position(text, "--from")

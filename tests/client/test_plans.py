@@ -87,6 +87,19 @@ def test_a_plan_of_kafkas_own_tools_is_understood() -> None:
             '{"partitions": [{"topic":"t","partition":0,"replicas":[1]},{"topic":"t","partition":0,"replicas":[2]}]}',
             "t-0 twice",
         ),
+        ('{"partitions": ["t-0"]}', "does not name"),
+        ('{"partitions": [{"topic": 5, "partition": 0, "replicas": [1]}]}', "does not name"),
+        ('{"partitions": [{"topic": "\\ud800", "partition": 0, "replicas": [1]}]}', "no topic can have the name"),
+        ('{"partitions": [{"topic": "t", "partition": 1.5, "replicas": [1]}]}', "the partition 1.5 of t is no number"),
+        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "the partition true of t is no"),
+        ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "the partition -1 of t is no"),
+        (f'{{"partitions": [{{"topic": "t", "partition": {2**31}, "replicas": [1]}}]}}', "from 0 to 2147483647"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}', "replicas are one or more brokers"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": {"1": 2}}]}', "replicas are one or more brokers"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1.5]}]}', "the broker 1.5 of t-0 is no number"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', 'the broker "1" of t-0 is no number'),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": 5}]}', "t-0 .* a list"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": "any"}]}', "t-0 .* a list"),
     ],
 )
 def test_a_broken_plan_says_what_is_wrong(text: str, words: str) -> None:
@@ -101,6 +114,14 @@ def test_lists_of_topics_and_partitions_are_kafkas_too() -> None:
         decode_topics('{"topics": ["a"]}')
     with pytest.raises(BrokenPlan, match="should read"):
         decode_places('{"partitions": [{"topic": "a"}]}')
+    with pytest.raises(BrokenPlan, match="no topic can have the name"):
+        decode_topics('{"topics": [{"topic": "a b"}]}')
+
+
+@pytest.mark.parametrize("number", ["1.5", "-1", '"1"', "true", "1e400", str(2**31)])
+def test_a_partition_to_be_led_is_a_number_that_a_partition_can_have(number: str) -> None:
+    with pytest.raises(BrokenPlan, match=r"the partition .* of a is no number from 0 to 2147483647"):
+        decode_places(f'{{"partitions": [{{"topic": "a", "partition": {number}}}]}}')
 
 
 # Emptying a broker

@@ -9,9 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, pairs
+from moldau.cli.files import text_of
+from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
 
 _ADDRESS: Final = "bootstrap.servers"
+_REMARKS: Final = ("#", "!")
 _PROPERTY: Final = re.compile(r"([^\s=:]+)\s*(?:[=:]\s*|\s)(.*)|([^\s=:]+)")
 
 
@@ -19,7 +21,7 @@ _PROPERTY: Final = re.compile(r"([^\s=:]+)\s*(?:[=:]\s*|\s)(.*)|([^\s=:]+)")
 class Connection:
     """The options. Settings have the names that they have for Java's clients."""
 
-    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT
+    bootstrap_servers: BootstrapIfGiven = None
     command_config: Annotated[
         Path | None,
         typer.Option(
@@ -38,8 +40,7 @@ class Connection:
     @property
     def servers(self) -> str:
         """The address of the file, if none was given."""
-        is_given = self.bootstrap_servers != BOOTSTRAP_DEFAULT
-        return self.bootstrap_servers if is_given else self._all().get(_ADDRESS, self.bootstrap_servers)
+        return self.bootstrap_servers or self._all().get(_ADDRESS, BOOTSTRAP_DEFAULT)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -61,9 +62,8 @@ class Connection:
         return self.servers
 
     def _all(self) -> dict[str, str]:
-        of_file = (
-            {} if self.command_config is None else properties(self.command_config.read_text(), self.command_config)
-        )
+        path = self.command_config
+        of_file = {} if path is None else properties(text_of(path), path)
         return of_file | pairs(self.kafka, "--kafka")
 
 
@@ -81,11 +81,13 @@ def properties(text: str, path: Path) -> dict[str, str]:
 def _whole_lines(text: str) -> Iterator[str]:
     begun = ""
     for line in text.splitlines():
+        if not begun and line.lstrip().startswith(_REMARKS):
+            continue  # whatever it ends with: a remark does not go on
         begun += line.strip()
         if begun.endswith("\\"):
             begun = begun[:-1]
             continue
-        if begun and not begun.startswith(("#", "!")):
+        if begun:
             yield begun
         begun = ""
     if begun:

@@ -1,6 +1,6 @@
 """The options that commands share, and the client they make."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -9,17 +9,21 @@ from moldau.cli.errors import wrong_usage
 BOOTSTRAP_VARIABLE: Final = "MOLDAU_BOOTSTRAP_SERVERS"
 BOOTSTRAP_DEFAULT: Final = "localhost:9092"
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
+
+def _bootstrap(shown: str | bool) -> Any:
+    return typer.Option(
         "--bootstrap-servers",
         "--bootstrap-server",
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,…",
+        show_default=shown,
         help="Where to find the cluster; any Kafka cluster will do.",
-    ),
-]
+    )
+
+
+Bootstrap = Annotated[str, _bootstrap(shown=True)]
+BootstrapIfGiven = Annotated[str | None, _bootstrap(shown=BOOTSTRAP_DEFAULT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Configs = Annotated[
     list[str] | None,

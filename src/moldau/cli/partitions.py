@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.files import text_of
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -42,18 +43,21 @@ def elect_leaders(
     """Give the lead back to the first replica of each partition, where it is in sync."""
     if sum((bool(topics), file is not None, every)) != 1:
         raise wrong_usage("say which partitions: one of --topic, --file, --all")
+    listed = _read(file) if file else None
     if unclean and not yes:
         typer.confirm("Records that the chosen replica lacks are lost. Go on?", abort=True, err=True)
-    outcomes = asyncio.run(_elect(bootstrap_servers, topics or [], file, unclean))
-    _report(outcomes, json)
+    outcomes = asyncio.run(_elect(bootstrap_servers, topics or [], listed, unclean))
+    _report(outcomes, json, is_unclean=unclean)
 
 
-async def _elect(bootstrap_servers: str, topics: list[str], file: Path | None, is_unclean: bool) -> "Outcomes":
+async def _elect(
+    bootstrap_servers: str, topics: list[str], listed: "list[TopicPartition] | None", is_unclean: bool
+) -> "Outcomes":
     from moldau.cli.connecting import connect_asynchronously
     from moldau.client.reassignments import Election, Reassignments
 
     async with connect_asynchronously(bootstrap_servers) as client:
-        places = _read(file) if file else await _named(client, topics) if topics else None
+        places = await _named(client, topics) if topics else listed
         return await Reassignments(client).elect(Election.UNCLEAN if is_unclean else Election.PREFERRED, places)
 
 
@@ -66,10 +70,11 @@ async def _named(client: "AsyncClient", topics: list[str]) -> "list[TopicPartiti
         if index and not index.isdecimal():
             raise wrong_usage(f"--topic {text}: write TOPIC or TOPIC:PARTITION")
         view = await client.describe_topic(name)
-        places += [
-            TopicPartition(name, each.index) for each in view.partitions if not index or each.index == int(index)
-        ]
-    return places
+        found = [TopicPartition(name, each.index) for each in view.partitions if not index or each.index == int(index)]
+        if not found:
+            raise Complaint(f"topic {name} has no partition {index}; its last is {len(view.partitions) - 1}")
+        places += found
+    return list(dict.fromkeys(places))
 
 
 def _read(path: Path) -> "list[TopicPartition]":
@@ -77,12 +82,15 @@ def _read(path: Path) -> "list[TopicPartition]":
     from moldau.client.plans import BrokenPlan, decode_places
 
     try:
-        return decode_places(path.read_text())
-    except (BrokenPlan, UnicodeDecodeError) as error:
+        places = decode_places(text_of(path))
+    except BrokenPlan as error:
         raise wrong_usage(f"{path}: {error}") from error
+    if not places:
+        raise wrong_usage(f"{path}: it names no partitions")
+    return places
 
 
-def _report(outcomes: "Outcomes", json: bool) -> None:
+def _report(outcomes: "Outcomes", json: bool, *, is_unclean: bool) -> None:
     rows = [
         (*place, "elected" if error is None else _words(error.code.name, error.message))
         for place, error in sorted(outcomes.items())
@@ -92,7 +100,7 @@ def _report(outcomes: "Outcomes", json: bool) -> None:
     elif rows:
         show_table(("topic", "partition", "outcome"), rows, numbers=("partition",))
     else:
-        note("every partition is led by its first replica already")
+        note("every partition has a leader" if is_unclean else "every partition is led by its first replica already")
     failed = [place for place, error in outcomes.items() if error and error.code.name != "ELECTION_NOT_NEEDED"]
     if failed:
         raise Complaint(f"{len(failed)} of {len(outcomes)} partitions could not be given a leader")

@@ -30,10 +30,12 @@ ReportEvery = Annotated[
     float,
     typer.Option("--report-every", min=1, metavar="SECONDS", help="While it runs; and always when it ends."),
 ]
-Lateness = Annotated[str, typer.Option("--lateness", help="How late an event may come.")]
-Window = Annotated[str, typer.Option("--window", help="What is counted together.")]
-Pause = Annotated[str, typer.Option("--pause", help="After so long, a new session begins.")]
-Every = Annotated[str, typer.Option("--every", help="How often it looks for new records; sooner if it is behind.")]
+Lateness = Annotated[str, typer.Option("--lateness", metavar="SPAN", help="How late an event may come.")]
+Window = Annotated[str, typer.Option("--window", metavar="SPAN", help="What is counted together.")]
+Pause = Annotated[str, typer.Option("--pause", metavar="SPAN", help="After so long, a new session begins.")]
+Every = Annotated[
+    str, typer.Option("--every", metavar="SPAN", help="How often it looks for new records; sooner if it is behind.")
+]
 Partitions = Annotated[int, typer.Option("--partitions", help="Of result topics that are not there yet.")]
 
 
@@ -55,9 +57,15 @@ def activity(
 ) -> None:
     """Raw events → checked, each once, counted, in sessions, by load → topics exactly once, Parquet, a report."""
     from moldau.pipelines.activity import Activity
+    from moldau.pipelines.fields import span_of
 
     if reading.until is not None:
         raise wrong_usage("--until: what is counted over time has no end in the middle; --once goes as far as there is")
+    # Not left to Spark: it makes no sessions of a pause that it cannot read, and says nothing.
+    with complaining():
+        lateness = span_of(lateness, "--lateness", may_be_none=True)
+        every = span_of(every, "--every", may_be_none=True)
+        window, pause = span_of(window, "--window"), span_of(pause, "--pause")
     options, servers = running.options(f"activity-{topic}"), connection.plain_servers("activity")
     places = reading.look_up(connection, [topic])
     source = reading.source(connection, [topic], places, options.name)
@@ -76,6 +84,8 @@ def activity(
         options=connection.options,
         raw_options=source.options,
     )
+    if topic in job.topics:
+        raise wrong_usage(f"--topic {topic} is one of those that --out {job.out} writes: the job would never end")
     if options.eject is not None:
         script = job.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
         given.eject_script(script, options.eject)

@@ -10,6 +10,7 @@ import typer
 from moldau.cli import pipeline_options as given
 from moldau.cli.connections import Connection
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.files import text_of
 from moldau.cli.option_groups import expanded
 from moldau.cli.output import note
 from moldau.cli.pipeline_groups import Reading, Running, To, Topics
@@ -37,12 +38,19 @@ class TopicJob:
     sink_options: Mapping[str, str] = field(default_factory=dict)
     writes_changes: bool = False
 
+    @property
+    def written(self) -> dict[str, str]:
+        """Option → topic."""
+        letters = self.sink_options.get("deadLetterTopic")
+        return {"--to": self.to} | ({"--dead-letters": letters} if letters else {})
+
     def run(self, reading: Reading, running: Running, connection: Connection) -> None:
         from moldau.pipelines.flow import Flow, TopicSink
         from moldau.pipelines.presets import ChangesSink
 
-        if self.to in self.topics:
-            raise wrong_usage(f"--to {self.to} is read as well: the job would never end")
+        for option, written in self.written.items():
+            if written in self.topics:
+                raise wrong_usage(f"{option} {written} is read as well: the job would never end")
         options = running.options(f"{self.job}-{self.topics[0]}")
         places = reading.look_up(connection, self.topics)
         flow = Flow(
@@ -270,7 +278,7 @@ def _function(python: str) -> "Step":
 
 
 def _text(path: Path) -> str:
-    text = path.read_text()
+    text = text_of(path)
     if not text.strip():
         raise Complaint(f"{path} is empty")
     return text

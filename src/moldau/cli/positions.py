@@ -9,6 +9,7 @@ from moldau.cli.errors import wrong_usage
 from moldau.client.words import EARLIEST, LATEST, Isolation, OffsetAt
 from moldau.model.ids import TopicPartition
 
+TIME_MS_MAX: Final = 2**63 - 1
 FORMS: Final = "start, end, -10 (that many before the end), @2026-01-01T00:00:00 (a time), or an offset"
 
 
@@ -62,11 +63,15 @@ def parse_position(text: str, option: str) -> Position:
 
 
 def _parse_time(text: str, option: str) -> int:
-    """Milliseconds as a number, or ISO 8601; local time where no zone is named."""
-    if text.isdecimal():
-        return int(text)
+    """Milliseconds as a number, or ISO 8601; local time where no zone is named. Nothing is older than 1970.
+
+    Below 0, the protocol has numbers that mean something else: the start, the end.
+    """
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        time_ms = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp() * 1000)
+        if time_ms > TIME_MS_MAX:
+            raise ValueError
+        return max(time_ms, 0)
     except ValueError:
         raise wrong_usage(
             f"{option} @{text} is not a time; write @2026-01-01, @2026-01-01T12:30:00, …Z or +02:00, or milliseconds"

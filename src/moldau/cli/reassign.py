@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.files import text_of
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -80,23 +81,27 @@ def execute(
     """Begin to move partitions as the plan says. `verify` tells how far it is."""
     wanted = _read(plan)
 
-    async def work(moves: "Moves") -> None:
-        from moldau.client.moves import MovesRunning
+    def keep(before: "Assignment") -> None:
+        """Nothing moves if the way back could not be kept; and it is there if something goes wrong on the way."""
         from moldau.client.plans import encode_plan
 
-        try:
-            before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional)
-        except MovesRunning as running:
-            raise Complaint(f"{running}: wait for them (moldau reassign list), or add --additional") from None
         if rollback is not None:
             rollback.write_text(encode_plan(before) + "\n")
+        else:
+            note(f"to go back, keep this: {encode_plan(before)}")
+
+    async def work(moves: "Moves") -> None:
+        from moldau.client.moves import MovesRunning
+
+        try:
+            before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional, keep=keep)
+        except MovesRunning as running:
+            raise Complaint(f"{running}: wait for them (moldau reassign list), or add --additional") from None
         if json:
             show_json({"before": _plan_told(before), "partitions": _outcomes_told(outcomes)})
         else:
             rest = ", the others are there or on their way" if len(outcomes) < len(wanted) else ""
             print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}")
-            if rollback is None:
-                note(f"to go back, keep this: {encode_plan(before)}")
         _complain(outcomes)
 
     _run(bootstrap_servers, work)
@@ -119,7 +124,7 @@ def verify(
     async def work(moves: "Moves") -> None:
         nonlocal is_done
         found = await (until_settled(moves, wanted) if wait else moves.progress(wanted))
-        is_done = all(each.stage == "done" for each in found)
+        is_done = all(each.is_done for each in found)
         freed = [] if preserve_throttles or any(_moves(each) for each in found) else await moves.clear_up(wanted)
         if json:
             show_json({"is_done": is_done, "unthrottled": freed, "partitions": [_move_told(each) for each in found]})
@@ -193,7 +198,7 @@ async def until_settled(moves: "Moves", plan: "Assignment") -> "list[Move]":
     told = -1
     while True:
         found = await moves.progress(plan)
-        done = sum(each.stage == "done" for each in found)
+        done = sum(each.is_done for each in found)
         if not any(map(_moves, found)):
             return found
         if done != told:
@@ -211,19 +216,21 @@ def _share(move: "Move") -> str | None:
 
 
 def _verdict(found: "Sequence[Move]") -> str:
-    counts = {stage: sum(each.stage.value == stage for each in found) for stage in ("done", "moving", "elsewhere")}
-    if counts["done"] == len(found):
-        return f"done: {len(found)} partitions are where the plan wants them"
+    stages = ("done", "moving", "elsewhere", "gone")
+    counts = {stage: sum(each.stage.value == stage for each in found) for stage in stages}
+    gone = f", {counts['gone']} gone from the cluster" if counts["gone"] else ""
+    if all(each.is_done for each in found):
+        return f"done: {counts['done']} partitions are where the plan wants them{gone}"
     stray = f", {counts['elsewhere']} are not where the plan wants them and do not move" if counts["elsewhere"] else ""
-    return f"not done: {counts['done']} of {len(found)} are there, {counts['moving']} move{stray}"
+    return f"not done: {counts['done']} of {len(found)} are there, {counts['moving']} move{stray}{gone}"
 
 
 def _read(path: Path) -> "Assignment":
     from moldau.client.plans import BrokenPlan, decode_plan
 
     try:
-        return decode_plan(path.read_text())
-    except (BrokenPlan, UnicodeDecodeError) as error:
+        return decode_plan(text_of(path))
+    except BrokenPlan as error:
         raise wrong_usage(f"{path}: {error}") from error
 
 
@@ -233,8 +240,8 @@ def _topics(names: list[str] | None, file: Path | None) -> list[str]:
     if file is None:
         return names or []
     try:
-        return [*(names or ()), *decode_topics(file.read_text())]
-    except (BrokenPlan, UnicodeDecodeError) as error:
+        return [*(names or ()), *decode_topics(text_of(file))]
+    except BrokenPlan as error:
         raise wrong_usage(f"{file}: {error}") from error
 
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
-from decimal import Decimal
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -67,7 +67,8 @@ def sql(
     if stream and until is not None:
         raise wrong_usage("--until and --stream do not go together: a stream has no end; see --limit")
     servers = connection.plain_servers("sql")
-    ends = asyncio.run(_extents(servers, query))
+    with given.complaining():
+        ends = asyncio.run(_extents(servers, query))
     topics = list(dict.fromkeys(place.topic for place in ends))
     if not topics:
         raise Complaint("the query names no topic that is there; put names with dots or dashes in backquotes")
@@ -130,11 +131,13 @@ class Question:
 
     def _collect(self, spark: Any, signals: "Signals") -> tuple[list[str], list[Any]]:
         from moldau.pipelines.asking import asked
+        from moldau.pipelines.moments import with_zones
 
         signals.check()
         with asked():
             answer = self._frame(spark)
-            return list(answer.columns), [tuple(row) for row in answer.limit(self._limit or ROWS_MAX).collect()]
+            rows = answer.limit(self._limit or ROWS_MAX).collect()
+            return list(answer.columns), list(with_zones(rows, answer.schema))
 
     def _go_on(self, spark: Any, signals: "Signals") -> None:
         from moldau.pipelines.asking import Streamed, asked
@@ -163,8 +166,9 @@ class Question:
 
     def _show(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         if self._is_json:
+            names = numbered(columns)
             for row in rows:
-                show_json_line(dict(zip(columns, map(_plain, row), strict=True)))
+                show_json_line(dict(zip(names, map(_plain, row), strict=True)))
         else:
             show_table(columns, [[_plain(each) for each in row] for row in rows])
 
@@ -190,13 +194,23 @@ async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartiti
     return {place: (each.start, each.end) for place, each in known.items()}
 
 
+def numbered(columns: Sequence[str]) -> list[str]:
+    """Names that are all different, as an object of JSON needs them: of two columns `page`, the second is `page_2`."""
+    names: list[str] = []
+    for column in columns:
+        further = (f"{column}_{number}" for number in count(2))
+        free = (each for each in further if each not in names and each not in columns)
+        names.append(next(free) if column in names else column)
+    return names
+
+
 def _plain(value: Any) -> Any:
-    """As JSON and tables have it."""
+    """As JSON and tables have it. Spans of time, and whatever else JSON has no word for, are text."""
     match value:
+        case None | bool() | int() | float() | str():
+            return value
         case datetime() | date():
             return value.isoformat()
-        case Decimal():
-            return str(value)
         case bytes() | bytearray():
             return bytes(value).decode(errors="replace")
         case dict():
@@ -205,4 +219,4 @@ def _plain(value: Any) -> Any:
             fields = getattr(value, "asDict", None)
             return _plain(fields()) if fields is not None else [_plain(each) for each in value]
         case _:
-            return value
+            return str(value)

@@ -1,7 +1,7 @@
 """Carrying out a plan: begin it, see how far it is, call it off, and clear up behind it."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -12,6 +12,7 @@ from moldau.client.metadata import TopicView
 from moldau.client.plans import Assignment, BrokenPlan
 from moldau.client.reassignments import Outcomes, Reassignment, Reassignments
 from moldau.client.throttles import Throttles
+from moldau.model.errors import UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
 
@@ -25,6 +26,7 @@ class Stage(StrEnum):
     DONE = "done"
     MOVING = "moving"
     ELSEWHERE = "elsewhere"  # nothing moves it, and it is not where the plan wants it
+    GONE = "gone"  # the cluster has no such partition: its topic was deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,18 @@ class Move:
     target: tuple[int, ...]
     copied: float | None = None  # the share of its bytes that the slowest newcomer has
 
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do for it."""
+        return self.stage in (Stage.DONE, Stage.GONE)
+
 
 class MovesRunning(Exception):
     """Partitions are being moved already."""
+
+
+def unheard(before: Assignment) -> None:
+    """Nobody wants to go back."""
 
 
 class Moves:
@@ -65,9 +76,17 @@ class Moves:
         }
 
     async def begin(
-        self, plan: Assignment, *, throttle_bytes: int | None = None, is_additional: bool = False
+        self,
+        plan: Assignment,
+        *,
+        throttle_bytes: int | None = None,
+        is_additional: bool = False,
+        keep: Callable[[Assignment], None] = unheard,
     ) -> tuple[Assignment, Outcomes]:
-        """Ask for what the plan wants; who held it before, and what became of each partition."""
+        """Ask for what the plan wants; who held it before, and what became of each partition.
+
+        `keep` hears who held it ahead of the first change: the way back is wanted most if we do not get to the end.
+        """
         moving = await self.reassignments.ongoing()
         before = {
             place: moving[place].origin if place in moving else replicas
@@ -75,6 +94,7 @@ class Moves:
         }
         if moving and not is_additional:
             raise MovesRunning(f"{len(moving)} partitions are being moved already")
+        keep(before)
         if throttle_bytes is not None:
             await self.throttles.put_on(before, plan, throttle_bytes, keeps_others=bool(moving))
         wanted = {place: target for place, target in plan.items() if _is_news(before[place], target, moving.get(place))}
@@ -88,14 +108,15 @@ class Moves:
         """
         for _ in range(LOOKS_MAX - 1):
             found = await self._look(plan)
-            if all(each.stage is not Stage.ELSEWHERE for each in found):
+            if all(each.stage in (Stage.DONE, Stage.MOVING) for each in found):
                 return found
             await asyncio.sleep(LOOK_AGAIN_S)
         return await self._look(plan)
 
     async def _look(self, plan: Assignment) -> list[Move]:
         moving = await self.reassignments.ongoing()
-        held = assignment_of(await self._views({place.topic for place in plan}))
+        views = await self.client.describe_topics(sorted({place.topic for place in plan}))
+        held = assignment_of(_checked(each for each in views if not isinstance(each.error, UnknownTopicOrPartition)))
         copied = await self._copied(plan, moving)
         return [
             Move(
@@ -120,11 +141,7 @@ class Moves:
         return await self.throttles.take_off(sorted({place.topic for place in plan}), brokers)
 
     async def _views(self, topics: Iterable[str] | None) -> list[TopicView]:
-        views = await self.client.describe_topics(None if topics is None else sorted(set(topics)))
-        for view in views:
-            if view.error is not None:
-                raise view.error
-        return views
+        return _checked(await self.client.describe_topics(None if topics is None else sorted(set(topics))))
 
     async def _known(self, plan: Assignment) -> Assignment:
         """Who holds the plan's partitions now; a plan that names what is not there is refused."""
@@ -165,6 +182,15 @@ class Moves:
         }
 
 
+def _checked(views: Iterable[TopicView]) -> list[TopicView]:
+    checked = []
+    for view in views:
+        if view.error is not None:
+            raise view.error
+        checked.append(view)
+    return checked
+
+
 def _is_news(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignment | None) -> bool:
     return (moving.target if moving else held) != target
 
@@ -172,4 +198,6 @@ def _is_news(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignmen
 def _stage(held: tuple[int, ...] | None, target: tuple[int, ...], moving: Reassignment | None) -> Stage:
     if moving is not None:
         return Stage.MOVING
+    if held is None:
+        return Stage.GONE
     return Stage.DONE if held == target else Stage.ELSEWHERE

@@ -5,7 +5,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from moldau.machines.metadata.names import is_topic_name
 from moldau.model.ids import TopicPartition
+from moldau.model.settings import INT_MAX
 
 Assignment = dict[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]  # of every broker that may hold something
@@ -50,23 +52,18 @@ def decode_plan(text: str) -> Assignment:
 
 def decode_topics(text: str) -> list[str]:
     """The topics in a file of Kafka's form `{"version": 1, "topics": [{"topic": "orders"}]}`."""
-    names = [each.get("topic") if isinstance(each, dict) else None for each in _list(_json(text), "topics")]
-    if not names or not all(isinstance(each, str) for each in names):
+    rows = _list(_json(text), "topics")
+    if not rows or not all(_has_topic(each) for each in rows):
         raise BrokenPlan('the file should read {"version": 1, "topics": [{"topic": "NAME"}]}')
-    return [str(each) for each in names]
+    return [_topic(each) for each in rows]
 
 
 def decode_places(text: str) -> list[TopicPartition]:
     """The partitions in a file of Kafka's form `{"partitions": [{"topic": "orders", "partition": 0}]}`."""
-    try:
-        places = [
-            TopicPartition(str(each["topic"]), int(each["partition"])) for each in _list(_json(text), "partitions")
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, BrokenPlan):
-            raise
-        raise BrokenPlan('the file should read {"partitions": [{"topic": "NAME", "partition": 0}]}') from None
-    return places
+    rows = _list(_json(text), "partitions")
+    if not all(_has_topic(each) and "partition" in each for each in rows):
+        raise BrokenPlan('the file should read {"partitions": [{"topic": "NAME", "partition": 0}]}')
+    return [_place(each) for each in rows]
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -89,16 +86,46 @@ def _list(told: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _row(told: Any) -> tuple[TopicPartition, tuple[int, ...]]:
-    try:
-        place, replicas = TopicPartition(str(told["topic"]), int(told["partition"])), told["replicas"]
-        holders = tuple(int(each) for each in replicas)
-    except (KeyError, TypeError, ValueError):
-        raise BrokenPlan(f"this does not name a topic, a partition and its replicas: {json.dumps(told)}") from None
-    if not holders or len(set(holders)) < len(holders):
+    if not _has_topic(told) or "partition" not in told or "replicas" not in told:
+        raise BrokenPlan(f"this does not name a topic, a partition and its replicas: {json.dumps(told)}")
+    place, replicas = _place(told), told["replicas"]
+    if not isinstance(replicas, list) or not replicas:
+        raise BrokenPlan(f"{place} has {json.dumps(replicas)}: replicas are one or more brokers, each once")
+    holders = tuple(_number(each, f"the broker {json.dumps(each)} of {place}") for each in replicas)
+    if len(set(holders)) < len(holders):
         raise BrokenPlan(f"{place} has {list(holders)}: replicas are one or more brokers, each once")
-    if any(each != ANY_FOLDER for each in told.get("log_dirs") or ()):
-        raise BrokenPlan(f'{place} names folders (log_dirs), and only "{ANY_FOLDER}" can be asked for here')
+    _check_folders(place, told.get("log_dirs"))
     return place, holders
+
+
+def _has_topic(told: Any) -> bool:
+    return isinstance(told, dict) and isinstance(told.get("topic"), str)
+
+
+def _topic(told: Mapping[str, Any]) -> str:
+    name = str(told["topic"])
+    if not is_topic_name(name):
+        raise BrokenPlan(f"no topic can have the name {json.dumps(name)}")
+    return name
+
+
+def _place(told: Mapping[str, Any]) -> TopicPartition:
+    topic, index = _topic(told), told["partition"]
+    return TopicPartition(topic, _number(index, f"the partition {json.dumps(index)} of {topic}"))
+
+
+def _number(told: Any, what: str) -> int:
+    """As it is, or not at all: 1.5 is not 1, and a true is no number though Python has it for one."""
+    if type(told) is not int or not 0 <= told <= INT_MAX:
+        raise BrokenPlan(f"{what} is no number from 0 to {INT_MAX}")
+    return told
+
+
+def _check_folders(place: TopicPartition, told: Any) -> None:
+    if told is not None and not isinstance(told, list):
+        raise BrokenPlan(f'{place} has log_dirs that are not a list: write "{ANY_FOLDER}" for each replica, or nothing')
+    if any(each != ANY_FOLDER for each in told or ()):
+        raise BrokenPlan(f'{place} names folders (log_dirs), and only "{ANY_FOLDER}" can be asked for here')
 
 
 # Making one -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from moldau.client import requests
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, TRANSACTION_KEY, Coordinator, one_code
 from moldau.client.errors import PASSING, TooManyWaiting, Unreachable, check, error_of
-from moldau.client.routing import first_error, partitions_of
+from moldau.client.routing import AFTER_APPEND, first_error, partitions_of
 from moldau.client.words import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
@@ -28,15 +28,8 @@ END_V1: Final = 4
 # ... and what a client may use at all.
 ADD_PARTITIONS: Final = 3
 SEQUENCES: Final = 1 << 31
-# After these answers the leader may have the batch all the same.
-UNCERTAIN: Final = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
+# After these answers a leader may have the batch all the same.
+UNCERTAIN: Final = AFTER_APPEND | {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 class InDoubt(RuntimeError):

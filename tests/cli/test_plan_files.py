@@ -1,0 +1,48 @@
+"""Files of plans and of partitions that are not as they should be: one line each, before anybody is asked."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from moldau.cli.main import app
+
+NOBODY = {"MOLDAU_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, env=NOBODY)
+    assert result.exit_code == 2, f"{result.output}{result.exception!r}"
+    return result.stderr
+
+
+@pytest.mark.proves("A4", part="reassignment")
+@pytest.mark.parametrize("command", ["execute", "verify", "cancel"])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (
+            '{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": 5}',
+            't-0 has log_dirs that are not a list: write "any" for each replica, or nothing',
+        ),
+        (
+            '{"topic": "t", "partition": 1.5, "replicas": [1]}',
+            "the partition 1.5 of t is no number from 0 to 2147483647",
+        ),
+        (
+            '{"topic": "t", "partition": 0, "replicas": "12"}',
+            't-0 has "12": replicas are one or more brokers, each once',
+        ),
+    ],
+)
+def test_a_row_of_a_plan_that_means_nothing_is_one_line(command: str, row: str, words: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(f'{{"partitions": [{row}]}}')
+    assert refused("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
+
+
+def test_a_partition_that_no_topic_can_have_is_not_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "partitions.json"
+    file.write_text('{"partitions": [{"topic": "t", "partition": 4294967296}]}')
+    told = refused("partition", "elect-leaders", "--file", str(file))
+    assert told == f"error: {file}: the partition 4294967296 of t is no number from 0 to 2147483647\n"

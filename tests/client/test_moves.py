@@ -1,0 +1,173 @@
+"""Plans that are begun and looked after, on scripted brokers that keep settings: what is left when it goes wrong."""
+
+from typing import Any
+
+import pytest
+from scripted_cluster import Script, World
+
+from moldau.client.asynchronous import AsyncClient
+from moldau.client.moves import Moves, Stage
+from moldau.client.plans import Assignment
+from moldau.client.reassignments import Outcomes
+from moldau.client.throttles import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+)
+from moldau.client.words import ConfigSource, ResourceKind
+from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, InvalidConfig
+from moldau.model.ids import TopicPartition
+from moldau.wire import messages
+
+pytestmark = pytest.mark.proves("H8")
+
+BROKERS = (1, 2, 3)
+PLACE, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
+PLAN: Assignment = {PLACE: (2, 3), OTHER: (2, 3)}
+BEFORE: Assignment = {PLACE: (1, 2), OTHER: (1, 2)}
+CHANGES = ("IncrementalAlterConfigs", "AlterPartitionReassignments")
+DELETE, APPEND = 1, 2
+
+
+class Keeping(Script):
+    """Three brokers that keep the settings they are given, but for those of one resource, which they refuse."""
+
+    def __init__(self) -> None:
+        super().__init__(brokers=len(BROKERS))
+        self.topics["u"] = bytes(16)
+        self.settings: dict[str, dict[str, str]] = {}
+        self.refuses: str | None = None
+        for node in BROKERS:
+            self.on(node, "DescribeCluster", lambda _: self._cluster())
+            self.on(node, "DescribeConfigs", self._describe)
+            self.on(node, "IncrementalAlterConfigs", self._alter)
+            self.on(node, "ListPartitionReassignments", lambda _: messages.ListPartitionReassignmentsResponse())
+
+    def changes(self) -> int:
+        return sum(count for (_, api), count in self.asked.items() if api in CHANGES)
+
+    def _cluster(self) -> Any:
+        response = messages.DescribeClusterResponse
+        brokers = [response.DescribeClusterBroker(broker_id=node, host=f"b{node}", port=9092) for node in BROKERS]
+        return response(cluster_id="scripted", controller_id=2, brokers=brokers)
+
+    def _describe(self, request: Any) -> Any:
+        (asked,) = request.resources
+        response = messages.DescribeConfigsResponse
+        result = response.DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
+        is_topic = asked.resource_type == ResourceKind.TOPIC
+        if is_topic and asked.resource_name not in self.topics:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        source = ConfigSource.TOPIC if is_topic else ConfigSource.DYNAMIC_BROKER
+        result.configs = [
+            response.DescribeConfigsResourceResult(name=name, value=text, config_source=source)
+            for name, text in self.settings.get(asked.resource_name, {}).items()
+        ]
+        return response(results=[result])
+
+    def _alter(self, request: Any) -> Any:
+        (asked,) = request.resources
+        response = messages.IncrementalAlterConfigsResponse
+        result = response.AlterConfigsResourceResponse(
+            resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        if asked.resource_name == self.refuses:
+            result.error_code = ErrorCode.INVALID_CONFIG
+        else:
+            self._change(self.settings.setdefault(asked.resource_name, {}), asked.configs)
+        return response(responses=[result])
+
+    def _change(self, kept: dict[str, str], changes: Any) -> None:
+        for each in changes:
+            if each.config_operation == DELETE:
+                kept.pop(each.name, None)
+            elif each.config_operation == APPEND and each.name in kept:
+                kept[each.name] += f",{each.value}"
+            else:
+                kept[each.name] = each.value
+
+    def kept(self) -> dict[str, dict[str, str]]:
+        return {name: settings for name, settings in self.settings.items() if settings}
+
+
+async def begin(client: AsyncClient) -> tuple[Assignment, Outcomes]:
+    return await Moves(client).begin(PLAN, throttle_bytes=1000)
+
+
+@pytest.mark.parametrize("refuses", ["1", "3", "t", "u"])
+def test_limits_that_are_refused_half_way_are_taken_back(refuses: str) -> None:
+    script = Keeping()
+    script.refuses = refuses
+    with pytest.raises(InvalidConfig):
+        World(script).run(begin)
+    assert script.kept() == {}
+
+
+def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
+    script = Keeping()
+    rates, lists = {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}
+    script.settings = {"1": dict(rates), "t": dict(lists)}
+    script.refuses = "u"
+
+    async def add(client: AsyncClient) -> None:
+        await Moves(client).throttles.put_on(BEFORE, PLAN, 1000, keeps_others=True)
+
+    with pytest.raises(InvalidConfig):
+        World(script).run(add)
+    assert script.kept() == {"1": rates, "t": lists}
+    script.refuses = None
+    World(script).run(add)
+    assert script.kept()["t"] == {LEADER_REPLICAS: "7:1,0:1,0:2", FOLLOWER_REPLICAS: "7:2,0:3"}
+    assert script.kept()["1"] == {LEADER_RATE: "1000", FOLLOWER_RATE: "1000"}
+
+
+def test_the_way_back_is_kept_before_anything_changes() -> None:
+    script = Keeping()
+    response = messages.AlterPartitionReassignmentsResponse
+    refusal = response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    script.on(2, "AlterPartitionReassignments", lambda _: refusal)
+    kept: list[tuple[Assignment, int]] = []
+
+    async def begin_and_keep(client: AsyncClient) -> None:
+        await Moves(client).begin(
+            PLAN, throttle_bytes=1000, keep=lambda before: kept.append((before, script.changes()))
+        )
+
+    with pytest.raises(ClusterAuthorizationFailed):
+        World(script).run(begin_and_keep)
+    assert kept == [(BEFORE, 0)]
+    assert script.changes() > 0
+
+
+def test_a_plan_whose_topic_was_deleted_is_done_and_its_limits_are_taken_off() -> None:
+    script = Keeping()
+    del script.topics["u"]
+    script.settings = {"t": {LEADER_REPLICAS: "0:1"}, "1": {LEADER_RATE: "1000"}}
+    plan: Assignment = {PLACE: (1, 2), OTHER: (2, 3)}
+
+    async def verify(client: AsyncClient) -> tuple[list[tuple[Stage, bool]], list[str]]:
+        moves = Moves(client)
+        found = await moves.progress(plan)
+        return [(each.stage, each.is_done) for each in found], await moves.clear_up(plan)
+
+    stages, freed = World(script).run(verify)
+    assert stages == [(Stage.DONE, True), (Stage.GONE, True)]
+    assert freed == ["topic t", "broker 1"]
+    assert script.kept() == {}
+
+
+def test_a_topic_that_a_broker_has_not_heard_of_yet_is_not_taken_for_gone() -> None:
+    """It is asked again for a while: it may have started a moment ago."""
+    script = Keeping()
+    told = script.metadata
+
+    def late(request: Any) -> Any:
+        is_early = script.asked[1, "Metadata"] + script.asked[2, "Metadata"] + script.asked[3, "Metadata"] < 4
+        script.topics = {"t": bytes(range(16))} if is_early else {"t": bytes(range(16)), "u": bytes(16)}
+        return told(request)
+
+    for node in BROKERS:
+        script.on(node, "Metadata", late)
+    found = World(script).run(lambda client: Moves(client).progress(BEFORE))
+    assert [each.stage for each in found] == [Stage.DONE, Stage.DONE]
