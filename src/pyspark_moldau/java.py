@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -47,11 +48,16 @@ def ensure_java() -> None:
 
 def _is_new_enough(java: Path) -> bool:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_S_MAX, check=True)
+        return _version_of(java) >= VERSION_MIN
     except (OSError, subprocess.SubprocessError):
         return False
+
+
+@lru_cache(maxsize=8)  # each session asks; one that cannot answer is asked again
+def _version_of(java: Path) -> int:
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_S_MAX, check=True)
     found = re.search(r'version "(\d+)', told.stderr)
-    return found is not None and int(found[1]) >= VERSION_MIN
+    return int(found[1]) if found else 0
 
 
 def _packaged_home() -> Path:

@@ -2,12 +2,12 @@
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pyspark_moldau.interpreter import worker_python
 from pyspark_moldau.java import ensure_java
 from pyspark_moldau.packing import packed
 
@@ -30,8 +30,8 @@ def session(
     """A session on this machine, or on a cluster if `master` says so. `settings` are Spark's own and win."""
     ensure_java()
     chosen = master or _LOCAL
-    if chosen.startswith("local"):  # the workers run here too: with the same Python
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # the workers run here too
+        os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_DEFAULTS, **_for_one_machine(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)

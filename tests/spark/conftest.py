@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from moldau.testing.spark import SETTINGS
+    from quick_settings import SETTINGS
+
     from pyspark_moldau import session
 
     made = session("moldau-tests", master="local[2]", settings=SETTINGS)
