@@ -45,6 +45,10 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 # Of a row that is too large for any topic, so much of its key and of its value goes to the dead letters.
 CUT_BYTES: Final = 65_536
 _NOTE_CHARACTERS_MAX: Final = 1_000
+_TIME_ZERO: Final = (
+    "column 'timestamp' is 1970-01-01 00:00:00 UTC, in whose place librdkafka writes the time of today; only exactly "
+    "once, and without TLS and SASL, it can be written"
+)
 _CUT_NOTE_BYTES: Final = 128
 
 
@@ -83,7 +87,7 @@ def _plain(type_name: str) -> str:
 def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
     """The rows as records, in their order; then those for the dead-letter topic, if one is given."""
     records = _records(batch, options)
-    refused = refusals(records, options.row_bytes_max)
+    refused = refusals(records, options)
     if not refused:
         yield records
         return
@@ -158,11 +162,13 @@ def _times(column: pa.Array | None, rows: int) -> pa.Array:
     return pc.cast(pc.floor_temporal(column, 1, "millisecond"), pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
-def refusals(records: pa.RecordBatch, row_bytes_max: int) -> dict[int, str]:
+def refusals(records: pa.RecordBatch, options: SinkOptions) -> dict[int, str]:
     """Row number → why it cannot be written. Looks at columns, and only at the rows that stand out."""
     found: dict[int, str] = {}
-    for row in _rows(_is_large(records, row_bytes_max)):
-        found[row] = f"it has more than {row_bytes_max} bytes, which 'kafka.max.request.size' allows"
+    if options.is_sent_by_librdkafka:  # it has no other word for "now" than the time 0
+        found |= dict.fromkeys(_rows(pc.equal(records["timestamp_ms"], 0)), _TIME_ZERO)
+    for row in _rows(_is_large(records, options.row_bytes_max)):
+        found[row] = f"it has more than {options.row_bytes_max} bytes, which 'kafka.max.request.size' allows"
     for row in _rows(pc.less(records["partition"], 0)):
         found[row] = f"column 'partition' is {records['partition'][row].as_py()}"
     found |= _bad_headers(records["headers"]) | _bad_topics(records["topic"])

@@ -76,8 +76,8 @@ class Publisher:
     """One writer's hold on its output: a transactional producer, and the marker of what it last committed."""
 
     def __init__(self, options: SinkOptions, identity: Identity, timeout_ms: int, reached: Reached = nothing) -> None:
-        self._writer, self._reached = identity.writer, reached
-        self.timeout_ms = timeout_ms
+        self._writer, self._run, self._reached = identity.writer, identity.run, reached
+        self.timeout_ms, self.last_batch = timeout_ms, identity.batch
         self._markers = Markers(options.kafka, options.commit_topic) if identity.is_lasting else None
         self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
         self._marker: Marker | None = None
@@ -99,6 +99,16 @@ class Publisher:
             self._marker = self._markers.newest(self._writer)
         self.is_open = True
         self._reached("marker read")
+
+    def goes_on_with(self, identity: Identity) -> bool:
+        """Spark gives the commits of a query to whichever of its processes is free.
+
+        If a batch does not follow on the last one here, another process has had those in between, and has shut this one
+        out. That is no other run, which would have come between two batches that follow on each other.
+        """
+        if identity.run is None:
+            return True
+        return identity.run == self._run and identity.batch - self.last_batch in (0, 1)
 
     def publish(self, marker: Marker, parts: Sequence[StagedPart]) -> bool:
         """Publish a batch, if it is not out yet. Says whether it was published now."""
@@ -202,15 +212,14 @@ class Publishers:
     def commit(self, options: SinkOptions, identity: Identity, parts: Sequence[StagedPart]) -> bool:
         """Publish a batch once, however often it is committed. Says whether it was published now."""
         rows = sum(part.rows for part in parts)
-        if not rows:
-            return False
         timeout_ms = wanted_timeout_ms(options, rows, sum(part.size_bytes for part in parts))
         settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic, options.is_raw))
         key = (settings, options.commit_topic, identity.writer)
-        publisher = self._kept.pop(key, None)
-        if publisher is not None and publisher.timeout_ms < timeout_ms:
-            publisher.close()
-            publisher = None
+        publisher = self._taken(key, identity, timeout_ms)
+        if not rows:
+            if publisher is not None:
+                self._keep(key, publisher, identity)
+            return False
         if publisher is None:
             publisher = Publisher(options, identity, timeout_ms, self._reached)
         try:
@@ -219,7 +228,7 @@ class Publishers:
             publisher.close()  # any failure begins anew
             raise
         if identity.is_lasting:
-            self._keep(key, publisher)
+            self._keep(key, publisher, identity)
         else:
             publisher.close()
         sweep(options.staging, identity.writer, identity.batch)
@@ -240,7 +249,16 @@ class Publishers:
         rows = sum(part.rows for part in parts)
         return publisher.publish(Marker(identity.batch, rows, options.topic), parts)
 
-    def _keep(self, key: tuple[str, str, str], publisher: Publisher) -> None:
+    def _taken(self, key: tuple[str, str, str], identity: Identity, timeout_ms: int) -> Publisher | None:
+        """One that was kept, if it may be used for this batch."""
+        publisher = self._kept.pop(key, None)
+        if publisher is None or (publisher.goes_on_with(identity) and publisher.timeout_ms >= timeout_ms):
+            return publisher
+        publisher.close()
+        return None
+
+    def _keep(self, key: tuple[str, str, str], publisher: Publisher, identity: Identity) -> None:
+        publisher.last_batch = identity.batch
         self._kept[key] = publisher
         while len(self._kept) > self.KEPT_MAX:
             self._kept.pop(next(iter(self._kept))).close()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
+_RUN: Final = "spark.jobGroup.id"  # of all jobs that a query starts while it runs
 
 # The process that commits lives on, and so does the hold on a writer's output.
 _PUBLISHERS: Final = Publishers()
@@ -81,13 +82,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         context = TaskContext.get()
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        return write_rows(iterator, self._options, Identity(query, int(batch)))
+        query, batch, run = (context.getLocalProperty(each) for each in (_QUERY, _BATCH, _RUN))
+        return write_rows(iterator, self._options, Identity(query, int(batch), run=run))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         parts = parts_of(messages)
         if parts:
-            self.publishers().commit(self._options, Identity(parts[0].writer, batchId), parts)
+            self.publishers().commit(self._options, Identity(parts[0].writer, batchId, run=parts[0].run), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Whatever has happened: a transaction is never undone from here."""

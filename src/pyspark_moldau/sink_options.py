@@ -42,6 +42,7 @@ class Identity:
     writer: str
     batch: int
     is_lasting: bool = True  # a replay may come after a restart: the sink must remember
+    run: str | None = None  # from a start to its end, batch follows on batch; None if nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,10 @@ class SinkOptions:
     has_timestamps: bool
     identity: Identity | None  # of a batch query: `txnAppId` and `txnVersion`
     is_raw: bool = True  # exactly once: tasks make record batches, and our own client sends them
+
+    @property
+    def is_sent_by_librdkafka(self) -> bool:
+        return not self.is_raw or self.guarantee is not Guarantee.EXACTLY_ONCE
 
     @property
     def row_bytes_max(self) -> int:

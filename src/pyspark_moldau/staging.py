@@ -40,6 +40,7 @@ class StagedPart:
     content: bytes | None
     path: str | None
     size_bytes: int = 0
+    run: str | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, as many as were staged, or an error."""
@@ -87,7 +88,8 @@ def stage(
     if is_all:
         memory = pa.BufferOutputStream()
         rows, size_bytes = _write(few, memory)
-        return StagedPart(identity.writer, task, rows, memory.getvalue().to_pybytes(), None, size_bytes)
+        content = memory.getvalue().to_pybytes()
+        return StagedPart(identity.writer, task, rows, content, None, size_bytes, identity.run)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with pa.OSFile(str(path), "wb") as file:
@@ -95,7 +97,7 @@ def stage(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StagedPart(identity.writer, task, rows, None, str(path), size_bytes)
+    return StagedPart(identity.writer, task, rows, None, str(path), size_bytes, identity.run)
 
 
 def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:

@@ -15,14 +15,15 @@ from moldau.client.partitioning import partition_of
 from moldau.testing import Broker
 from pyspark_moldau.batching import made_ready
 from pyspark_moldau.markers import MarkersUnreadable
-from pyspark_moldau.outgoing import outgoing
+from pyspark_moldau.outgoing import RowRefused, outgoing
 from pyspark_moldau.outlets import NotDelivered, ShutOut
 from pyspark_moldau.producing import produce_all
 from pyspark_moldau.publishing import Publishers, RanOutOfTime, TakenOver, outlet_for
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
+from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions, sink_batch_options, sink_stream_options
 from pyspark_moldau.staging import StagedPart, StagingFailed, stage
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIME = pa.timestamp("ms", "UTC")
 
 
 @pytest.fixture(params=["raw", "librdkafka"])
@@ -87,6 +88,24 @@ def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None
 
 
 @pytest.mark.proves("D2")
+def test_a_row_has_the_time_that_it_was_given_or_is_not_written(options: SinkOptions, topic: str) -> None:
+    """librdkafka takes the time 0 for "now"."""
+    identity, timed = Identity(f"w-{topic}", 0), replace(options, has_timestamps=True)
+    times = [0, 1, -1] if options.is_raw else [1, -1]
+
+    def rows(times_ms: list[int]) -> dict[str, Any]:
+        zeros = pa.array([0] * len(times_ms), pa.int32())
+        return {"value": ["x"] * len(times_ms), "partition": zeros, "timestamp": pa.array(times_ms, TIME)}
+
+    assert Publishers().commit(timed, identity, [staged(timed, identity, rows(times))])
+    assert [message.timestamp()[1] for message in read(options, topic, [0])] == times
+    careless = replace(timed, guarantee=Guarantee.AT_LEAST_ONCE)
+    for chosen in (careless,) if options.is_raw else (careless, timed):
+        with pytest.raises(RowRefused, match="1970-01-01 00:00:00 UTC, in whose place librdkafka writes"):
+            staged(chosen, identity, rows([5, 0]))
+
+
+@pytest.mark.proves("D2")
 def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
     identity = Identity(f"w-{topic}", 0)
     zeros = pa.array([0, 0], pa.int32())
@@ -143,6 +162,47 @@ def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -
     assert values(options) == [b"0", b"1"]
     assert second.commit(options, identity, [staged(options, identity, {"value": ["2"]})])
     assert values(options) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.proves("D2")
+def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> None:
+    """Several queries of a session have several processes that commit, and each query now this one and now that one."""
+    first, second = Publishers(), Publishers()
+    for batch, publishers in enumerate((first, second, first, first, second, first)):
+        identity = Identity(f"w-{topic}", batch, run="a")
+        assert publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    assert values(options) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.proves("D2")
+def test_a_second_run_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
+    first, second = Publishers(), Publishers()
+    for publishers, batch, run in ((first, 0, "a"), (second, 1, "b")):
+        identity = Identity(f"w-{topic}", batch, run=run)
+        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    identity = Identity(f"w-{topic}", 1, run="a")
+    with pytest.raises(TakenOver, match="has taken over"):
+        first.commit(options, identity, [staged(options, identity, {"value": ["stray"]})])
+    assert values(options) == [b"0", b"1"]
+
+
+@pytest.mark.proves("D2")
+def test_a_second_run_begins_anew_in_a_process_of_the_first(options: SinkOptions, topic: str) -> None:
+    first, second = Publishers(), Publishers()
+    for publishers, batch, run in ((first, 0, "a"), (second, 0, "b"), (first, 1, "b")):
+        identity = Identity(f"w-{topic}", batch, run=run)
+        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    assert values(options) == [b"0", b"1"]
+
+
+def test_a_producer_is_kept_over_batches_without_rows(options: SinkOptions, topic: str) -> None:
+    heard = Heard()
+    publishers = Publishers(heard)
+    for batch, rows in enumerate((["0"], [], [], ["3"])):
+        identity = Identity(f"w-{topic}", batch, run="a")
+        publishers.commit(options, identity, [staged(options, identity, {"value": pa.array(rows, "utf8")})])
+    assert heard.count("initialised") == 1
+    assert values(options) == [b"0", b"3"]
 
 
 @pytest.mark.proves("D2")

@@ -87,6 +87,15 @@ def letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[
     return row, {each["key"]: each["value"] for each in row["headers"]}
 
 
+def test_a_row_whose_time_cannot_be_written_is_put_aside_with_the_reason() -> None:
+    columns = {"value": ["x"], "timestamp": pa.array([999], pa.timestamp("us", "UTC"))}
+    given = {"topic": "out", "includeTimestamp": "true"}
+    _, headers = letter(columns, **given, **{"kafka.security.protocol": "SSL"})
+    assert headers["moldau.reason"].startswith(b"column 'timestamp' is 1970-01-01 00:00:00 UTC")
+    (row,) = records(columns, options(**given))
+    assert (row["topic"], row["timestamp_ms"]) == ("out", 0), "our own client writes any time"
+
+
 @pytest.mark.proves("D2")
 def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
     content = {

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import pytest
 from activity_scene import PARTITIONS, fill, ids_of
+from quick_settings import DRIVER_SETTINGS
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.pipelines.folders import RunFolder, State
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS
 
 PARTS: Final = ["clean", "counts", "sessions", "load", "lake"]
 STOPPED_S_MAX: Final = 300

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from quick_settings import DRIVER_SETTINGS
 from spark_lives import held_life
 from trapped_driver import start
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, produce, read_committed, until_all_done
+from moldau.testing.spark import produce, read_committed, until_all_done
 
 ROWS: Final = 400
 BATCHES: Final = 4

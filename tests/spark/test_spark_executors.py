@@ -6,10 +6,11 @@ from typing import Any, Final
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from quick_settings import DRIVER_SETTINGS, JAVA_OPTIONS
 from spark_lives import live
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, JAVA_OPTIONS, read_committed
+from moldau.testing.spark import read_committed
 
 MASTER: Final = "local-cluster[2,1,1024]"
 ROWS: Final = 300

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 from activity_scene import BAD, LATER_S, PARTITIONS, expected_counts, fill, ids_of, send, user_of, values
+from quick_settings import DRIVER_SETTINGS
 from spark_lives import held_life
 from trapped_pipelines import RENAMING, run_activity, run_archive, run_transform
 
@@ -14,7 +15,7 @@ from moldau.pipelines.archive import records_of
 from moldau.pipelines.folders import RunFolder, State
 from moldau.pipelines.reporting import make_report
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, produce, read_committed, reading
+from moldau.testing.spark import produce, read_committed, reading
 
 ROWS: Final = 300
 EVENTS: Final = 200

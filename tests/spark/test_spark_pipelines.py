@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick_settings import DRIVER_SETTINGS
 from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
@@ -19,7 +20,7 @@ from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.running import Conditions, JobFailed, run_flow
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, numbers, produce, reading, run_script
+from moldau.testing.spark import numbers, produce, reading, run_script
 
 DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as value from input"
 MINE = (

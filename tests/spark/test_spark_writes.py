@@ -1,6 +1,7 @@
 """Writes through Spark: `df.write` and `df.writeStream` with `format("moldau")`."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from moldau.client.partitioning import partition_of
 from moldau.testing.broker import Broker
-from moldau.testing.spark import numbers, produce, reading, until_done
+from moldau.testing.spark import numbers, produce, reading, until_all_done, until_done
 from pyspark_moldau.sink import Produced, Staged, StreamWriter
 from pyspark_moldau.sink_options import sink_stream_options
 from pyspark_moldau.staging import StagedPart
@@ -128,6 +129,23 @@ def test_a_stream_writes_each_batch_in_one_transaction(
     produce(moldau_broker, topic, 20, first=100)
     run(frame, moldau_broker, tmp_path / "checkpoint", topic=target)
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(120))
+
+
+@pytest.mark.proves("D2")
+def test_streams_side_by_side_go_on_whichever_process_commits(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """As many processes as have committed at once commit in turns, for whoever comes: unequal streams change places."""
+    produce(moldau_broker, topic, 120)
+
+    def start(rows: int) -> Any:
+        frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=rows)
+        place = {"topic": f"{topic}.{rows}", "checkpointLocation": tmp_path / f"{rows}"}
+        return writing(frame.select("value").writeStream, moldau_broker, **place).trigger(availableNow=True).start()
+
+    until_all_done([partial(start, rows) for rows in (10, 20, 60)])
+    for rows in (10, 20, 60):
+        assert numbers(rows_of(spark, moldau_broker, f"{topic}.{rows}")) == list(range(120))
 
 
 def test_a_stream_at_least_once_leaves_no_marker(
