@@ -67,6 +67,39 @@ def test_an_ejected_pipeline_is_written_to_a_file_and_creates_nothing(moldau_bro
     assert not RunFolder(tmp_path, f"activity-{topic}").path.exists()
 
 
+@pytest.mark.parametrize("option", ["--lateness", "--window", "--pause", "--every"])
+def test_what_is_no_span_of_time_is_refused_before_anything_is_created(tmp_path: Path, option: str) -> None:
+    """Of a pause that it cannot read, Spark makes no sessions, and says nothing."""
+    words = ["pipeline", "run", "activity", "-t", "clicks", "-b", "localhost:1", "--folder", str(tmp_path)]
+    result = CliRunner().invoke(app, [*words, option, "30 moments"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {option} 30 moments is no span of time")
+    assert not list(tmp_path.iterdir())
+
+
+def test_short_spans_are_written_out_and_an_every_may_be_no_time(moldau_broker: Broker, tmp_path: Path) -> None:
+    topic = moldau_broker.create_topic("activity-spans")
+    words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers, "--eject", "-"]
+    spans = ["--lateness", "5m", "--window", "10s", "--pause", "1h", "--every", "0 seconds"]
+    script = CliRunner().invoke(app, [*words, "--folder", str(tmp_path), *spans]).stdout
+    assert "withWatermark('event_time', '5 minutes')" in script
+    assert "window(at, '10 seconds')" in script
+    assert "session_window(at, '1 hours')" in script
+    assert ".trigger(processingTime='0 seconds')" in script
+
+
+@pytest.mark.parametrize("read", ["events", "dead-letters"])
+def test_a_pipeline_does_not_read_what_it_writes(moldau_broker: Broker, tmp_path: Path, read: str) -> None:
+    """Dead letters that are sorted out once more, into the same topics, would be its next raw events."""
+    topic = moldau_broker.create_topic(f"activity-circle-{read}.{read}")
+    words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers]
+    result = CliRunner().invoke(app, [*words, "--folder", str(tmp_path), "--out", topic.removesuffix(f".{read}")])
+    assert result.exit_code == 2
+    assert "the job would never end" in result.stderr
+    with moldau_broker.client() as client:
+        assert f"{topic.removesuffix(read)}counts" not in {each.name for each in client.describe_topics()}
+
+
 @pytest.mark.proves("D4", part="terminal")
 def test_on_a_terminal_each_part_has_a_line_that_is_written_anew() -> None:
     display = Display(is_json=False)

@@ -1,9 +1,16 @@
 """A query that goes on, without Spark: when it has shown enough, and why some queries cannot."""
 
+import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType, TimestampNTZType, TimestampType
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
@@ -12,6 +19,7 @@ from moldau.pipelines.asking import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed
 from moldau.pipelines.tables import Tables
 
 SORTED = "Sorting is not supported on streaming DataFrames/Datasets, unless it is on aggregated DataFrame/Dataset"
+NUMBERS = StructType().add("n", IntegerType())
 NO_AGGREGATE = "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. SQLSTATE: 42KDE"
 
 
@@ -19,13 +27,17 @@ NO_AGGREGATE = "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming 
 class Frame:
     """The rows of a batch."""
 
-    rows: list[tuple[int]]
-    columns = ("n",)
+    rows: list[Any]
+    schema: StructType = NUMBERS
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
 
     def limit(self, count: int) -> "Frame":
-        return Frame(self.rows[:count])
+        return Frame(self.rows[:count], self.schema)
 
-    def toLocalIterator(self) -> Iterator[tuple[int]]:  # noqa: N802
+    def toLocalIterator(self) -> Iterator[Any]:  # noqa: N802
         return iter(self.rows)
 
 
@@ -87,6 +99,67 @@ def test_a_table_that_is_cut_says_so(count: int, is_cut: bool, capsys: pytest.Ca
         Question("", Tables(bootstrap_servers=""), {}, limit, None, {}, is_json=True)._show_more(shown[0])
         said = capsys.readouterr().err
         assert said == ("the table has more than these 10000 rows: see --limit\n" if is_cut and not limit else "")
+
+
+def question(*, is_json: bool) -> Question:
+    return Question("", Tables(bootstrap_servers=""), {}, None, None, {}, is_json=is_json)
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine that stands there."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.proves("D3", part="moldau sql")
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_times_are_those_of_the_query_wherever_the_machine_stands(mode: str, new_york: None) -> None:
+    del new_york
+    moment, number = TimestampType(), IntegerType()
+    schema = (
+        StructType()
+        .add("at", moment)
+        .add("local", TimestampNTZType())
+        .add("in", ArrayType(moment))
+        .add("by", MapType(moment, number))
+        .add("of", StructType().add("n", number).add("at", moment))
+    )
+    midnight = datetime(2026, 1, 1, tzinfo=UTC)
+    # As PySpark makes them of what Spark hands over.
+    at = moment.fromInternal(int(midnight.timestamp()) * 1_000_000)
+    assert at == datetime(2025, 12, 31, 19)
+    shown: list[Rows] = []
+    rows = [(at, datetime(2026, 1, 1), [at, None], {at: 1}, Row(n=1, at=at)), (None,) * 5]
+    streamed(shown, mode, None)._take(Frame(rows, schema), 0)
+    ((whole, empty),) = (each.rows for each in shown)
+    assert [each.tzinfo for each in (whole[0], whole[2][0], *whole[3], whole[4].at)] == [UTC] * 4
+    assert whole == (midnight, datetime(2026, 1, 1), [midnight, None], {midnight: 1}, Row(n=1, at=midnight))
+    assert empty == (None,) * 5
+
+
+@pytest.mark.proves("D3", part="moldau sql")
+def test_whatever_a_query_gives_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    row = (datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1), timedelta(hours=1), Decimal("1.50"), b"x", None, True)
+    names = ("at", "day", "took", "price", "raw", "none", "well")
+    question(is_json=True)._show(names, [row])
+    assert json.loads(capsys.readouterr().out) == {
+        "at": "2026-01-01T00:00:00+00:00",
+        "day": "2026-01-01",
+        "took": "1:00:00",
+        "price": "1.50",
+        "raw": "x",
+        "none": None,
+        "well": True,
+    }
+
+
+def test_columns_of_one_name_are_all_in_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    question(is_json=True)._show(("page", "page", "page_2", "page"), [("/a", "/b", "/c", "/d")])
+    assert json.loads(capsys.readouterr().out) == {"page": "/a", "page_3": "/b", "page_2": "/c", "page_4": "/d"}
 
 
 @pytest.mark.proves("D3", part="moldau sql")

@@ -91,6 +91,13 @@ def test_a_topic_is_not_transformed_into_itself() -> None:
     assert "the job would never end" in result.stderr
 
 
+def test_dead_letters_do_not_go_to_a_topic_that_is_read() -> None:
+    """Each would come again, and be refused again."""
+    result = pipeline("run", "transform", "-t", "a", "-t", "b", "--to", "c", "--dead-letters", "b")
+    assert result.exit_code == 2
+    assert "--dead-letters b is read as well: the job would never end" in result.stderr
+
+
 def ejected(broker: Broker, *arguments: str) -> str:
     result = pipeline("run", *arguments, "--eject", "-", "-b", broker.bootstrap_servers)
     assert result.exit_code == 0, result.output

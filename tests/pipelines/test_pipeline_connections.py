@@ -49,6 +49,19 @@ def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
         properties("=x", config)
 
 
+def test_a_remark_does_not_swallow_the_line_after_it(config: Path) -> None:
+    assert properties("  # in C:\\certs\\\nsecurity.protocol=SSL\n", config) == {"security.protocol": "SSL"}
+
+
+@pytest.mark.parametrize("option", ["--command-config", "--sql", "--python", "--step"])
+def test_a_file_that_is_no_text_is_said_in_a_line(tmp_path: Path, option: str) -> None:
+    path = tmp_path / ("of_latin.py" if option == "--python" else "of_latin.sql")
+    path.write_bytes("select 'Zürich'".encode("latin-1"))
+    result = CliRunner().invoke(app, ["pipeline", "run", "transform", "-t", "a", "--to", "b", option, str(path)])
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {path} is no text in UTF-8: invalid start byte at byte 9\n"
+
+
 @pytest.mark.proves("D3", part="settings of clients")
 def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
     connection = Connection(
@@ -71,6 +84,9 @@ def test_an_address_in_the_file_counts_where_none_is_given(tmp_path: Path) -> No
     path.write_text("bootstrap.servers=office:9092\n")
     assert Connection(command_config=path).servers == "office:9092"
     assert Connection(bootstrap_servers="home:9092", command_config=path).servers == "home:9092"
+    # Somebody who writes down what is the default anyway means it: the file may name the cluster of others.
+    assert Connection(bootstrap_servers="localhost:9092", command_config=path).servers == "localhost:9092"
+    assert Connection().servers == "localhost:9092"
     assert Connection(command_config=path).options == {}
     assert not Connection().is_secured
 

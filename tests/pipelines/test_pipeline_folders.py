@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,43 @@ def test_progress_is_kept_as_json_and_for_prometheus(folder: RunFolder) -> None:
         assert 'moldau_pipeline_up{pipeline="clicks"} 1' in (folder.path / "metrics.prom").read_text()
     assert folder.progress == PROGRESS
     assert 'moldau_pipeline_up{pipeline="clicks"} 0' in (folder.path / "metrics.prom").read_text()
+
+
+@pytest.mark.proves("D4")
+def test_a_pipeline_that_waits_for_its_first_batch_is_up(folder: RunFolder) -> None:
+    """After a restart too: of a topic that is quiet there is no batch, and the last run had ended."""
+
+    def up() -> list[str]:
+        lines = (folder.path / "metrics.prom").read_text().splitlines()
+        return [line for line in lines if line.startswith(("moldau_pipeline_up", "moldau_pipeline_batch_id"))]
+
+    with folder.held(new_run("archive", {}, "local[*]")):
+        assert up() == ['moldau_pipeline_up{pipeline="clicks"} 1']
+    assert up() == ['moldau_pipeline_up{pipeline="clicks"} 0']
+    with folder.held(new_run("archive", {}, "local[*]")):
+        folder.note_progress(PROGRESS)
+    with folder.held(new_run("archive", {}, "local[*]")):
+        assert up() == ['moldau_pipeline_up{pipeline="clicks"} 1', 'moldau_pipeline_batch_id{pipeline="clicks"} 3']
+
+
+@pytest.mark.proves("D4")
+@pytest.mark.parametrize("next_run", [False, True])
+def test_a_run_that_ends_while_somebody_looks_has_not_died(tmp_path: Path, next_run: bool) -> None:
+    with ExitStack() as runs:
+
+        class Watched(RunFolder):
+            """Whoever looks finds it running, and a moment later nobody holds it."""
+
+            @property
+            def is_held(self) -> bool:
+                runs.close()
+                found = super().is_held
+                if next_run:
+                    runs.enter_context(RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[2]")))
+                return found
+
+        runs.enter_context(RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[*]")))
+        assert state_of(Watched(tmp_path, "clicks")) is (State.RUNNING if next_run else State.DONE)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a b", "x" * 101])

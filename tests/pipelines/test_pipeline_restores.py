@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moldau.cli.errors import Complaint
 from moldau.cli.pipeline_restores import parse_until, show_restored
 from moldau.client.errors import Unreachable
-from moldau.model.errors import KafkaError, NotCoordinator
+from moldau.model.errors import InvalidTimestamp, KafkaError, NotCoordinator
 from moldau.pipelines.archive import Archive, ArchivedTopic, Contents, Seldom, begun, committed, continued, look_at
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
@@ -179,6 +179,28 @@ def test_a_restore_tells_both_ends_how_to_reach_the_cluster(tmp_path: Path) -> N
     assert (written["kafka.client.id"], read["kafka.client.id"]) == ("me", "me")
     assert read["kafka.isolation.level"] == "read_committed"
     assert sink_batch_options(written).row_bytes_max == 1_000_000_000
+    assert not sink_batch_options(written).is_sent_by_librdkafka, "it could not write every time"
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_records_are_not_too_old_for_the_topic_that_they_come_back_to(moldau_broker: Broker, tmp_path: Path) -> None:
+    """They were not when they were written: the limit is set again once they are there."""
+    limits = {"message.timestamp.before.max.ms": "60000", "segment.bytes": "1048576"}
+    archived = ArchivedTopic(topic="old", topic_id="", partitions=1, configs=limits)
+    job = Restore(
+        root="/lake/old",
+        topic="restored-times",
+        bootstrap_servers=moldau_broker.bootstrap_servers,
+        folder=tmp_path,
+        connect=moldau_broker.client,
+    )
+    with moldau_broker.client() as client:
+        job.create(client, archived)
+        client.produce(job.topic, 0, [(1000, None, b"long ago", ())])
+        job.settle(client, archived)
+        assert look_at(client, job.topic, 17).configs == {**limits, "retention.ms": "-1", "retention.bytes": "-1"}
+        with pytest.raises(InvalidTimestamp):
+            client.produce(job.topic, 0, [(1000, None, b"long ago", ())])
 
 
 @pytest.mark.parametrize(

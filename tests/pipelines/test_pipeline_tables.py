@@ -18,6 +18,7 @@ from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
+from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.tables import named_topics, sample_starts
 from moldau.testing.broker import Broker
 
@@ -37,6 +38,17 @@ TOPICS = ("clicks", "page-views", "a.b", "users", "1st")
 )
 def test_the_topics_of_a_query_are_those_it_names(query: str, topics: list[str]) -> None:
     assert named_topics(query, TOPICS) == topics
+
+
+@pytest.mark.proves("D3", part="moldau sql")
+def test_of_topics_that_differ_in_capitals_the_one_that_is_written_is_meant() -> None:
+    """A view of the other would take its place: a session knows only one of both names."""
+    topics = ("Clicks", "clicks", "users")
+    assert named_topics("select * from clicks join Users", topics) == ["clicks", "users"]
+    assert named_topics("select * from `Clicks`", topics) == ["Clicks"]
+    for query in ("select * from CLICKS", "select * from clicks join Clicks"):
+        with pytest.raises(PipelineError, match="Clicks and clicks differ in capitals only"):
+            named_topics(query, topics)
 
 
 def test_a_sample_has_the_newest_of_every_partition() -> None:

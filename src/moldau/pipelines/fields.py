@@ -83,10 +83,10 @@ def field_of(text: str, option: str) -> Field:
     return Field(path, path)
 
 
-def span_of(text: str, option: str) -> str:
-    """A span of time as Spark has it: `90 seconds`. Short forms are taken too: 90s, 5m, 2h."""
+def span_of(text: str, option: str, *, may_be_none: bool = False) -> str:
+    """A span of time as Spark has it: `90 seconds`. Short forms are taken too: 90s, 5m, 2h. None is `0 seconds`."""
     found = _SPAN.fullmatch(text.strip())
     unit = None if found is None else _UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().removesuffix("s"))
-    if found is None or unit is None or int(found[1]) == 0:
+    if found is None or unit is None or (int(found[1]) == 0 and not may_be_none):
         raise PipelineError(f"{option} {text} is no span of time; write 10 seconds, 1 minute, 2 hours, or 10s, 1m, 2h")
     return f"{found[1]} {unit}"

@@ -99,12 +99,15 @@ class RunFolder:
 
     @property
     def state(self) -> State:
-        run = self.run
+        before = self.run
+        if self.is_held:
+            return State.NEW if before is None else State.RUNNING
+        run = self.run  # once more: it may have ended, and said how, since we looked
         if run is None:
             return State.NEW
-        if run.state is State.RUNNING and not self.is_held:
+        if run == before and run.state is State.RUNNING:
             return State.DIED
-        return State.RUNNING if self.is_held else run.state
+        return run.state  # of one that has just begun, perhaps
 
     @property
     def is_held(self) -> bool:
@@ -127,6 +130,7 @@ class RunFolder:
             self._check_identity(run)
             (self.path / "error.txt").unlink(missing_ok=True)
             self._write("run.json", run.shape())
+            self._write_metrics(is_running=True)  # not only with its first batch, which may be long in coming
             try:
                 yield
             except BaseException as error:
@@ -136,7 +140,7 @@ class RunFolder:
 
     def note_progress(self, *parts: Progress) -> None:
         self._write("progress.json", {**together(parts).shape(), "parts": [each.shape() for each in parts]})
-        self._write_text("metrics.prom", prometheus_text(self.name, parts, is_running=True))
+        self._write_metrics(is_running=True)
 
     def note_error(self, reason: str) -> None:
         self._write_text("error.txt", reason.rstrip() + "\n")
@@ -185,11 +189,13 @@ class RunFolder:
         return (self.checkpoint / "metadata").exists() or any(self.checkpoint.glob("*/metadata"))
 
     def _end(self, state: State) -> None:
-        run, parts = self.run, self.parts
+        run = self.run
         if run is not None and run.state is State.RUNNING:
             self._write("run.json", replace(run, state=state, ended_ms=int(time.time() * 1000)).shape())
-        if parts:
-            self._write_text("metrics.prom", prometheus_text(self.name, parts, is_running=False))
+        self._write_metrics(is_running=False)
+
+    def _write_metrics(self, *, is_running: bool) -> None:
+        self._write_text("metrics.prom", prometheus_text(self.name, self.parts, is_running=is_running))
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

@@ -5,10 +5,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from moldau.pipelines.folders import RunFolder
 from moldau.pipelines.progress import Progress, progress_of
+
+
+class _ProgressAsText(JStreamingQueryListener):
+    """What the JVM calls. Spark's own asks back for each field of a progress: hundreds of calls, 0.1 s of them."""
+
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
+        self.pylistener.note(json.loads(jevent.progress().json()))
 
 
 class FolderListener(StreamingQueryListener):
@@ -20,6 +28,12 @@ class FolderListener(StreamingQueryListener):
         self._order = list(self._parts)
         self._noted: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def _jlistener(self) -> Any:
+        if not hasattr(self, "_jlistenerobj"):
+            self._jlistenerobj = SparkContext._jvm.PythonStreamingQueryListenerWrapper(_ProgressAsText(self))
+        return self._jlistenerobj
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Queries are started in the order in which rows go through them."""

@@ -41,9 +41,14 @@ MEMORY: Final = "restore.json"
 CHUNKS: Final = "restore-chunks.json"
 # As large as librdkafka lets a row be: whether one is too large is for the topic to say, whose settings come back too.
 _ROW_BYTES_MAX: Final = 1_000_000_000
-# While records come back, nothing may remove them or change their times.
-_HELD_BACK: Final = frozenset("cleanup.policy message.timestamp.type retention.bytes retention.ms".split())
-_LATER: Final = ("cleanup.policy", "message.timestamp.type")
+# While records come back, nothing may remove them, change their times, or find them too old.
+_LATER: Final = (
+    "cleanup.policy",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",  # as Kafka called it before 4.0
+    "message.timestamp.type",
+)
+_HELD_BACK: Final = frozenset((*_LATER, "retention.bytes", "retention.ms"))
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 _CONTENT: Final = (
     "xxhash64(position, unix_millis(timestamp), key is null, key, value is null, value, size(headers), "
@@ -149,20 +154,24 @@ class Restore:
                 return dict(memory)
             if there is not None:
                 raise PipelineError(f"topic {self.topic} exists; restore to another with --to, or delete it first")
-            configs = {name: value for name, value in archived.configs.items() if name not in _HELD_BACK}
-            client.create_topic(
-                self.topic,
-                partitions=archived.partitions,
-                replication_factor=self.replication_factor,
-                configs={**configs, **_KEPT},
-            )
-            created = client.describe_topic(self.topic).topic_id.hex()
+            created = self.create(client, archived)
         writer, buckets = f"restore-{uuid.uuid4().hex}", buckets_of(wanted, self.rows_per_chunk // archived.partitions)
         self._keep_chunks(writer, chunks_of(buckets, self.rows_per_chunk))
         extents = extents_of(buckets)
         memory = {"asked": asked, "topic_id": created, "writer": writer, "extents": extents, "next": 0}
         self._remember(memory)
         return memory
+
+    def create(self, client: BlockingClient, archived: ArchivedTopic) -> str:
+        """The topic, with the settings under which its records come back; its id."""
+        configs = {name: value for name, value in archived.configs.items() if name not in _HELD_BACK}
+        client.create_topic(
+            self.topic,
+            partitions=archived.partitions,
+            replication_factor=self.replication_factor,
+            configs={**configs, **_KEPT},
+        )
+        return client.describe_topic(self.topic).topic_id.hex()
 
     def _chunks(self, writer: str) -> list[Chunk] | None:
         """As they were cut when the writer began. There may be many: they are not written again with each of them."""
@@ -213,7 +222,7 @@ class Restore:
             return Restored(topic=self.topic, rows=rows, map=moved, differences=found, groups={}, notes=[])
         with self.connect() as client:
             groups = self._move_groups(client, archived, moved)
-            notes = self._settle(client, archived)
+            notes = self.settle(client, archived)
         (self.folder / MEMORY).unlink(missing_ok=True)
         (self.folder / CHUNKS).unlink(missing_ok=True)
         return Restored(topic=self.topic, rows=rows, map=moved, differences=found, groups=groups, notes=notes)
@@ -251,7 +260,7 @@ class Restore:
             result[group] = {str(each): offset for each, offset in fresh.items()}
         return result
 
-    def _settle(self, client: BlockingClient, archived: ArchivedTopic) -> list[str]:
+    def settle(self, client: BlockingClient, archived: ArchivedTopic) -> list[str]:
         """The settings that had to wait. Retention stays off: by their old times, the records might go at once."""
         later = {name: archived.configs[name] for name in _LATER if name in archived.configs}
         if later:

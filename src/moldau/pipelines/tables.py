@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.flow import FORMAT, offsets_text
+from moldau.pipelines.requirements import PipelineError
 
 SAMPLE_ROWS: Final = 2000
 # What a record has beside its value; fields of the value have the plain names.
@@ -21,10 +22,27 @@ _WORD: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|`((?:[^`]|``)+)`|([A-Za-z_][\w]
 
 
 def named_topics(query: str, topics: Iterable[str]) -> list[str]:
-    """The topics that occur in a query, as words or in backquotes; not those in strings or comments."""
-    words = {match[1].replace("``", "`") if match[1] else match[2] for match in _WORD.finditer(query)} - {None}
-    lowered = {word.lower() for word in words if word}
-    return [topic for topic in sorted(topics) if topic.lower() in lowered]
+    """The topics that occur in a query, as words or in backquotes; not those in strings or comments.
+
+    SQL does not tell capitals from small letters, topics do: of two that differ in nothing else, only one can be meant.
+    """
+    found = (match[1].replace("``", "`") if match[1] else match[2] for match in _WORD.finditer(query))
+    words = {word for word in found if word}
+    meant: dict[str, list[str]] = {word.lower(): [] for word in words}
+    for topic in sorted(topics):
+        if topic.lower() in meant:
+            meant[topic.lower()].append(topic)
+    return sorted(_one_of(alike, words) for alike in meant.values() if alike)
+
+
+def _one_of(alike: list[str], words: set[str]) -> str:
+    chosen = [topic for topic in alike if topic in words] if len(alike) > 1 else alike
+    if len(chosen) != 1:
+        said = " and ".join(chosen or alike)
+        raise PipelineError(
+            f"{said} differ in capitals only, and SQL cannot tell them apart: name one, as it is written"
+        )
+    return chosen[0]
 
 
 def sample_starts(ends: Mapping[TopicPartition, tuple[int, int]], rows: int = SAMPLE_ROWS) -> str:
