@@ -32,6 +32,14 @@ def test_all_is_well_if_every_lane_says_so(
         file = tmp_path / f"test_{name}.py"
         file.write_text(f"def test_it() -> None:\n    assert {number} < {passing}\n")
         step[name] = [[str(file)]]
-    assert lanes.run_step(step) is is_well
+    done = lanes.run_step(step)
+    assert all(run.code == 0 for run in done) is is_well
     told = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in told} == {"one", "other"}
+    recaps = {run.lane: "".join(run.recap()) for run in done}
+    assert recaps["one"] == ""
+    assert recaps["other"].rstrip().endswith("test_other.py::test_it") is not is_well
+
+
+def test_a_run_that_never_began_is_not_well() -> None:
+    assert lanes.Run("one").recap()[0] == "a run ended with None; its last lines, and what failed:\n"
