@@ -31,11 +31,16 @@ pytestmark = pytest.mark.proves("H6")
 VOTERS = VoterSet.of([Voter(NodeId(1), b"1" * 16), Voter(NodeId(2), b"2" * 16)])
 
 
-def on_log(*scripts: Callable[[MetadataLog], Coroutine[Any, Any, None]]) -> SimulatedDisk:
-    """Each script finds the log as the one before has left it."""
+def on_log(
+    *scripts: Callable[[MetadataLog], Coroutine[Any, Any, None]],
+    between: Callable[[SimulatedDisk], None] | None = None,
+) -> SimulatedDisk:
+    """Each script finds the log as the one before has left it, or as what befell its disk `between` them has."""
     disk = SimulatedDisk(0)
     disk.prepare_folder(DATA)
-    for script in scripts:
+    for number, script in enumerate(scripts):
+        if number and between is not None:
+            between(disk)
         loop = SimulatedLoop()
         mounted = disk.mount()
         failures: list[BaseException] = []
@@ -45,7 +50,9 @@ def on_log(*scripts: Callable[[MetadataLog], Coroutine[Any, Any, None]]) -> Simu
         ) -> None:
             clock = SimulatedClock(loop.now_ms)
             executor = SimulatedExecutor(loop, random.Random(0), mounted)
-            log = MetadataLog(DATA, mounted, executor, clock, MetadataLogSettings(), failures.append)
+            settings = MetadataLogSettings()
+            is_hurt = between is not None
+            log = MetadataLog(DATA, mounted, executor, clock, settings, failures.append, has_lost_power=is_hurt)
             log.open()
             await script(log)
             await log.close()
@@ -183,6 +190,25 @@ def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
 
     disk = on_log(follow, come_back)
     assert f"{0:020d}.log" not in disk.mount().list(FOLDER)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 10, 80])
+def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it(left_bytes: int) -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1, 3), 1)
+        log._open_log.roll(1)
+        log.append_followed(batch(3, 2, 2), 2)
+        await log.snapshots.write(SnapshotId(3, 1), MetadataImage(), VOTERS, 1)
+
+    def tear(disk: SimulatedDisk) -> None:
+        disk.mount().open(f"{FOLDER}/{0:020d}.log").truncate(left_bytes)
+
+    async def come_back(log: MetadataLog) -> None:
+        assert (log.end_offset, log.last_epoch) == (5, 2)
+        assert log.latest_snapshot == OffsetAndEpoch(3, 1)
+        log.append_followed(batch(5, 3), 3)
+
+    on_log(follow, come_back, between=tear)
 
 
 # Images

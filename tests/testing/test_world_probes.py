@@ -80,16 +80,27 @@ def test_a_log_is_durable_up_to_where_it_was_synced_under_a_name_that_was() -> N
     log = disks.log("node-1")
     disks.write("node-1", batch(0), batch(1))
     log.refresh()
-    assert log.durable_end_offset == 0
+    assert log.durable_end_offset() == 0
     disks.sync("node-1")
-    assert log.durable_end_offset == 2
+    assert log.durable_end_offset() == 2
     disks.write("node-1", batch(2), batch(3))
     log.refresh()
-    assert (log.durable_end_offset, log.end_offset) == (2, 4)
+    assert (log.durable_end_offset(), log.end_offset) == (2, 4)
     disks.sync("node-1")
     disks.write("node-1", batch(4), segment=4)
     log.refresh()
-    assert (log.durable_end_offset, log.end_offset) == (4, 5)
+    assert (log.durable_end_offset(), log.end_offset) == (4, 5)
+
+
+def test_what_lies_below_a_snapshot_need_not_be_durable() -> None:
+    disks = Disks()
+    log = disks.log("node-1")
+    disks.write("node-1", batch(0), batch(1))
+    disks.write("node-1", batch(2), segment=2)
+    disks.sync("node-1")
+    disks.write("node-1", batch(2), segment=0)  # of the first segment, nothing is sure now
+    log.refresh()
+    assert [log.durable_end_offset(since) for since in (0, 1, 2)] == [2, 2, 3]
 
 
 def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
@@ -161,6 +172,31 @@ def test_a_copy_that_begins_with_a_snapshot_is_compared_from_there() -> None:
     committed.require("node-2", logs["node-2"])
     with pytest.raises(Violation):
         committed.require("node-3", logs["node-3"])
+
+
+def test_a_copy_that_was_compared_may_begin_with_a_later_snapshot_now() -> None:
+    disks = Disks()
+    committed = CommittedLog("t-0")
+    for host in disks.hosts:
+        disks.write(host, batch(0), batch(1), batch(2))
+    log = disks.log("node-1")
+    log.refresh()
+    committed.advance("node-1", log, 1)
+    committed.advance("node-2", disks.log("node-2"), 0)
+    ahead = disks.log("node-2")
+    ahead.refresh()
+    committed.advance("node-2", ahead, 3)
+    disks.write("node-1", segment=3)
+    disks.hosts["node-1"].disk.mount().unlink(f"{FOLDER}/{TOPIC}-0/{0:020}.log")
+    log.refresh()
+    committed.believe("node-1", log, 3)
+    disks.write("node-2", batch(3))
+    disks.write("node-1", batch(3, value=b"y"), segment=3)
+    ahead.refresh()
+    log.refresh()
+    committed.advance("node-2", ahead, 4)
+    with pytest.raises(Violation, match="was committed"):
+        committed.believe("node-1", log, 4)
 
 
 # Raft
@@ -244,6 +280,21 @@ def test_metadata_that_is_committed_before_a_majority_has_it_on_disk_is_found() 
     probe.look("node-1", Quorum(1, True, 0), has_written=True)
     with pytest.raises(Violation, match="commits metadata up to 1"):
         probe.look("node-1", Quorum(1, True, 1), has_written=False)
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_metadata_that_is_neither_in_the_log_nor_in_a_snapshot_is_found(is_synced: bool) -> None:
+    disks = Disks()
+    probe = quorum_probe(disks)
+    disks.write("node-1", batch(5, epoch=1), folder=METADATA, segment=5)
+    disk = disks.hosts["node-1"].disk.mount()
+    disk.open(f"{FOLDER}/{METADATA}/{5:020d}-{1:010d}.checkpoint", create=True).pwrite(b"all of it", 0)
+    if is_synced:
+        disks.sync("node-1", folder=METADATA)
+        probe.look("node-1", Quorum(1, False, 5), has_written=True)
+    else:
+        with pytest.raises(Violation, match="begins at 5, the snapshots on its disk end at 0"):
+            probe.look("node-1", Quorum(1, False, 5), has_written=True)
 
 
 def test_metadata_that_is_on_the_disks_of_a_majority_may_be_committed() -> None:

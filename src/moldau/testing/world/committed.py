@@ -47,7 +47,7 @@ class CommittedLog:
 
     def _compare(self, host: str, log: LogOnDisk, end_offset: int) -> None:
         """Where both have batches below this offset, they are the same; what a snapshot has replaced is left out."""
-        first = self._verified.get(host, bisect_left(self._bases, log.start_offset))
+        first = max(self._verified.get(host, 0), bisect_left(self._bases, log.start_offset))
         last = bisect_left(self._bases, end_offset)
         if first >= last:
             return

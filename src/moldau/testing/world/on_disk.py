@@ -1,6 +1,7 @@
 """The logs of a host as they lie on its simulated disk: read past all faults, whether a process runs there or not."""
 
 from bisect import bisect_right
+from itertools import zip_longest
 from typing import NamedTuple
 
 from moldau.model.ids import NO_PRODUCER_ID
@@ -35,12 +36,17 @@ class LogOnDisk:
         self._names = -1  # how many files there were
         self._ends: list[tuple[str, int]] = []  # where each batch ends: the segment, and the position in it
 
-    @property
-    def durable_end_offset(self) -> int:
-        """Up to where no power loss could take anything, as of the last `refresh`."""
+    def durable_end_offset(self, since_offset: int = 0) -> int:
+        """Up to where no power loss could take anything, as of the last `refresh`.
+
+        Segments that lie below `since_offset` do not count: what they hold is elsewhere.
+        """
         folder = self._disk.node(self._path)
         segments = _segments(folder) if isinstance(folder, Folder) else {}
-        for name in sorted(segments):
+        names = sorted(segments)
+        for name, following in zip_longest(names, names[1:]):
+            if following is not None and _base_offset(following) <= since_offset:
+                continue
             is_named = isinstance(folder, Folder) and folder.durable.get(name) is segments[name]
             unsure = _first_pending(segments[name]) if is_named else 0
             if unsure is not None:
@@ -55,6 +61,18 @@ class LogOnDisk:
     @property
     def start_offset(self) -> int:
         return self.batches[0].base_offset if self.batches else _base_offset(self._segment)
+
+    @property
+    def durable_files(self) -> list[str]:
+        """The names in its folder that no power loss could take, nor anything of what they stand for."""
+        folder = self._disk.node(self._path)
+        if not isinstance(folder, Folder):
+            return []
+        return [
+            name
+            for name, node in folder.durable.items()
+            if isinstance(node, Inode) and folder.entries.get(name) is node and _first_pending(node) is None
+        ]
 
     def refresh(self) -> bool:
         """Read what is new; says whether anything read before is gone or replaced."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from moldau.broker.drivers.metadata_snapshots import SUFFIX
 from moldau.broker.drivers.quorum_state import FILE_NAME, QuorumState
 from moldau.machines.raft import ElectionState
 from moldau.model.ids import NO_NODE
@@ -48,6 +49,7 @@ class QuorumProbe:
         if log.refresh():
             self._tally["metadata truncations"] += 1
             self._committed.forget(host)
+        _check_start(host, log)
         if before is not None and now.epoch < before.epoch:
             raise Violation(f"{host}: quorum epoch {before.epoch} became {now.epoch}")
         if now.kept is not None and (before is None or now.kept != before.kept):
@@ -77,7 +79,7 @@ class QuorumProbe:
             raise Violation(f"{host} leads in epoch {now.epoch} and commits up to {last}, of an older one")
         for voter in self._voters:
             self._logs[voter].refresh()
-        ends = {voter: self._logs[voter].durable_end_offset for voter in self._voters}
+        ends = {voter: _durable_end_offset(self._logs[voter]) for voter in self._voters}
         held = sum(end >= now.high_watermark for end in ends.values())
         if held <= len(ends) // 2 and ends:
             raise Violation(f"{host} commits metadata up to {now.high_watermark}, on the disks is {ends}")
@@ -89,3 +91,22 @@ class QuorumProbe:
         if len(self._leaders) > self._tally["elections"]:
             self._tally["elections"] += 1
             self._committed.require(host, log)
+
+
+def _check_start(host: str, log: LogOnDisk) -> None:
+    """What is no longer in a log is in a snapshot, which no power loss can take."""
+    kept_offset = _snapshot_offset(log)
+    if kept_offset < log.start_offset:
+        raise Violation(
+            f"{host}: {METADATA} begins at {log.start_offset}, the snapshots on its disk end at {kept_offset}"
+        )
+
+
+def _durable_end_offset(log: LogOnDisk) -> int:
+    """What is in a snapshot need not be in the log: a node begins to look for holes where its newest snapshot ends."""
+    return log.durable_end_offset(_snapshot_offset(log))
+
+
+def _snapshot_offset(log: LogOnDisk) -> int:
+    """Up to where snapshots hold everything, whatever happens to the power."""
+    return max((int(name.partition("-")[0]) for name in log.durable_files if name.endswith(SUFFIX)), default=0)

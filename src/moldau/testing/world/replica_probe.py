@@ -158,8 +158,8 @@ class ReplicaProbe:
         for member in (self._names[each] for each in now.isr if each in partition.isr):
             log = self._log(member, folder)
             self._refresh(member, log, folder)
-            if log.durable_end_offset < now.high_watermark and not self.is_doubtful(member):
-                on_disk = f"on the disk of {member} is {log.durable_end_offset}"
+            if log.durable_end_offset() < now.high_watermark and not self.is_doubtful(member):
+                on_disk = f"on the disk of {member} is {log.durable_end_offset()}"
                 raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {on_disk}")
 
     def _check_isr(self, folder: str) -> None:
