@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from test_world_probes import ALL_THREE, PARTITION, TOPIC, Disks, batch, image, leader, replica_probe
+from disks_scene import TOPIC, Disks, batch
+from test_world_probes import ALL_THREE, PARTITION, image, leader, replica_probe
 
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.model.ids import TopicPartition

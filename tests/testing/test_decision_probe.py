@@ -1,7 +1,7 @@
 """The probe of decisions raises an alarm over a marker that nobody has decided for good, and over no other."""
 
 import pytest
-from test_world_probes import Disks
+from disks_scene import Disks
 
 from moldau.broker.transactions.coding import TransactionCoding
 from moldau.broker.transactions.state_topic import STATE_TOPIC

@@ -4,199 +4,22 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from disks_scene import TOPIC, Disks, batch
 
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.raft import ElectionState, ReplicaKey
 from moldau.model.ids import NO_EPOCH, NodeId, TopicId, TopicPartition
-from moldau.records.builder import build_batch
-from moldau.records.header import write_offsets
-from moldau.testing.simulation import Simulation
 from moldau.testing.workload import Violation
-from moldau.testing.world.committed import CommittedLog
 from moldau.testing.world.image_probe import ImageProbe
 from moldau.testing.world.insight import Quorum, Replica
 from moldau.testing.world.members import GroupLedger
-from moldau.testing.world.on_disk import LogOnDisk
 from moldau.testing.world.quorum_probe import METADATA, QuorumProbe
 from moldau.testing.world.replica_probe import ReplicaProbe
 from moldau.testing.world.roster import BOTH, FOLDER, Roster, Seat
 from moldau.testing.world.whispers import Heard
 
-TOPIC = "t"
 PARTITION = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)
-
-
-def batch(base_offset: int, *, epoch: int = 0, value: bytes = b"x", records: int = 1) -> bytes:
-    made = bytearray(build_batch([(1, None, value, ())] * records))
-    write_offsets(made, 0, base_offset, epoch)
-    return bytes(made)
-
-
-class Disks:
-    """Three hosts whose logs are written by hand."""
-
-    def __init__(self) -> None:
-        self.simulation = Simulation(0)
-        self.hosts = {name: self.simulation.host(name) for name in ("node-1", "node-2", "node-3")}
-        self.ends: dict[tuple[str, str, str], int] = {}
-
-    def write(self, host: str, *batches: bytes, folder: str = f"{TOPIC}-0", segment: int = 0) -> None:
-        """Append to a segment."""
-        disk = self.hosts[host].disk.mount()
-        disk.make_folder(f"{FOLDER}/{folder}")
-        file = disk.open(f"{FOLDER}/{folder}/{segment:020}.log", create=True)
-        for each in batches:
-            file.pwrite(each, file.size())
-
-    def sync(self, host: str, *, folder: str = f"{TOPIC}-0") -> None:
-        disk = self.hosts[host].disk.mount()
-        for name in disk.list(f"{FOLDER}/{folder}"):
-            disk.open(f"{FOLDER}/{folder}/{name}").fsync()
-        disk.sync_folder(f"{FOLDER}/{folder}")
-
-    def cut(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
-        self.hosts[host].disk.mount().open(f"{FOLDER}/{folder}/{0:020}.log").truncate(size)
-
-    def log(self, host: str, folder: str = f"{TOPIC}-0") -> LogOnDisk:
-        return LogOnDisk(self.hosts[host].disk, f"{FOLDER}/{folder}")
-
-
-# Logs on disk
-
-
-def test_a_log_is_read_on_from_where_it_was_read_before() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    assert (log.refresh(), log.end_offset) == (False, 0)
-    disks.write("node-1", batch(0), batch(1, records=3))
-    assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 4, 2)
-    disks.write("node-1", batch(4), segment=4)
-    assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 5, 3)
-
-
-def test_a_log_is_durable_up_to_where_it_was_synced_under_a_name_that_was() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    disks.write("node-1", batch(0), batch(1))
-    log.refresh()
-    assert log.durable_end_offset() == 0
-    disks.sync("node-1")
-    assert log.durable_end_offset() == 2
-    disks.write("node-1", batch(2), batch(3))
-    log.refresh()
-    assert (log.durable_end_offset(), log.end_offset) == (2, 4)
-    disks.sync("node-1")
-    disks.write("node-1", batch(4), segment=4)
-    log.refresh()
-    assert (log.durable_end_offset(), log.end_offset) == (4, 5)
-
-
-def test_what_lies_below_a_snapshot_need_not_be_durable() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    disks.write("node-1", batch(0), batch(1))
-    disks.write("node-1", batch(2), segment=2)
-    disks.sync("node-1")
-    disks.write("node-1", batch(2), segment=0)  # of the first segment, nothing is sure now
-    log.refresh()
-    assert [log.durable_end_offset(since) for since in (0, 1, 2)] == [2, 2, 3]
-
-
-def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    disks.write("node-1", batch(0), batch(1))
-    log.refresh()
-    disks.cut("node-1", len(batch(0)))
-    assert (log.refresh(), log.end_offset) == (True, 1)
-    disks.write("node-1", batch(1, value=b"y", epoch=1))
-    assert log.refresh() is False
-    disks.cut("node-1", len(batch(0)))
-    disks.write("node-1", batch(1, value=b"z", epoch=2))
-    assert (log.refresh(), log.batches[-1].leader_epoch) == (True, 2)
-
-
-def test_a_torn_batch_does_not_count_until_it_is_whole() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    whole = batch(1)
-    disks.write("node-1", batch(0), whole[:-3])
-    assert (log.refresh(), log.end_offset) == (False, 1)
-    disks.write("node-1", whole[-3:])
-    assert (log.refresh(), log.end_offset) == (False, 2)
-
-
-def test_removed_segments_are_forgotten() -> None:
-    disks = Disks()
-    log = disks.log("node-1")
-    disks.write("node-1", batch(0))
-    disks.write("node-1", batch(1), segment=1)
-    log.refresh()
-    disks.hosts["node-1"].disk.mount().unlink(f"{FOLDER}/{TOPIC}-0/{0:020}.log")
-    disks.write("node-1", batch(2), segment=1)
-    log.refresh()
-    assert (log.start_offset, log.end_offset) == (1, 3)
-
-
-def test_a_committed_batch_that_another_copy_lacks_or_has_otherwise_is_found() -> None:
-    disks = Disks()
-    committed = CommittedLog("t-0")
-    for host in disks.hosts:
-        disks.write(host, batch(0))
-    disks.write("node-1", batch(1))
-    disks.write("node-2", batch(1, value=b"y"))
-    logs = {host: disks.log(host) for host in disks.hosts}
-    for log in logs.values():
-        log.refresh()
-    committed.advance("node-1", logs["node-1"], 1)
-    for host, log in logs.items():
-        committed.require(host, log)
-    committed.advance("node-1", logs["node-1"], 2)
-    with pytest.raises(Violation, match="was committed"):
-        committed.require("node-2", logs["node-2"])
-    with pytest.raises(Violation, match="ends at 1, 2 are committed"):
-        committed.require("node-3", logs["node-3"])
-
-
-def test_a_copy_that_begins_with_a_snapshot_is_compared_from_there() -> None:
-    disks = Disks()
-    committed = CommittedLog("t-0")
-    disks.write("node-1", batch(0), batch(1), batch(2))
-    disks.write("node-2", batch(2), segment=2)
-    disks.write("node-3", batch(2, value=b"y"), segment=2)
-    logs = {host: disks.log(host) for host in disks.hosts}
-    for log in logs.values():
-        log.refresh()
-    committed.advance("node-1", logs["node-1"], 3)
-    committed.require("node-2", logs["node-2"])
-    with pytest.raises(Violation):
-        committed.require("node-3", logs["node-3"])
-
-
-def test_a_copy_that_was_compared_may_begin_with_a_later_snapshot_now() -> None:
-    disks = Disks()
-    committed = CommittedLog("t-0")
-    for host in disks.hosts:
-        disks.write(host, batch(0), batch(1), batch(2))
-    log = disks.log("node-1")
-    log.refresh()
-    committed.advance("node-1", log, 1)
-    committed.advance("node-2", disks.log("node-2"), 0)
-    ahead = disks.log("node-2")
-    ahead.refresh()
-    committed.advance("node-2", ahead, 3)
-    disks.write("node-1", segment=3)
-    disks.hosts["node-1"].disk.mount().unlink(f"{FOLDER}/{TOPIC}-0/{0:020}.log")
-    log.refresh()
-    committed.believe("node-1", log, 3)
-    disks.write("node-2", batch(3))
-    disks.write("node-1", batch(3, value=b"y"), segment=3)
-    ahead.refresh()
-    log.refresh()
-    committed.advance("node-2", ahead, 4)
-    with pytest.raises(Violation, match="was committed"):
-        committed.believe("node-1", log, 4)
 
 
 # Raft
