@@ -11,6 +11,7 @@ from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, values
 
 from moldau.broker.network.exchange import PARTITIONS_MAX, Exchange
+from moldau.broker.partitions.partition import Partition
 from moldau.broker.replicas import serving
 from moldau.broker.replicas.leading import Leading
 from moldau.model.errors import ErrorCode
@@ -54,6 +55,7 @@ class Follower:
         wait_ms: int = WAIT_MS,
         leader_epoch: int = 0,
         last_epoch: int = -1,
+        min_bytes: int = 1,
         on: Talker | None = None,
     ) -> "asyncio.Future[FetchResponse]":
         """Ask for what is at these offsets of partitions 0, 1 …; None for one that is not named."""
@@ -73,7 +75,7 @@ class Follower:
         request = FetchRequest(
             replica_state=FetchRequest.ReplicaState(replica_id=ME, replica_epoch=self._broker_epoch),
             max_wait_ms=wait_ms,
-            min_bytes=1,
+            min_bytes=min_bytes,
             max_bytes=1 << 20,
             session_id=self.session_id,
             session_epoch=self.session_epoch,
@@ -346,3 +348,39 @@ def test_partitions_that_are_deleted_are_no_longer_followed(monkeypatch: pytest.
         assert answer[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_follower(script)
+
+
+@pytest.mark.proves("S6", part="in the log before the ack")
+def test_nothing_is_sent_that_is_gathered_and_not_written_yet() -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        producer = await cluster.connect(LEADER)
+        await follower.join(2)
+        await follower.begin(0, 0, wait_ms=1)
+        await produce(producer, "t", batch(b"a"), acks=1, partition=0)
+        await follower.begin(0, wait_ms=1)
+        waiting = follower.begin(1)  # there is news of the first partition: it is committed
+        await asyncio.sleep(0.004)
+        copy_of(cluster, LEADER, "t", 1)._is_careful = True  # as after a write that failed
+        header = RequestHeader(0, 9, 1, "scene")
+        asked = [produce_request("t", batch(b"b"), acks=0, partition=index) for index in (0, 1)]
+        producer.send([b"".join(piece for each in asked for piece in frame_request(header, each))])  # type: ignore[misc]
+        answer = sent(await waiting)
+        answer |= {} if 0 in answer else sent(await follower.begin(1))
+        assert answer == {0: [b"b"], 1: [b"b"]}
+
+    with_follower(script, partitions=2, min_insync_replicas=1)
+
+
+@pytest.mark.proves("H5", part="fencing")
+def test_a_batch_that_was_found_too_little_to_be_sent_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        await follower.join()
+        await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
+        looked: list[int] = []
+        monkeypatch.setattr(Partition, "check_batch", lambda _, offset: looked.append(offset))
+        assert sent(await follower.begin(0, min_bytes=1000, wait_ms=100)) == {0: [b"a"]}
+        assert looked == []
+        assert sent(await follower.begin(0)) == {0: [b"a"]}
+        assert looked == [0], "it was sent that, and asks for it again"
+
+    with_follower(script, min_insync_replicas=1)

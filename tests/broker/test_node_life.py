@@ -4,7 +4,7 @@ import asyncio
 import errno
 
 import pytest
-from broker_scene import Scene, batch, list_offset, on_broker, produce
+from broker_scene import Scene, batch, list_offset, on_broker, produce, produce_request
 
 from moldau.model.errors import ErrorCode, InvalidConfig
 from moldau.model.ports import Ports
@@ -12,6 +12,7 @@ from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.storage.folder import FolderInUse
 from moldau.testing.simulation import Simulation
+from moldau.testing.world.on_disk import LogOnDisk
 
 
 def _node(simulation: Simulation, ports: Ports, *settings: str) -> Node:
@@ -154,6 +155,28 @@ def test_a_hole_that_a_power_loss_left_is_cut_and_a_hole_without_one_is_damage()
         end_offset = (await list_offset(talker, "t", -1)).offset
         assert end_offset == 1
         assert (await produce(talker, "t", batch(b"y"))).base_offset == end_offset
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S6")
+def test_what_a_killed_process_did_not_sync_is_on_disk_before_anybody_sees_it() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", flush_messages=1)
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        log = LogOnDisk(scene.host.disk, "/data/t-0")
+        talker.begin(9, produce_request("t", batch(b"b")))
+        while log.end_offset < 2:
+            await asyncio.sleep(0.0001)
+            log.refresh()
+        assert log.durable_end_offset() == 1
+        scene.host.crash()
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await list_offset(talker, "t", -1)).offset == 2
+        log.refresh()
+        assert log.durable_end_offset() == 2
 
     on_broker(script)
 

@@ -7,11 +7,14 @@ import pytest
 from broker_scene import Talker, batch, produce_request
 from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, elect_preferred, send, values, where
+from test_gathering import in_one_piece
 
 from moldau.broker.network.repetition import Repetition
+from moldau.broker.partitions import waiting
 from moldau.broker.replicas.leading import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
 
+LOOKED_FROM = 16
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
 
@@ -101,6 +104,50 @@ def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> Non
         assert len(taken) == 3
 
     on_cluster(script, settings=QUICK)
+
+
+def test_each_waits_as_long_as_it_has_asked_for_though_all_came_together(taken: list[bool]) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        talker = await cluster.connect(2)
+        for timeout_ms in (300, 30_000):
+            await answers(sent(talker, b"a", timeout_ms=timeout_ms))
+        cluster.host(3).pause()
+        began_s = cluster.simulation.now_s
+        asked = [(10, produce_request("t", batch(b"b"), timeout_ms=each)) for each in (300, 30_000, 300)]
+        first, patient, last = in_one_piece(talker, *asked)
+        late = (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert await answers([first]) == [late]
+        assert cluster.simulation.now_s - began_s < 0.4
+        cluster.host(3).resume()
+        assert await answers([patient, last]) == [(0, 3), late]
+        assert len(taken) == 3
+
+    on_cluster(script, settings=QUICK)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 60_000], ids=["its patience", "its connection"])
+def test_whoever_has_lost_it_is_not_kept_while_nothing_is_committed(
+    timeout_ms: int, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster)
+        cluster.host(3).pause()
+        again = bytes(batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0))  # it is in the log once
+        waits = copy_of(cluster, 2)._commit_waits.waits
+        for _ in range(20):
+            talker = await cluster.connect(2)
+            for _ in range(5):
+                talker.begin(10, produce_request("t", again, timeout_ms=timeout_ms))
+                await asyncio.sleep(0.005)
+            talker.connection.close()
+        assert len(taken) >= 80
+        assert len(waits) <= LOOKED_FROM
+        cluster.host(3).resume()
+        await cluster.until(lambda: not waits, 5.0)
+
+    monkeypatch.setattr(waiting, "LOOK_FROM", LOOKED_FROM)
+    on_cluster(script, settings=("broker.session.timeout.ms=60000",))
 
 
 def test_what_the_log_refuses_is_answered_once_though_others_wait(taken: list[bool]) -> None:

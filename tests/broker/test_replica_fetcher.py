@@ -15,6 +15,7 @@ from moldau.wire.follower_fetch import Asked
 from moldau.wire.messages import FetchResponse
 
 TOPIC_ID = b"t" * 16
+LATER_CODE = 999
 
 
 class Wire:
@@ -44,9 +45,9 @@ class Wire:
         self.borrow(request, timeout_ms=timeout_ms, hear=hear, fail=fail)
         return True
 
-    def answer(self) -> None:
-        """The oldest one, with nothing new."""
-        self._hears.pop(0)(FetchResponse(session_id=5, responses=[]))
+    def answer(self, response: FetchResponse | None = None) -> None:
+        """The oldest one, with nothing new unless told otherwise."""
+        self._hears.pop(0)(response or FetchResponse(session_id=5, responses=[]))
 
     @property
     def under_way(self) -> int:
@@ -83,6 +84,8 @@ def new(index: int) -> Any:
         waits_for_sync=False,
         is_in_session=False,
         is_in_sync=True,
+        is_open_to=lambda _: True,
+        failures=0,
         ask=lambda *_: Asked(TOPIC_ID, index, 1, 0, 1, 0, 1000),
     )
 
@@ -137,6 +140,26 @@ def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -
         assert wire.under_way == UNDER_WAY_MAX, "no third one"
         wire.answer()
         assert (named(wire.requests[-1]), forgotten(wire.requests[-1])) == ([0], [0])
+        await fetcher.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["the fetch", "a partition"])
+def test_a_leader_that_refuses_with_a_code_of_a_later_version_is_asked_again(is_whole: bool) -> None:
+    async def play() -> None:
+        wire = Wire()
+        fetcher = fetcher_on(wire)
+        fetcher.add(new(0))
+        await asyncio.sleep(0)
+        refused = FetchResponse.PartitionData(partition_index=0, error_code=LATER_CODE)
+        topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[refused])
+        wire.answer(
+            FetchResponse(error_code=LATER_CODE) if is_whole else FetchResponse(session_id=5, responses=[topic])
+        )
+        await asyncio.sleep(0.1)
+        assert named(wire.requests[-1]) == [0]
+        assert len(wire.requests) > 1
         await fetcher.close()
 
     asyncio.run(play())

@@ -316,6 +316,32 @@ def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
     run(play())
 
 
+@pytest.mark.proves("H1", part="the high watermark")
+def test_followers_hear_of_what_was_written_in_a_turn_though_the_rest_of_it_could_not_be() -> None:
+    async def play() -> None:
+        stage = Stage(segment_bytes=1024)
+        stage.place(ME, 3, [ME, 2])
+        followed = _followed(stage, 2)
+        waiting = asyncio.ensure_future(followed.session.wait(1, 60_000, has_news=False))
+        await asyncio.sleep(0)
+        stage.gathering.is_open = True
+        stage.append(b"x" * 600)
+        stage.append(b"x" * 600)  # in another segment, so the first is written
+        stage.disk.fail("pwrite")
+        followed.session.ready.clear()
+        assert stage.gathering.end() is not None
+        assert stage.partition.log.end_offset == 1
+        await asyncio.wait_for(waiting, 1)
+        assert list(followed.session.ready) == [followed]
+        followed.offset = 1
+        assert stage.partition.leading is not None
+        stage.partition.leading.fetched(followed)
+        assert stage.partition.high_watermark == 1
+        await stage.replicas.close()
+
+    run(play())
+
+
 def test_what_was_known_to_be_committed_is_never_beyond_the_log() -> None:
     async def play() -> None:
         stage = Stage()
@@ -359,8 +385,9 @@ def test_an_isr_is_proposed_until_the_controller_answers() -> None:
         assert (told.leader_epoch, told.partition_epoch) == (3, 3)
         answer = AlterPartitionResponse.PartitionData(partition_index=0, leader_epoch=3, isr=[ME], partition_epoch=4)
         topic = AlterPartitionResponse.TopicData(topic_id=b"t" * 16, partitions=[answer])
-        stage.controller.answers.append(AlterPartitionResponse(topics=[topic]))
-        await asyncio.sleep(1.5)
+        of_a_later_version = AlterPartitionResponse(error_code=999)
+        stage.controller.answers += [of_a_later_version, AlterPartitionResponse(topics=[topic])]
+        await asyncio.sleep(2.5)
         assert leading.machine.isr == (ME,)
         assert leading.machine.partition_epoch == 4
         assert stage.partition.high_watermark == 1

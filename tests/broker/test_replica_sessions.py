@@ -99,6 +99,23 @@ def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -
     asyncio.run(play())
 
 
+@pytest.mark.proves("H8")
+def test_what_is_held_back_is_looked_at_once_when_its_time_has_come_however_often_it_was_before() -> None:
+    async def play() -> None:
+        session = ReplicaSession(1, 3)
+        session.ask(naming(0), found(SimpleNamespace(followers={})))
+        (followed,) = session.ready
+        for delay_ms in (10, 20, 30):  # each batch that is produced makes its leader look
+            session.later(followed, delay_ms)
+        await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 0.1)
+        session.later(followed, 10)
+        await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 1)
+
+    asyncio.run(play())
+
+
 def test_committed_bytes_are_counted_once_and_what_is_cut_never() -> None:
     uncommitted = Uncommitted()
     for end_offset in (10, 20, 30):

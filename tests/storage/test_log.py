@@ -214,3 +214,17 @@ def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int)
     assert bench.log.append_followed(b"".join(batches[5:]), NOW_MS) == 8
     bench.restart()
     assert [record.offset for record in bench.records()] == list(range(8))
+
+
+@pytest.mark.proves("H5", part="fencing")
+def test_followed_batches_end_where_a_later_epoch_begins_than_their_leaders() -> None:
+    bench = Bench()
+    epochs = (3, 4, 4, 5, 5)
+    batches = [
+        bytes(build_batch([(NOW_MS, None, b"x", ())], base_offset=base, leader_epoch=epoch))
+        for base, epoch in enumerate(epochs)
+    ]
+    with pytest.raises(CorruptMessage, match="leader epoch 5 from a leader in 4"):
+        bench.log.append_followed(b"".join(batches), NOW_MS, 4)
+    assert (bench.log.end_offset, bench.log.epochs.latest) == (3, 4)
+    assert bench.log.append_followed(b"".join(batches[3:]), NOW_MS, 5) == 5

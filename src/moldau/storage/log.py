@@ -27,7 +27,7 @@ from moldau.storage.producers import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
 from moldau.storage.recovery import ProducerReplay, restore_producers
 from moldau.storage.retention import expired_segments
-from moldau.storage.scan import check_followed
+from moldau.storage.scan import ANY_EPOCH, check_followed
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
@@ -202,16 +202,16 @@ class Log(ReadableLog):
         except OSError as error:
             self.fail(f"what could not be written could not be taken back either: {error}")
 
-    def append_followed(self, batches: Buffer, now_ms: int) -> int:
+    def append_followed(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
         """Append batches that carry their offsets already, as a follower or a restore does. The new end offset.
 
-        `CorruptMessage` where one is damaged or does not fit; those before it are appended.
+        `CorruptMessage` where one is damaged, does not fit or is of a later epoch; those before it are appended.
         """
         self._check_works()
         self.write_gathered()
         self.producers.now_ms = now_ms
         view = memoryview(batches)
-        headers, damage = check_followed(view, self.end_offset)
+        headers, damage = check_followed(view, self.end_offset, epoch_max)
         segment = self._segments.active
         first = start = end = 0  # of what one write takes: batches that lie side by side
         for number, header in enumerate(headers):

@@ -19,6 +19,7 @@ from moldau.records.header import (
     read_header,
 )
 
+ANY_EPOCH: Final = 2**31 - 1
 _READ_BYTES: Final = 4 * KiB
 _WALK_BYTES: Final = 64 * KiB
 _LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
@@ -42,8 +43,13 @@ class BrokenLog(StorageFailed):
         return BrokenLog, (self.position, self.reason, self.offset)
 
 
-def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHeader], CorruptMessage | None]:
+def check_followed(
+    batches: memoryview, next_offset: int, epoch_max: int
+) -> tuple[list[BatchHeader], CorruptMessage | None]:
     """The headers of batches from elsewhere that can follow in the log, up to the first that cannot, and why not.
+
+    A leader has none of a later epoch than its own. But its answer may leave so late that it was deposed, has cut its
+    log, and sends from the same place what the next leader wrote there: that fits its log, but perhaps not this one.
 
     One that is cut off at the end, as a fetch may leave it, is passed over. This runs for every batch of a follower, so
     it is one loop without calls of our own.
@@ -53,7 +59,7 @@ def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHea
     position = 0
     while total - position >= HEADER_BYTES:
         header = _unpack(batches, position)
-        base_offset, length, _, magic, crc, _, delta, _, _, _, _, _, _ = header
+        base_offset, length, epoch, magic, crc, _, delta, _, _, _, _, _, _ = header
         end = position + LOG_OVERHEAD + length
         if length < _LENGTH_MIN:
             return headers, CorruptMessage(f"the batch at byte {position} has a length of {length}")
@@ -63,6 +69,8 @@ def check_followed(batches: memoryview, next_offset: int) -> tuple[list[BatchHea
             return headers, CorruptMessage(f"the batch at byte {position} has magic {magic}, not {MAGIC}")
         if base_offset < next_offset or delta < 0:
             return headers, CorruptMessage(f"a batch at offset {base_offset} where {next_offset} is due")
+        if epoch > epoch_max:
+            return headers, CorruptMessage(f"a batch of leader epoch {epoch} from a leader in {epoch_max}")
         if crc32c(batches[position + CHECKED_POSITION : end], 0, 0) != crc:  # the lock is kept, see `checksum`
             return headers, CorruptMessage(f"the checksum of the batch at offset {base_offset} does not fit")
         headers.append(_new_tuple(BatchHeader, header))

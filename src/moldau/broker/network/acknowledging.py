@@ -33,6 +33,10 @@ class _Wait:
     def done(self) -> bool:
         return self._is_over
 
+    def forget(self) -> None:
+        """Nobody is there to be answered."""
+        self._is_over = True
+
     def set_result(self, _: None) -> None:
         """All of it is committed: nothing but the answer is to be done, so it is done now."""
         self._is_over = True
@@ -60,7 +64,7 @@ class Acknowledging:
 
     def wait_for(self, run: "Run", now_ms: float) -> None:
         assert run.partition is not None
-        timeout_ms = max(run.asked[0][0].timeout_ms, 0)
+        timeout_ms = max(run.timeout_ms, 0)
         wait = _Wait(self, run, now_ms + timeout_ms)
         self._replies.line_up(wait.reply)
         if not self._waits or wait.deadline_ms < self._due_ms:
@@ -97,5 +101,7 @@ class Acknowledging:
 
     def close(self) -> None:
         """The connection is gone."""
+        for wait in self._waits:
+            wait.forget()
         self._waits.clear()
         self._timer.close()

@@ -123,10 +123,11 @@ class Known:
 class Run:
     """Requests of one turn that are answered together: at once, or once other replicas have what they brought."""
 
-    __slots__ = ("answers", "asked", "count", "end_offset", "partition", "started_ms")
+    __slots__ = ("answers", "asked", "count", "end_offset", "partition", "started_ms", "timeout_ms")
 
-    def __init__(self, partition: Partition | None, started_ms: float) -> None:
+    def __init__(self, partition: Partition | None, started_ms: float, timeout_ms: int) -> None:
         self.partition = partition  # whose other replicas have to be waited for
+        self.timeout_ms = timeout_ms  # and for how long
         self.started_ms = started_ms
         self.answers = bytearray()
         self.count = 0
@@ -197,14 +198,14 @@ class Repetition:
         partition = known.partition
         waits_on = partition if known.asks_all and not partition.leads_alone else None
         run = self._run
-        if run is None or run.partition is not waits_on:
-            run = self._add_run(waits_on)
+        if run is None or run.partition is not waits_on or run.timeout_ms != known.timeout_ms:
+            run = self._add_run(waits_on, known.timeout_ms)
         return known.append(batch, correlation_id, self._now_ms, run)
 
-    def _add_run(self, waits_on: Partition | None) -> Run:
+    def _add_run(self, waits_on: Partition | None, timeout_ms: int) -> Run:
         if not self.runs:
             self._started_ms, self._now_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        run = self._run = Run(waits_on, self._started_ms)
+        run = self._run = Run(waits_on, self._started_ms, timeout_ms)
         self.runs.append(run)
         return run
 

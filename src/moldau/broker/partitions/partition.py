@@ -95,7 +95,7 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.traffic = traffic
-        self.high_watermark = log.end_offset if high_watermark is None else min(high_watermark, log.end_offset)
+        self.high_watermark = self.held_offset if high_watermark is None else min(high_watermark, log.end_offset)
         self.is_open = True
         self.is_leader = True
         self.leading: Leading | None = None  # where others follow
@@ -124,6 +124,8 @@ class Partition:
             self._check_beginning(self.leading)
         gathering = self._gathering
         gathers = gathering.is_open and not self._is_careful
+        if not gathers and not gathering.is_empty:
+            gathering.write()  # followers are sent this one at once, and whatever else is in the logs they follow
         try:
             if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
                 log.producers.check_admitted(header)
@@ -197,12 +199,18 @@ class Partition:
         log = self.log
         self.forget_ends()
         try:
-            log.append_followed(batches, now_ms)
+            log.append_followed(batches, now_ms, self.leader_epoch)
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
         self.traffic.replication_bytes_in += len(batches)
         self._flush_if_due(log.settings.flush_messages)
+
+    @property
+    def held_offset(self) -> int:
+        """Up to where this node's own copy counts: to the end, or to what is on disk where the topic asks for that."""
+        log = self.log
+        return log.recovery_point if log.settings.flush_messages == FLUSH_EVERY_MESSAGE else log.end_offset
 
     def bring_to_disk(self) -> None:
         """Where every message is to be on disk before it counts: what an earlier life has written may not be yet."""
@@ -327,9 +335,7 @@ class Partition:
         """There is no other replica: what is in the log, or on disk where that is asked for, is committed."""
         self._take_role(leader_epoch, is_leader=True)
         self.leads_alone = True
-        log = self.log
-        is_synced = log.settings.flush_messages == FLUSH_EVERY_MESSAGE
-        offset = log.recovery_point if is_synced else log.end_offset
+        offset = self.held_offset
         if offset > self.high_watermark:
             self.committed_to(offset, 0)
 

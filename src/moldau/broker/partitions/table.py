@@ -94,6 +94,7 @@ class Partitions:
         self._image = MetadataImage()
         self._broken: dict[tuple[str, int], str] = {}  # offline because their log is damaged, and how
         self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk lets us open them, and why
+        self._unsynced: dict[Partition, None] = {}  # nobody's until all that was found in them is on disk
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -159,7 +160,18 @@ class Partitions:
         await self._place_broken(image)
         if delta.configs:
             self._adjust(image, delta)
+        await self._bring_to_disk()
         await self._store.sync()
+
+    async def _bring_to_disk(self) -> None:
+        """Where every message is to be on disk: what an earlier life wrote and did not sync is, before it is seen."""
+        waiting = list(self._unsynced)
+        await asyncio.gather(*map(self._syncing.sync_now, waiting))
+        for partition in waiting:
+            self._unsynced.pop(partition, None)
+            where = self._image.partition(*partition.name)
+            if partition.is_open and where is not None and self._partitions.get(partition.name) is partition:
+                self._roles.take_place(partition, where)
 
     def _change_roles(self, image: MetadataImage, delta: MetadataDelta) -> None:
         for topic_id, indexes in delta.changed.items():
@@ -167,7 +179,7 @@ class Partitions:
             for index in sorted(indexes):
                 known = self._partitions.get((topic.name, index))
                 where = topic.partitions[index]
-                if known is not None and self._node_id in where.replicas:
+                if known is not None and known not in self._unsynced and self._node_id in where.replicas:
                     self._roles.take_place(known, where)
 
     async def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
@@ -254,7 +266,11 @@ class Partitions:
         if is_cut:
             logger.warning("%s was damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
             self._roles.copy_cut(partition)
-        self._roles.take_place(partition, where)
+        if len(where.replicas) == 1 and partition.held_offset < log.end_offset:
+            partition.is_leader = False
+            self._unsynced[partition] = None
+        else:
+            self._roles.take_place(partition, where)
 
     def _found_broken(
         self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings, error: StorageFailed
@@ -286,6 +302,7 @@ class Partitions:
                 break
             if (topic_name, index) in self._partitions:
                 logger.info("%s-%d is open now", topic_name, index)
+            await self._bring_to_disk()
             await self._store.sync()
 
     def _is_settled(self, topic: TopicImage, index: int) -> bool:

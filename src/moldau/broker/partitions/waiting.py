@@ -3,10 +3,12 @@
 import asyncio
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from moldau.broker.partitions.partition import Partition
+
+LOOK_FROM: Final = 1024  # from so many on it is looked now and then who of them waits no longer
 
 
 class Watcher(Protocol):
@@ -75,11 +77,12 @@ class Waiter(Protocol):
 class CommitWaits:
     """Who waits for the high watermark to reach an offset, the lowest first."""
 
-    __slots__ = ("_count", "waits")
+    __slots__ = ("_count", "_look_at", "waits")
 
     def __init__(self) -> None:
         self.waits: list[tuple[int, int, Waiter]] = []
         self._count = 0
+        self._look_at = LOOK_FROM
 
     def wait_for(self, offset: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -88,7 +91,15 @@ class CommitWaits:
 
     def add(self, offset: int, waiter: Waiter) -> None:
         self._count += 1
+        if len(self.waits) >= self._look_at:
+            self._forget_done()
         heapq.heappush(self.waits, (offset, self._count, waiter))
+
+    def _forget_done(self) -> None:
+        """Those who lost their patience, or their connection, while nothing is committed: they come again and again."""
+        self.waits[:] = [each for each in self.waits if not each[2].done()]
+        heapq.heapify(self.waits)
+        self._look_at = max(LOOK_FROM, 2 * len(self.waits))
 
     def reached(self, offset: int) -> None:
         waits = self.waits

@@ -20,6 +20,7 @@ from moldau.broker.replicas.questions import UNDER_WAY_MAX
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
+from moldau.client.errors import error_of
 from moldau.machines.replication import Cut, EpochEnd
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address
@@ -86,9 +87,7 @@ class ReplicaFetcher:
         self._followed[following.key] = following
         following.go_on = lambda: self._tell(following)
         following.when_synced = lambda: self._synced(following)
-        if following.waits_for_sync:
-            self._unsynced[following] = None
-            following.partition.bring_to_disk()
+        self._bring_to_disk(following)
         self._tell(following)
 
     def remove(self, following: Following) -> None:
@@ -257,7 +256,7 @@ class ReplicaFetcher:
             self._hear_plainly(session_id, answers, number)
             return
         if response.error_code:
-            raise KafkaError(f"it refused the fetch with {ErrorCode(response.error_code).name}")
+            raise KafkaError(f"it refused the fetch with {error_of(response.error_code).code.name}")
         self._session_id = response.session_id
         now_ms = self._means.clock.wall_ms()
         for topic in response.responses:
@@ -297,8 +296,9 @@ class ReplicaFetcher:
             self._failed_for_now(following, error)
 
     def _failed_for_now(self, following: Following, error: KafkaError | OSError) -> None:
-        """A batch that is damaged, a disk that is full: ask again."""
+        """A batch that is damaged, a disk that is full: ask again. What came before it is in the log."""
         logger.warning("%s cannot be followed for now: %s", following.partition.name, error)
+        self._bring_to_disk(following)
         self._back_off(following)
 
     def _take(self, following: Following, answer: Any, now_ms: int) -> None:
@@ -317,6 +317,12 @@ class ReplicaFetcher:
         if following.waits_for_sync:
             self._unsynced[following] = None
 
+    def _bring_to_disk(self, following: Following) -> None:
+        """What is in the log, if that has to be on disk before the leader may hear of it."""
+        if following.waits_for_sync:
+            self._unsynced[following] = None
+            following.partition.bring_to_disk()
+
     def _synced(self, following: Following) -> None:
         """All of the log is on disk; when that is so of each, the leader may hear how far we are."""
         if following in self._unsynced:
@@ -328,7 +334,7 @@ class ReplicaFetcher:
             following.is_held = True
             self._spawn(self._find_range(following))
             return
-        logger.debug("%s: broker %d answers %s", following.partition.name, self.leader, ErrorCode(code).name)
+        logger.debug("%s: broker %d answers %s", following.partition.name, self.leader, error_of(code).code.name)
         self._back_off(following)
 
     def _back_off(self, following: Following) -> None:
@@ -415,7 +421,7 @@ class ReplicaFetcher:
         response = await means.peers.ask(address, request, timeout_ms=LIST_MS, purpose=f"{self._purpose} range")
         answer = response.topics[0].partitions[0]
         if answer.error_code:
-            raise KafkaError(f"it refused with {ErrorCode(answer.error_code).name}")
+            raise KafkaError(f"it refused with {error_of(answer.error_code).code.name}")
         return int(answer.offset)
 
     # Tasks

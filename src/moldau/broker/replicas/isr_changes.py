@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from moldau.broker.replicas.leading import Leading
+from moldau.client.errors import error_of
 from moldau.machines.replication import ProposeIsr
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
@@ -84,7 +85,7 @@ class IsrChanges:
         sizes = [len(leading.machine.isr) for leading, _ in sent]  # the new ones may be known here before the answer
         try:
             response = await self._ask(self._request(sent))
-            code = ErrorCode(response.error_code)
+            code = error_of(response.error_code).code
         except (KafkaError, OSError) as error:
             logger.debug("The controller has not decided about %d ISR changes: %s", len(sent), error)
             response, code = None, ErrorCode.REQUEST_TIMED_OUT
@@ -127,7 +128,7 @@ class IsrChanges:
         }
         for (leading, proposal), size in zip(sent, sizes, strict=True):
             answer = answers.get((leading.partition.topic_id, leading.partition.name.partition))
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode(answer.error_code)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else error_of(answer.error_code).code
             if answer is None or code is not ErrorCode.NONE:
                 self.failed_updates += 1
                 logger.info("%s: the ISR %s was refused: %s", leading.partition.name, proposal.isr, code.name)

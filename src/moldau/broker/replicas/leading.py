@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiting import CommitWaits
 from moldau.broker.replicas.questions import Questions
 from moldau.broker.replicas.sessions import Followed
@@ -93,7 +93,7 @@ class Leading:
         for each in followers:
             if each.is_counted and each.offset == machine.end_offset:
                 self._was_caught_up(each)
-        machine.appended(end_offset, self.held_offset(), self._clock.monotonic_ms())
+        machine.appended(end_offset, partition.held_offset, self._clock.monotonic_ms())
         self._settle()
         for each in followers:
             each.grew(count)
@@ -107,24 +107,19 @@ class Leading:
         if session.fetched_ms > progress.last_fetch_ms:
             self._count(follower)
 
-    def held_offset(self) -> int:
-        """Up to where this node's own copy counts: to the end, or to what is on disk where the topic asks for that."""
-        return held_offset(self.partition)
-
     def synced(self) -> None:
         """More of the log is on disk."""
-        self.machine.appended(self.partition.log.end_offset, self.held_offset(), self._clock.monotonic_ms())
+        partition = self.partition
+        self.machine.appended(partition.log.end_offset, partition.held_offset, self._clock.monotonic_ms())
         self._settle()
 
     def turn_ended(self, *, has_failed: bool) -> None:
         """What was gathered in this turn is written, or could not be."""
-        if not has_failed:
+        end_offset = self.partition.log.end_offset
+        if not has_failed or end_offset > self.machine.end_offset:  # some of it was written at least
             self.written()
             return
-        count, self._gathered_bytes = self._gathered_bytes, 0
-        end_offset = self.partition.log.end_offset
-        if end_offset > self.machine.end_offset:  # some of it was written
-            self._uncommitted.grew(end_offset, count)
+        self._gathered_bytes = 0
         self.machine.taken_back(end_offset)
 
     # -- followers
@@ -195,7 +190,7 @@ class Leading:
     def settings_changed(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self.machine.min_isr_changed(self.partition.log.settings.min_insync_replicas, now_ms)
-        self.machine.appended(self.partition.log.end_offset, self.held_offset(), now_ms)
+        self.machine.appended(self.partition.log.end_offset, self.partition.held_offset, now_ms)
         self._settle()
 
     def _done(self, proposal: ProposeIsr | None) -> None:
@@ -215,8 +210,3 @@ class Leading:
             partition.committed_to(high_watermark, self._uncommitted.take(high_watermark))
             for each in list(partition.followers):
                 each.committed()
-
-
-def held_offset(partition: Partition) -> int:
-    log = partition.log
-    return log.recovery_point if log.settings.flush_messages == FLUSH_EVERY_MESSAGE else log.end_offset

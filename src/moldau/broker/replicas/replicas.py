@@ -13,7 +13,7 @@ from moldau.broker.replicas.fetcher import Means
 from moldau.broker.replicas.fetchers import Fetchers
 from moldau.broker.replicas.following import Following
 from moldau.broker.replicas.isr_changes import AskController, IsrChanges
-from moldau.broker.replicas.leading import Leading, held_offset
+from moldau.broker.replicas.leading import Leading
 from moldau.broker.replicas.lost_copies import LostCopies
 from moldau.broker.replicas.sessions import ReplicaSessions
 from moldau.broker.replicas.settings import ReplicaSettings
@@ -142,7 +142,7 @@ class Replicas:
             lag_max_ms=self._settings().replica_lag_time_max_ms,
             broker_epoch_of=self._eligible_epoch,
             now_ms=self._clock.monotonic_ms(),
-            held_offset=held_offset(partition),
+            held_offset=partition.held_offset,
         )
         leading = Leading(partition, machine, self._clock, self.isr_changes.propose)
         partition.lead(where.leader_epoch, leading)

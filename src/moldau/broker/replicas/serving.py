@@ -96,7 +96,7 @@ def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition |
 def look_again(session: ReplicaSession, reading: Reading) -> None:
     """Too little was found to be told now."""
     for followed in reading.answers:
-        followed.told_high_watermark = NO_OFFSET
+        followed.told_high_watermark = followed.sent_offset = NO_OFFSET
         session.ready[followed] = None
 
 

@@ -56,6 +56,7 @@ class Followed:
 
     __slots__ = (
         "is_counted",
+        "is_held_back",
         "key",
         "last_fetched_epoch",
         "leader_epoch",
@@ -84,6 +85,7 @@ class Followed:
         self.told_start_offset = NO_OFFSET
         self.is_counted = False  # what it asked for says how far its log is, in the present leader epoch
         self.was_at_end = False  # when it was named: what it is sent has been written since
+        self.is_held_back = False  # by a throttle, until a timer rings
 
     def ask(self, asked: Any, partition: Partition | None) -> None:
         """It is named in a fetch."""
@@ -226,10 +228,13 @@ class ReplicaSession:
             waiting.end()
 
     def later(self, followed: Followed, delay_ms: float) -> None:
-        """It may not be sent more just now."""
-        asyncio.get_running_loop().call_later(delay_ms / 1000, self._go_on, followed)
+        """It may not be sent more just now. One timer is enough, however often it is looked at meanwhile."""
+        if not followed.is_held_back:
+            followed.is_held_back = True
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self._go_on, followed)
 
     def _go_on(self, followed: Followed) -> None:
+        followed.is_held_back = False
         if self.followed.get(followed.key) is followed:
             followed.grew(self._needed_bytes)
 
