@@ -10,7 +10,7 @@ from moldau.client.brokers import Brokers
 from moldau.client.health import examine
 from moldau.client.quorum import Quorum
 from moldau.client.reassignments import Election, Reassignment, Reassignments
-from moldau.model.errors import BrokerIdNotRegistered, ErrorCode
+from moldau.model.errors import BrokerIdNotRegistered, ErrorCode, RequestTimedOut
 from moldau.model.ids import Address, TopicPartition
 from moldau.wire import messages
 
@@ -29,7 +29,9 @@ def on_its_way() -> Any:
     )
 
 
-def quorum(leader: int = 2, caught_up: tuple[int, ...] = (9_000, 10_000, 9_500)) -> Any:
+def quorum(
+    leader: int = 2, caught_up: tuple[int, ...] = (9_000, 10_000, 9_500), observers: tuple[Any, ...] = ()
+) -> Any:
     response = messages.DescribeQuorumResponse
     voters = [
         response.ReplicaState(
@@ -42,7 +44,12 @@ def quorum(leader: int = 2, caught_up: tuple[int, ...] = (9_000, 10_000, 9_500))
         for node, at_ms in zip((1, 2, 3), caught_up, strict=True)
     ]
     partition = response.PartitionData(
-        partition_index=0, leader_id=leader, leader_epoch=4, high_watermark=49, current_voters=voters, observers=[]
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=4,
+        high_watermark=49,
+        current_voters=voters,
+        observers=list(observers),
     )
     nodes = [
         response.Node(node_id=node, listeners=[response.Listener(name="CONTROLLER", host=f"c{node}", port=9093)])
@@ -152,6 +159,49 @@ def test_the_quorum_is_told_with_lag_and_listeners() -> None:
     assert view.voters[0].directory_id == DIRECTORIES[1]
 
 
+def observer(disk: int, fetched_ms: int) -> Any:
+    return messages.DescribeQuorumResponse.ReplicaState(
+        replica_id=4, replica_directory_id=bytes([disk]) * 16, log_end_offset=50, last_fetch_timestamp=fetched_ms
+    )
+
+
+@pytest.mark.proves("H6")
+def test_a_newcomer_is_known_by_the_disk_that_it_runs_on_not_by_one_that_was_lost() -> None:
+    script = Script()
+    lost, found = observer(1, 7_000), observer(2, 9_900)
+
+    def answer(_: Any) -> Any:
+        looks = script.asked[1, "DescribeQuorum"] + script.asked[2, "DescribeQuorum"]
+        return quorum(observers=(lost,) if looks < 3 else (lost, found))
+
+    on_both(script, "DescribeQuorum", answer)
+    heard = World(script).run(lambda client: Quorum(client).newcomers(4))
+    assert [each.directory_id for each in heard] == [bytes([2]) * 16]
+    on_both(script, "DescribeQuorum", lambda _: quorum(observers=(lost,)))
+    assert World(script).run(lambda client: Quorum(client).newcomers(4)) == []
+
+
+def silence(kind: Any, **fields: Any) -> Any:
+    return kind(error_code=ErrorCode.REQUEST_TIMED_OUT, **fields)
+
+
+def test_a_cluster_without_a_controller_says_so_once() -> None:
+    """A broker has looked for one for 20 s by then; three times of that say no more."""
+    script = Script()
+    words = "no controller is known to be active"
+    on_both(script, "DescribeQuorum", lambda _: silence(messages.DescribeQuorumResponse, error_message=words))
+    on_both(script, "ListPartitionReassignments", lambda _: silence(MOVES, error_message=words))
+    on_both(script, "ElectLeaders", lambda _: silence(messages.ElectLeadersResponse))
+    with pytest.raises(RequestTimedOut, match=words):
+        World(script).run(lambda client: Quorum(client).describe())
+    with pytest.raises(RequestTimedOut, match=words):
+        World(script).run(lambda client: Reassignments(client).ongoing())
+    with pytest.raises(RequestTimedOut, match="no active controller answered"):
+        World(script).run(lambda client: Reassignments(client).elect(Election.PREFERRED, None))
+    asked = sum(count for (_, api), count in script.asked.items() if api not in ("ApiVersions", "Metadata"))
+    assert asked == 3
+
+
 def test_a_broker_that_nobody_knows_cannot_be_forgotten() -> None:
     script = Script()
     answer = messages.UnregisterBrokerResponse(error_code=102, error_message="Broker ID 9 is not registered")
@@ -198,6 +248,17 @@ def test_a_partition_without_a_leader_is_told_first() -> None:
 def test_a_fenced_broker_is_told_with_what_to_do() -> None:
     (line,) = problems(healthy(fenced=(2,)))
     assert line == "broker 2 does not serve: start it, or forget it with: moldau broker remove 2"
+    lines = problems(healthy(isr=(1,), fenced=(2,)))
+    assert lines[-1] == "broker 2 does not serve: start it, or move what it holds to others with: moldau broker drain 2"
+
+
+def test_a_broker_that_was_forgotten_although_partitions_count_on_it_is_told() -> None:
+    script = healthy(isr=(1,))
+    response = messages.DescribeClusterResponse
+    alone = response.DescribeClusterBroker(broker_id=1, host="b1", port=9092)
+    on_both(script, "DescribeCluster", lambda _: response(cluster_id="scripted", controller_id=1, brokers=[alone]))
+    words = "broker 2 is down or forgotten: start it, or move what it holds to others with: moldau broker drain 2"
+    assert problems(script)[-1] == words
 
 
 def test_a_voter_that_is_silent_is_told_with_how_many_more_may_fail() -> None:

@@ -68,6 +68,16 @@ def test_a_newcomer_that_has_not_caught_up_is_waited_for() -> None:
     assert only(scene.fetch(4, 3, 1), do.AppendVoters).voters == voter_set(1, 2, 3, 4)
 
 
+@pytest.mark.proves("H6")
+def test_a_newcomer_that_had_caught_up_and_died_a_moment_ago_is_given_no_vote() -> None:
+    scene = settled()
+    scene.fetch(4, 3, 1)
+    scene.wait(10)
+    assert not every(add(scene, voter(4)), do.AppendVoters)
+    assert scene.machine.voters == voter_set(1, 2, 3)
+    assert only(scene.fetch(4, 3, 1), do.AppendVoters).voters == voter_set(1, 2, 3, 4)
+
+
 def test_a_newcomer_that_never_catches_up_is_given_up() -> None:
     scene = settled()
     add(scene, voter(4))

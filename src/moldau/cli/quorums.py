@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +11,10 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import show_json, show_table, topic_id_text
 
 if TYPE_CHECKING:
-    from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
+    from moldau.client.quorum import Quorum, QuorumView
     from moldau.model.ids import Address
 
 app = typer.Typer(help="Look at the controllers' quorum, and change who votes in it.", no_args_is_help=True)
-
-FETCHES_WITHIN_MS: Final = 1_000  # whoever follows the quorum asks at least twice a second
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, show_default=False, help="The controller's node id.")]
 Directory = Annotated[
@@ -49,6 +47,7 @@ def add_controller(
     ],
     directory_id: Directory = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
 ) -> None:
     """Give a controller a vote. It must run, as a controller of this cluster, and have caught up."""
 
@@ -56,37 +55,48 @@ def add_controller(
         view = await quorum.describe()
         if any(each.node_id == node for each in view.voters) and directory_id is None:
             raise Complaint(f"controller {node} votes already; if its disk was replaced, remove it first")
-        directory = _parsed(directory_id) or _directory_of(view.observers, node)
         where = _listener(listener, view)
+        directory = _parsed(directory_id) or await _newcomer(quorum, node)
         cluster = await quorum.client.describe_cluster()
         await quorum.add_controller(node, directory, (where,), cluster_id=cluster.cluster_id)
-        print(f"controller {node} votes now, {len(view.voters) + 1} in all")
+        voters = sorted({*(each.node_id for each in view.voters), node})
+        if json:
+            show_json({"controller": node, "voters": voters})
+        else:
+            print(f"controller {node} votes now, {len(voters)} in all")
 
     _run(bootstrap_servers, work)
 
 
 @app.command("remove-controller")
 def remove_controller(
-    node: Node, directory_id: Directory = None, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT
+    node: Node, directory_id: Directory = None, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False
 ) -> None:
     """Take a controller's vote. The others must still be a majority of what is left."""
 
     async def work(quorum: "Quorum") -> None:
         view = await quorum.describe()
-        directory = _parsed(directory_id) or _directory_of(view.voters, node)
+        directory = _parsed(directory_id) or _directory_of(view, node)
         cluster = await quorum.client.describe_cluster()
         await quorum.remove_controller(node, directory, cluster_id=cluster.cluster_id)
-        print(f"controller {node} votes no more, {len(view.voters) - 1} are left")
+        voters = [each.node_id for each in view.voters if each.node_id != node]
+        if json:
+            show_json({"controller": node, "voters": voters})
+        else:
+            print(f"controller {node} votes no more, {len(voters)} are left")
 
     _run(bootstrap_servers, work)
 
 
 @app.command()
-def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT) -> None:
+def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
     """Write down the voters that controller.quorum.voters fixes, so that they may change. There is no way back."""
 
     async def work(quorum: "Quorum") -> None:
         await quorum.write_voters_down()
+        if json:
+            show_json({"kraft_version": 1})
+            return
         print("the voters are in the metadata log (kraft.version 1): add-controller and remove-controller change them")
 
     _run(bootstrap_servers, work)
@@ -125,17 +135,25 @@ def _parsed(directory_id: str | None) -> bytes | None:
         ) from None
 
 
-def _directory_of(replicas: "tuple[QuorumReplica, ...]", node: int) -> bytes:
-    """The folder that the node runs on. One that it ran on before may still be remembered; it fetches no more."""
-    found = sorted((each for each in replicas if each.node_id == node), key=lambda each: -each.last_fetch_ms)
+def _directory_of(view: "QuorumView", node: int) -> bytes:
+    found = [each.directory_id for each in view.voters if each.node_id == node]
     if not found:
+        voters = ", ".join(str(each.node_id) for each in view.voters)
+        raise Complaint(f"controller {node} has no vote; those that have one: {voters}")
+    return found[0]
+
+
+async def _newcomer(quorum: "Quorum", node: int) -> bytes:
+    """The folder that the node runs on."""
+    heard = await quorum.newcomers(node)
+    if not heard:
         raise Complaint(
-            f"node {node} is not there: moldau quorum describe shows who is. A controller must run before it is "
+            f"node {node} is not heard from: moldau quorum describe shows who is. A controller must run before it is "
             "added, with the cluster id and the controllers of this cluster in its settings"
         )
-    if len(found) > 1 and found[0].last_fetch_ms - found[1].last_fetch_ms < FETCHES_WITHIN_MS:
+    if len(heard) > 1:
         raise Complaint(f"node {node} is there with several data folders; say which with --directory-id")
-    return found[0].directory_id
+    return heard[0].directory_id
 
 
 def _listener(text: str, view: "QuorumView") -> "tuple[str, Address]":

@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.client import requests
 from moldau.client.asynchronous import AsyncClient
-from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable, check
+from moldau.client.errors import NOBODY_CONTROLS, ConnectionLost, NoAnswer, Unreachable, check
 from moldau.client.metadata import TopicView
 from moldau.client.plans import Assignment
 from moldau.client.words import Resource, ResourceKind
@@ -75,7 +75,7 @@ class Brokers:
             answer = await self.client.send_to_controller(messages.UnregisterBrokerRequest(broker_id=node_id))
             check(answer.error_code, answer.error_message)
 
-        await self.client.persist(ask)
+        await self.client.persist(ask, final=NOBODY_CONTROLS)
 
     async def let_out(self, node_id: int) -> None:
         """Give it no new partitions from now on, whether it runs or not."""

@@ -142,11 +142,13 @@ class Cluster:
         about: str | Collection[str] = (),
         total_timeout_ms: float | None = None,
         is_repeatable: bool = True,
+        final: Collection[ErrorCode] = (),
     ) -> Result:
         """Try until it works, the failure is one that will not pass, or time is up.
 
         After a failure that hints at old metadata, what the try went by is forgotten `about` these topics. With
-        `is_repeatable=False` a request that a broker may have acted on is not sent again.
+        `is_repeatable=False` a request that a broker may have acted on is not sent again; nor is any after an error
+        of `final`.
         """
         topics = frozenset([about] if isinstance(about, str) else about)
         with self.within(total_timeout_ms) as call:
@@ -159,7 +161,8 @@ class Cluster:
                     self._forget_stale(error, topics, call)
                     now_ms = self._clock.monotonic_ms()
                     wait_ms = backoff.next_wait_ms(now_ms)
-                    if not self._may_pass(error, topics, call, is_repeatable) or wait_ms is None:
+                    is_final = isinstance(error, KafkaError) and error.code in final
+                    if is_final or wait_ms is None or not self._may_pass(error, topics, call, is_repeatable):
                         raise
                 await asyncio.sleep(wait_ms / 1000)
 

@@ -69,6 +69,9 @@ PASSING: Final = STALE_METADATA | {
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 
+# A broker has looked for the active controller for 20 s, in vain: hear its words rather than ask again.
+NOBODY_CONTROLS: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
+
 _classes: dict[int, type[KafkaError]] = {}
 
 

@@ -75,6 +75,12 @@ class Health:
         return [each.node_id for each in self.cluster.brokers if each.is_fenced]
 
     @property
+    def missing(self) -> list[int]:
+        """Brokers that partitions count on and the cluster does not tell of: forgotten, or down in an older one."""
+        known = {each.node_id for each in self.cluster.brokers}
+        return sorted({node for each in self.sick for node in each.replicas if node not in known})
+
+    @property
     def silent_voters(self) -> list[QuorumReplica]:
         """Voters that the quorum's leader does not hear from."""
         quorum = self.quorum
@@ -100,12 +106,19 @@ class Health:
         if self.under_replicated:
             yield f"{_partitions(self.under_replicated)} replicas that are not in sync"
         for node in self.fenced:
-            yield f"broker {node} does not serve: start it, or forget it with: moldau broker remove {node}"
+            yield f"broker {node} does not serve: start it, or {self._without(node)}"
+        for node in self.missing:
+            yield f"broker {node} is down or forgotten: start it, or {self._without(node)}"
         for broker in self.cluster.brokers:
             if broker.node_id in self.unreachable:
                 yield f"broker {broker.node_id} does not answer at {Address(broker.host, broker.port)}"
         for voter in self.silent_voters:
             yield f"controller {voter.node_id} is not heard from{self._what_is_left()}"
+
+    def _without(self, node: int) -> str:
+        if any(node in each.replicas for each in self.sick):
+            return f"move what it holds to others with: moldau broker drain {node}"
+        return f"forget it with: moldau broker remove {node}"
 
     def _what_is_left(self) -> str:
         assert self.quorum is not None

@@ -1,10 +1,11 @@
 """The metadata quorum from outside: who votes, who leads, who is how far behind, and changing who votes."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.asynchronous import AsyncClient
-from moldau.client.errors import check
+from moldau.client.errors import NOBODY_CONTROLS, check
 from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import (
@@ -20,7 +21,10 @@ KRAFT_VERSION: Final = 1
 UPGRADE: Final = 1
 UNKNOWN_TIME_MS: Final = -1
 NO_DIRECTORY: Final = bytes(16)
-PATIENCE_MS: Final = 15 * SECOND_MS  # a broker that knows no controller says so after 20 s: once is enough
+LOOKS_MAX: Final = 10
+LOOK_AGAIN_S: Final = 0.5
+HEARD_WITHIN_MS: Final = 2 * SECOND_MS  # whoever follows the quorum asks at least twice a second
+CAUGHT_UP_WITHIN_MS: Final = 15 * SECOND_MS  # less than brokers wait for a controller, so that we hear what is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class QuorumView:
         is_known = replica.last_caught_up_ms > 0 and now_ms > 0
         return now_ms - replica.last_caught_up_ms if is_known else None
 
+    def is_heard(self, replica: QuorumReplica) -> bool:
+        """Whether it asks just now. A data folder that was lost is remembered for a while."""
+        now_ms = max((each.last_fetch_ms for each in (*self.voters, *self.observers)), default=UNKNOWN_TIME_MS)
+        return replica.last_fetch_ms > now_ms - HEARD_WITHIN_MS
+
 
 class Quorum:
     """What a client may ask of the controllers. Brokers pass it on to them."""
@@ -78,13 +87,27 @@ class Quorum:
             check(partition.error_code, partition.error_message)
             return _view(partition, answer.nodes or ())
 
-        return await self.client.persist(ask, total_timeout_ms=PATIENCE_MS)
+        return await self.client.persist(ask, final=NOBODY_CONTROLS)
+
+    async def newcomers(self, node_id: int) -> list[QuorumReplica]:
+        """The observers of this id that ask just now, one for each data folder.
+
+        One that just starts is waited for, and so is the end of one that was lost: a node has one folder in the end.
+        """
+        for look in range(LOOKS_MAX):
+            if look:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            view = await self.describe()
+            heard = [each for each in view.observers if each.node_id == node_id and view.is_heard(each)]
+            if len(heard) == 1:
+                break
+        return heard
 
     async def add_controller(
         self, node_id: int, directory_id: bytes, listeners: tuple[tuple[str, Address], ...], *, cluster_id: str | None
     ) -> None:
         """Make a controller that runs, and has caught up, a voter."""
-        timeout_ms = self.client.settings.request_timeout_ms
+        timeout_ms = min(CAUGHT_UP_WITHIN_MS, self.client.settings.request_timeout_ms)
         await self._change(_add_request(node_id, directory_id, listeners, cluster_id, timeout_ms))
 
     async def remove_controller(self, node_id: int, directory_id: bytes, *, cluster_id: str | None) -> None:

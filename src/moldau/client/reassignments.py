@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from moldau.client.asynchronous import AsyncClient
-from moldau.client.errors import check, error_of
+from moldau.client.errors import NOBODY_CONTROLS, check, error_of
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
@@ -88,10 +88,10 @@ class Reassignments:
     async def _ask(self, request: Any) -> Any:
         async def ask_once() -> Any:
             answer = await self.client.send_to_controller(request)
-            check(answer.error_code, getattr(answer, "error_message", None))
+            check(answer.error_code, getattr(answer, "error_message", None) or _words_for(answer.error_code))
             return answer
 
-        return await self.client.persist(ask_once)
+        return await self.client.persist(ask_once, final=NOBODY_CONTROLS)
 
 
 def by_topic(places: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
@@ -115,6 +115,13 @@ def _alteration(wanted: Mapping[TopicPartition, Sequence[int] | None], timeout_m
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:
     return None if replicas is None else list(replicas)
+
+
+def _words_for(code: int) -> str | None:
+    """ElectLeaders' answer has no room for words."""
+    if code in NOBODY_CONTROLS:
+        return "no active controller answered in time: does a majority of them run? (moldau cluster health)"
+    return None
 
 
 def _error(answer: Any) -> KafkaError | None:

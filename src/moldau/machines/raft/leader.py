@@ -40,6 +40,7 @@ class PendingChange:
     """A change of voters that somebody waits for: until the newcomer has caught up, then until it is committed."""
 
     ticket: Ticket
+    since_ms: float
     deadline_ms: float
     is_answered_when_committed: bool
     newcomer: Voter | None = None  # still to be appended

@@ -41,7 +41,7 @@ class VoterChanges:
             return
         deadline_ms = now_ms + event.timeout_ms
         self._lead().pending = PendingChange(
-            event.ticket, deadline_ms, event.is_answered_when_committed, newcomer=event.voter
+            event.ticket, now_ms, deadline_ms, event.is_answered_when_committed, newcomer=event.voter
         )
         self.poll(now_ms)
 
@@ -55,7 +55,7 @@ class VoterChanges:
         if refusal is not None:
             self._quorum.answer_change(event.ticket, *refusal)
             return
-        self._lead().pending = PendingChange(event.ticket, now_ms + event.timeout_ms, True)
+        self._lead().pending = PendingChange(event.ticket, now_ms, now_ms + event.timeout_ms, True)
         self._append(voters.without(event.voter))
 
     def update(self, event: UpdateVoterRequested) -> None:
@@ -81,7 +81,8 @@ class VoterChanges:
         if refusal is not None or event.is_only_checked:
             quorum.answer_change(event.ticket, *(refusal or (ErrorCode.NONE, "")))
             return
-        self._lead().pending = PendingChange(event.ticket, now_ms + event.timeout_ms, True, is_writing_down=True)
+        deadline_ms = now_ms + event.timeout_ms
+        self._lead().pending = PendingChange(event.ticket, now_ms, deadline_ms, True, is_writing_down=True)
         self._append(voters, are_first=True)
 
     def _with_disk(self, voter: Voter) -> Voter:
@@ -97,14 +98,14 @@ class VoterChanges:
         pending = self._pending
         if pending is None:
             return
-        if pending.newcomer is not None and self._has_caught_up(pending.newcomer, now_ms):
+        if pending.newcomer is not None and self._has_caught_up(pending.newcomer, pending.since_ms, now_ms):
             voters, pending.newcomer = self._quorum.voters.with_voter(pending.newcomer), None
             self._append(voters)
             if not pending.is_answered_when_committed:
                 self._finish(pending.ticket, ErrorCode.NONE)
         elif pending.deadline_ms <= now_ms:
             if pending.newcomer is not None:
-                why = f"{pending.newcomer.key} has not caught up with the leader's log."
+                why = f"{pending.newcomer.key} does not run, or has not caught up with the leader's log."
             else:
                 why = "The change is in the log, but the new voters have not committed it yet."
             self._finish(pending.ticket, ErrorCode.REQUEST_TIMED_OUT, why)
@@ -167,11 +168,13 @@ class VoterChanges:
             return None
         return ErrorCode.DUPLICATE_VOTER, f"Node {newcomer.node_id} votes already, as {known.key}; remove it first."
 
-    def _has_caught_up(self, newcomer: Voter, now_ms: float) -> bool:
+    def _has_caught_up(self, newcomer: Voter, since_ms: float, now_ms: float) -> bool:
+        """It is heard from after it was proposed: one that died a moment ago would be given the vote of a dead disk."""
         progress = self._lead().progress.get(newcomer.key)
         if progress is None or progress.last_caught_up_ms == NEVER_MS:
             return False
-        return progress.last_caught_up_ms > now_ms - self._quorum.settings.fetch_timeout_ms
+        is_heard = progress.last_fetch_ms >= since_ms
+        return is_heard and progress.last_caught_up_ms > now_ms - self._quorum.settings.fetch_timeout_ms
 
     @property
     def _pending(self) -> PendingChange | None:
