@@ -85,12 +85,18 @@ def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: Cluster, mo
     cluster.wait_until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions that lack a replica")
     told = health(moldau)
     assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
-    assert "broker 3 does not serve" in moldau("cluster", "health", code=1)
+    assert "broker 3 does not serve: start it, or move what it holds" in moldau("cluster", "health", code=1)
     assert "partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "runs, and would come back" in moldau("broker", "remove", "1", code=1)
     assert "there is no broker 9" in moldau("broker", "remove", "9", code=1)
     cluster.start(3)
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
+
+
+def test_the_quorum_changes_only_with_somebody_who_is_there(moldau: Moldau) -> None:
+    assert "node 9 is not heard from" in moldau("quorum", "add-controller", "9", "--listener", "localhost:1", code=1)
+    assert "votes already" in moldau("quorum", "add-controller", "2", "--listener", "localhost:1", code=1)
+    assert "those that have one: 1, 2, 3" in moldau("quorum", "remove-controller", "9", code=1)
 
 
 def test_the_lead_is_given_back_to_the_first_replicas(cluster: Cluster, moldau: Moldau) -> None:
@@ -165,6 +171,30 @@ def test_a_broker_is_drained_stopped_and_forgotten(cluster: Cluster, moldau: Mol
     cluster.wait_until(lambda: sorted(brokers(moldau)) == [1, 2, 3], "nobody knows it any more")
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well")
     assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
+
+
+@pytest.mark.timeout(240)
+def test_a_dead_broker_is_drained_under_a_limit_of_what_others_have_too(
+    cluster: Cluster, moldau: Moldau, tmp_path: Path
+) -> None:
+    (dead,) = cluster.add()
+    plan = tmp_path / "plan.json"
+    for topic, replicas in {"left": [dead, 1], "lost": [dead]}.items():
+        cluster.create_topic(topic, partitions=1, replication_factor=len(replicas))
+        plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "replicas": replicas}]}))
+        moldau("reassign", "execute", str(plan))
+        moldau("reassign", "verify", str(plan), "--wait")
+    cluster.wait_until_in_sync()
+    cluster.kill(dead)
+    cluster.wait_until(lambda: bool(brokers(moldau)[dead]["is_fenced"]), "it is known to be dead")
+    assert "lost-0 has no leader" in moldau("broker", "drain", str(dead), code=1)
+    moldau("topic", "delete", "lost")
+    assert f"broker {dead} is empty" in moldau("broker", "drain", str(dead), "--throttle", "50000000")
+    assert f"broker {dead} is empty" in moldau("broker", "drain", str(dead))  # there is nothing left to do
+    assert "throttled" not in moldau("config", "get", "broker", "1")
+    assert json.loads(moldau("broker", "remove", str(dead), "--json")) == {"broker": dead, "is_forgotten": True}
+    moldau("topic", "delete", "left")
+    cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
 
 
 def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class Keeping(Script):
         self.topics["u"] = bytes(16)
         self.settings: dict[str, dict[str, str]] = {}
         self.refuses: str | None = None
+        self.serving: tuple[int, ...] = BROKERS
         for node in BROKERS:
             self.on(node, "DescribeCluster", lambda _: self._cluster())
             self.on(node, "DescribeConfigs", self._describe)
@@ -49,7 +50,7 @@ class Keeping(Script):
 
     def _cluster(self) -> Any:
         response = messages.DescribeClusterResponse
-        brokers = [response.DescribeClusterBroker(broker_id=node, host=f"b{node}", port=9092) for node in BROKERS]
+        brokers = [response.DescribeClusterBroker(broker_id=node, host=f"b{node}", port=9092) for node in self.serving]
         return response(cluster_id="scripted", controller_id=2, brokers=brokers)
 
     def _describe(self, request: Any) -> Any:
@@ -104,6 +105,17 @@ def test_limits_that_are_refused_half_way_are_taken_back(refuses: str) -> None:
     assert script.kept() == {}
 
 
+def test_a_broker_that_is_down_is_left_without_a_limit_and_keeps_nobody_from_moving_away() -> None:
+    script = Keeping()
+    script.serving = (2, 3)
+    script.refuses = "1"
+    script.on(2, "AlterPartitionReassignments", lambda _: messages.AlterPartitionReassignmentsResponse())
+    before, _ = World(script).run(begin)
+    assert before == BEFORE
+    assert script.kept()["t"] == {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "0:3"}
+    assert sorted(script.kept()) == ["2", "3", "t", "u"]
+
+
 def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
     script = Keeping()
     rates, lists = {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}
@@ -111,7 +123,7 @@ def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
     script.refuses = "u"
 
     async def add(client: AsyncClient) -> None:
-        await Moves(client).throttles.put_on(BEFORE, PLAN, 1000, keeps_others=True)
+        await Moves(client).throttles.put_on(BEFORE, PLAN, 1000, serving=BROKERS, keeps_others=True)
 
     with pytest.raises(InvalidConfig):
         World(script).run(add)

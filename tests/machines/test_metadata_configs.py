@@ -13,6 +13,8 @@ from moldau.machines.metadata import (
     Resource,
     ResourceType,
 )
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.image import ControllerImage
 from moldau.model.errors import ErrorCode
 
 TOPIC = Resource(ResourceType.TOPIC, "t")
@@ -48,6 +50,14 @@ def test_configs_are_set_and_deleted_one_by_one(scene: Scene) -> None:
     assert configs(scene) == {"segment.bytes": "8"}
     alter(scene, TOPIC, ("segment.bytes", Operation.DELETE, None))
     assert TOPIC not in scene.machine.image.configs
+
+
+def test_a_controller_that_is_no_broker_has_configs_too(scene: Scene) -> None:
+    alone = Resource(ResourceType.BROKER, "7")
+    assert alter(scene, alone, ("log.cleaner.threads", Operation.SET, "2")).error == ErrorCode.BROKER_ID_NOT_REGISTERED
+    scene.run(scene.machine.decide_register_controller(ControllerImage(7, bytes(16), (), SUPPORTED_FEATURES)))
+    assert alter(scene, alone, ("log.cleaner.threads", Operation.SET, "2")).error == ErrorCode.NONE
+    assert configs(scene, alone) == {"log.cleaner.threads": "2"}
 
 
 @pytest.mark.proves("T1")
@@ -96,8 +106,8 @@ REFUSED: list[tuple[Resource, list[Step], int, str]] = [
     (Resource(ResourceType.TOPIC, "b d"), [("retention.ms", 0, "1")], 17, "Topic name is invalid"),
     (Resource(ResourceType.BROKER, "one"), [("retention.ms", 0, "1")], 42, "Unable to parse broker name"),
     (Resource(ResourceType.BROKER, "-1"), [("retention.ms", 0, "1")], 42, "Unable to parse broker name"),
-    (Resource(ResourceType.BROKER, "9"), [("retention.ms", 0, "1")], 102, "No broker with id 9 found."),
-    (Resource(ResourceType.BROKER, "9" * 5000), [("retention.ms", 0, "1")], 102, "No broker with id 999"),
+    (Resource(ResourceType.BROKER, "9"), [("retention.ms", 0, "1")], 102, "No node with id 9 found."),
+    (Resource(ResourceType.BROKER, "9" * 5000), [("retention.ms", 0, "1")], 102, "No node with id 999"),
     (Resource(77, "t"), [("retention.ms", 0, "1")], 42, "Configs of resource type 77 cannot be altered."),
     (TOPIC, [("retention.ms", 0, "1"), ("retention.ms", 1, None)], 42, "duplicate config keys: retention.ms"),
     (TOPIC, [("retention.ms", 0, None)], 42, "Null value not supported for : retention.ms"),

@@ -72,7 +72,8 @@ def drain(
         if json and dry_run:
             print(encode_plan(plan))
         elif dry_run:
-            show_table(("topic", "partition", "target"), [(*place, to) for place, to in plan.items()])
+            rows = [(*place, to) for place, to in plan.items()]
+            show_table(("topic", "partition", "target"), rows, numbers=("partition",))
         else:
             await _carry_out(client, broker, plan, throttle, wait)
             if json:
@@ -89,6 +90,7 @@ def remove(
     broker: Broker,
     force: Annotated[bool, typer.Option("--force", help="Although partitions still count on it.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
 ) -> None:
     """Forget a broker that has been stopped for good."""
 
@@ -100,7 +102,7 @@ def remove(
         states = {each.node_id: each for each in await brokers.all(with_sizes=False)}
         state = states.get(broker)
         if state is None:
-            raise Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
+            raise _unknown(broker)
         if not state.is_fenced:
             raise Complaint(f"broker {broker} runs, and would come back at once: drain it, stop it, then remove it")
         if state.replicas and not force:
@@ -111,29 +113,48 @@ def remove(
         with contextlib.suppress(InvalidConfig, InvalidRequest):  # a cluster of another make
             await brokers.let_in(broker)  # or whoever has its number one day would get nothing
         await brokers.unregister(broker)
-        print(f"broker {broker} is forgotten")
+        if json:
+            show_json({"broker": broker, "is_forgotten": True})
+        else:
+            print(f"broker {broker} is forgotten")
 
     _run(bootstrap_servers, work)
 
 
 async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
+    from moldau.client.brokers import Brokers
     from moldau.client.moves import Moves
     from moldau.client.plans import drained
 
     moves = Moves(client)
-    others = await _drained(client) - {broker}
+    states = {each.node_id: each for each in await Brokers(client).all()}
+    if broker not in states:
+        raise _unknown(broker)
+    others = {node for node, each in states.items() if each.is_drained and node != broker}  # they get nothing new
     racks = {node: rack for node, rack in (await moves.racks()).items() if node not in others}
-    current = await moves.assignment()
-    if broker not in racks and not any(broker in replicas for replicas in current.values()):
-        raise Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
-    return drained(current, [broker], racks)
+    if not racks.keys() - {broker}:
+        raise Complaint(f"no other broker takes partitions (moldau broker list): add one before broker {broker} leaves")
+    await _check_led(client, broker)
+    return drained(await moves.assignment(), [broker], racks)
 
 
-async def _drained(client: "AsyncClient") -> set[int]:
-    """Brokers that are to get nothing new."""
-    from moldau.client.brokers import Brokers
+async def _check_led(client: "AsyncClient", broker: int) -> None:
+    """What nobody leads is copied from nobody: it would be waited for in vain."""
+    orphans = [
+        f"{topic.name}-{each.index}"
+        for topic in await client.describe_topics()
+        for each in topic.partitions
+        if broker in each.replicas and each.leader < 0
+    ]
+    if orphans:
+        raise Complaint(
+            f"{', '.join(orphans)} has no leader that it could be copied from: start one of its brokers "
+            "(moldau cluster health), or delete the topic"
+        )
 
-    return {each.node_id for each in await Brokers(client).all() if each.is_drained}
+
+def _unknown(broker: int) -> Complaint:
+    return Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
 
 
 async def _carry_out(
@@ -142,10 +163,12 @@ async def _carry_out(
     """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
     from moldau.client.brokers import Brokers
     from moldau.client.moves import Moves
-    from moldau.model.errors import InvalidConfig, InvalidRequest
+    from moldau.model.errors import BrokerIdNotRegistered, InvalidConfig, InvalidRequest
 
     try:
         await Brokers(client).let_out(broker)
+    except BrokerIdNotRegistered:
+        pass  # forgotten although partitions counted on it; it gets nothing any more
     except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
         note(f"it may be given new partitions meanwhile: {refusal.message}")
     moves = Moves(client)

@@ -37,7 +37,9 @@ def _words_of(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         where = re.search(r"\('?([^',]+)'?, (\d+)", str(error))
         address = f"{where[1]}:{where[2]}" if where else "the address"
-        return f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT"
+        return (
+            f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT, or in listeners"
+        )
     if error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
     return str(error) or type(error).__name__

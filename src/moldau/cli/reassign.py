@@ -101,7 +101,8 @@ def execute(
             show_json({"before": _plan_told(before), "partitions": _outcomes_told(outcomes)})
         else:
             rest = ", the others are there or on their way" if len(outcomes) < len(wanted) else ""
-            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}")
+            limit = f"; each broker copies at most {throttle} bytes a second" if throttle is not None else ""
+            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}{limit}")
         _complain(outcomes)
 
     _run(bootstrap_servers, work)

@@ -235,7 +235,9 @@ class Conversation:
         if ours is None:
             raise UnsupportedVersion(f"this client does not know {codec.api_name(api_key)}")
         if theirs is None:
-            raise UnsupportedVersion(f"{self._peer} does not offer {codec.api_name(api_key)}")
+            asked = codec.api_name(api_key)
+            hint = "; is that a controller? Ask a broker" if asked == "Metadata" else ""  # every broker offers it
+            raise UnsupportedVersion(f"{self._peer} does not offer {asked}{hint}")
         newest = ours[1] if version_at_most is None else min(ours[1], version_at_most)
         oldest = max(ours[0], version_at_least)
         highest = min(newest, theirs[1])

@@ -96,7 +96,8 @@ class Moves:
             raise MovesRunning(f"{len(moving)} partitions are being moved already")
         keep(before)
         if throttle_bytes is not None:
-            await self.throttles.put_on(before, plan, throttle_bytes, keeps_others=bool(moving))
+            serving = await self.racks()
+            await self.throttles.put_on(before, plan, throttle_bytes, serving=serving, keeps_others=bool(moving))
         wanted = {place: target for place, target in plan.items() if _is_news(before[place], target, moving.get(place))}
         return before, await self.reassignments.alter(wanted) if wanted else {}
 
@@ -152,7 +153,8 @@ class Moves:
         brokers = await self.racks()
         absent = sorted({each for target in plan.values() for each in target if each not in brokers})
         if absent:
-            raise BrokenPlan(f"the plan names brokers that do not serve: {', '.join(map(str, absent))}")
+            named, known = (", ".join(map(str, each)) for each in (absent, sorted(brokers)))
+            raise BrokenPlan(f"the plan names brokers that do not serve: {named}; those that do: {known}")
         return {place: held[place] for place in plan}
 
     async def _copied(

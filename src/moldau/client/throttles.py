@@ -1,7 +1,7 @@
 """Limits on how fast moved partitions are copied: settings of the topics and brokers that take part, put on and off."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from moldau.client.asynchronous import AsyncClient
@@ -32,15 +32,19 @@ class Throttles:
         target: Mapping[TopicPartition, Sequence[int]],
         rate_bytes: int,
         *,
+        serving: Collection[int],
         keeps_others: bool = False,
     ) -> None:
         """Whoever holds a partition sends it, and whoever is to hold it takes it, no faster than this per second.
 
-        If that fails half-way, what was set is taken back. Rates come first: a refused one has changed nothing.
+        A broker that does not serve sends nothing, and nobody else tells what is set for it: it is left out. If
+        something fails half-way, what was set is taken back. Rates come first: a refused one has changed nothing.
         """
         before: dict[Resource, dict[str, str]] = {}
         try:
             for broker in takers_and_senders(current, target):
+                if broker not in serving:
+                    continue
                 resource = _broker(broker)
                 before[resource] = await self._own(resource, RATES)
                 await self.client.alter_configs(resource, dict.fromkeys(RATES, str(rate_bytes)))

@@ -287,5 +287,5 @@ class Node:
                 parse_address(where), MetricsPages(self.broker, self._front.gate, self._process_lines).page
             )
         except OSError as error:
-            logger.warning("No metrics: %s cannot be listened on: %s", where, error)
+            logger.warning("No metrics: %s cannot be listened on (moldau.metrics.listener): %s", where, error)
             return None

@@ -83,8 +83,8 @@ def first_voters(
     if not membership.is_lone:
         if not voter_sets and membership.static_voters is None and me.endpoints:
             log.warning(
-                "this controller knows no voters yet and looks for a quorum that it may join; the controllers of a new "
-                "cluster are formatted with --initial-controllers"
+                "this controller knows no voters yet and looks for a quorum that it may join; of a new cluster, the "
+                "first controller is formatted with --standalone, or several with --initial-controllers"
             )
         return voter_sets, membership.static_voters
     if voter_sets:

@@ -137,7 +137,7 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
         if resource.name not in image.topics:
             raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
     elif resource.type == ResourceType.BROKER:
-        _check_broker(image, resource.name)
+        _check_node(image, resource.name)
     elif resource.type == ResourceType.GROUP:
         if not resource.name:
             raise InvalidRequest("Default group resources are not allowed.")
@@ -145,13 +145,14 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
         raise InvalidRequest(f"Configs of resource type {resource.type} cannot be altered.")
 
 
-def _check_broker(image: MetadataImage, name: str) -> None:
+def _check_node(image: MetadataImage, name: str) -> None:
+    """A broker or a controller: both take settings while they run."""
     if not name:  # all brokers
         return
     if not name.isdecimal() or not name.isascii():
         raise InvalidRequest("Unable to parse broker name as a base 10 number.")
-    if len(name) > 10 or int(name) not in image.brokers:
-        raise BrokerIdNotRegistered(f"No broker with id {name} found.")
+    if len(name) > 10 or not (int(name) in image.brokers or int(name) in image.controllers):
+        raise BrokerIdNotRegistered(f"No node with id {name} found.")
 
 
 def _check_min_isr(image: MetadataImage, resource: Resource, changes: Changes) -> None:
