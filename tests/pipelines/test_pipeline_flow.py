@@ -1,5 +1,6 @@
 """Progress, reasons, options and scripts of pipelines: all that can be said without Spark."""
 
+import ast
 import json
 import signal
 import threading
@@ -8,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from moldau.model.ids import TopicPartition
-from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text
+from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text, text_code
 from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text, together
 from moldau.pipelines.reasons import LENGTH_MAX, short_reason
@@ -145,6 +146,11 @@ def test_an_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> Non
         assert f"    .option({name!r}, {value!r})\n" in script
     assert ("trigger(availableNow=True)" in script) is not is_bounded
     assert "moldau.pipelines" not in script
+
+
+@pytest.mark.parametrize("text", ['a """" b\n"""', "'a'\\\n", 'x\n"""""""', "é\r\n\t\\n"])
+def test_a_text_of_several_lines_is_the_same_in_a_script(text: str) -> None:
+    assert ast.literal_eval(text_code(text)) == f"\n{text}\n".replace("\r\n", "\n")
 
 
 def test_work_that_is_cancelled_ends_as_stopped_and_other_failures_as_themselves() -> None:

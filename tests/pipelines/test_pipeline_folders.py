@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,36 @@ def test_a_process_that_was_killed_is_seen_to_have_died(folder: RunFolder, tmp_p
     assert state_of(folder) is State.DIED
     with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
         assert state_of(folder) is State.RUNNING
+
+
+@pytest.mark.proves("D4")
+def test_who_is_stopped_is_who_holds_the_lock(folder: RunFolder, tmp_path: Path) -> None:
+    """A run that has just begun has not said so in `run.json`: who is named there may be somebody else by now."""
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = hold(tmp_path)
+    try:
+        assert folder.run is not None
+        folder._write("run.json", replace(folder.run, pid=stranger.pid).shape())
+        assert folder.stop(WAIT_S)
+        assert process.wait(WAIT_S) != 0
+        assert stranger.poll() is None
+    finally:
+        for each in (process, stranger):
+            each.kill()
+            each.communicate()
+
+
+@pytest.mark.parametrize(("error", "words"), [(PermissionError, "another user"), (ProcessLookupError, "not stopped")])
+def test_a_process_that_cannot_be_told_is_named(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, error: type[OSError], words: str
+) -> None:
+    def refuse(pid: int, number: int) -> None:
+        assert (pid, number) == (os.getpid(), signal.SIGTERM)
+        raise error
+
+    monkeypatch.setattr(os, "kill", refuse)
+    with folder.held(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match=words):
+        folder.stop(0.2)
 
 
 def test_a_process_that_does_not_stop_is_told_of(folder: RunFolder) -> None:

@@ -153,6 +153,15 @@ def test_a_file_that_postpones_annotations_is_ejected_as_a_script_that_runs(
     assert ("ä = 'ä'" in result.stdout) == bool(head)
 
 
+@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.parametrize("test", ["__name__ == '__main__'", '(\n    "__main__"\n    == __name__\n)'])
+def test_what_a_file_does_as_a_program_is_not_done_in_a_script(test: str) -> None:
+    source = f"ä = 'ä'\ndef f(frame):\n    return frame, ä\nif {test}:\n    raise SystemExit(ä)\nelse:\n    b = 1\n"
+    names = {"__name__": "__main__", "frame": 7}
+    exec(step(source, "f").code(), names)
+    assert (names["frame"], names["b"]) == ((7, "ä"), 1)
+
+
 def test_a_script_without_such_a_file_stays_as_it_is() -> None:
     script = '"""A script."""\n\nimport json\n'
     assert with_future_first(script) == script

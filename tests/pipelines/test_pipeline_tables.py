@@ -33,6 +33,9 @@ TOPICS = ("clicks", "page-views", "a.b", "users", "1st")
         ("select * from `page-views` join `a.b`", ["a.b", "page-views"]),
         ("select 'users' as what, \n -- of users \n x from `1st`", ["1st"]),
         ("select 'it''s users' from clicks", ["clicks"]),
+        ("/* users don't count */ select page from clicks where site = 'a'", ["clicks"]),
+        ("select \"users' things\" as what, page from clicks where site = 'a'", ["clicks"]),
+        ("select page -- don't ask\nfrom clicks where site = 'a'", ["clicks"]),
         ("select 1", []),
     ],
 )

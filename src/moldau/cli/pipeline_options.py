@@ -167,7 +167,7 @@ def eject_script(script: str, place: str) -> None:
     if place == "-":
         print(script, end="")
         return
-    Path(place).write_text(script)
+    Path(place).write_text(script, encoding="utf-8")  # as Python reads it, whatever the locale is
     note(f"{place}: run it with python, where pip install 'moldau[spark]' has been done")
 
 

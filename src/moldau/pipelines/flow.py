@@ -185,7 +185,7 @@ def text_code(text: str) -> str:
     """A text as Python has it; one of several lines stays as it is to read."""
     if "\n" not in text:
         return repr(text)
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"""')
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return f'"""\n{escaped}\n"""'
 
 

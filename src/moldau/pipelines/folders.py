@@ -1,6 +1,6 @@
 """A folder for each pipeline: how it is doing can be read there, and there it is told to stop. No daemon is needed.
 
-<root>/<name>/lock           held by the process that runs the pipeline, and so let go of however that ends
+<root>/<name>/lock           held by the process that runs the pipeline, and so let go of however that ends; its id
 <root>/<name>/run.json       what runs or ran, its process, how it ended
 <root>/<name>/progress.json  after the last batch, as a whole and of each query
 <root>/<name>/metrics.prom   the same for Prometheus
@@ -125,7 +125,7 @@ class RunFolder:
     def held(self, run: Run) -> Iterator[None]:
         """While the pipeline runs here; how it ended is written down, whatever happens."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("wb") as lock:
+        with (self.path / "lock").open("ab") as lock:
             self._take(lock)
             self._check_identity(run)
             (self.path / "error.txt").unlink(missing_ok=True)
@@ -147,22 +147,40 @@ class RunFolder:
 
     def stop(self, seconds_max: float) -> bool:
         """Ask the process to end and wait until it has. False if it does not run."""
-        run = self.run
-        if run is None or not self.is_held:
-            return False
-        os.kill(run.pid, signal.SIGTERM)
         deadline = time.monotonic() + seconds_max
+        asked: int | None = None
         while self.is_held:
+            # Who holds it may just have begun, and not said so yet; `run.json` is of another process until then.
+            holder = self._holder
+            if holder is not None and holder != asked:
+                self._ask_to_end(holder)
+                asked = holder
             if time.monotonic() > deadline:
-                raise PipelineError(f"{self.name} (process {run.pid}) has not stopped within {seconds_max:g} s")
+                raise PipelineError(f"{self.name} (process {holder}) has not stopped within {seconds_max:g} s")
             time.sleep(_LOOK_S)
-        return True
+        return asked is not None
+
+    @property
+    def _holder(self) -> int | None:
+        text = (self.path / "lock").read_text()
+        return int(text) if text.isdecimal() else None
+
+    def _ask_to_end(self, pid: int) -> None:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # it has ended since we looked
+        except PermissionError:
+            raise PipelineError(f"{self.name} runs as process {pid}, which belongs to another user") from None
 
     def _take(self, lock: Any) -> None:
         deadline = time.monotonic() + 1  # somebody may just be looking whether it is held
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock.truncate(0)
+                lock.write(str(os.getpid()).encode())
+                lock.flush()
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:

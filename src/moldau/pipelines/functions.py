@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from moldau.pipelines.requirements import PipelineError
 
+_IS_PROGRAM: Final = ("__name__ == '__main__'", "'__main__' == __name__")
 _MODULE: Final = "moldau_pipeline_step"  # not a name that a file beside it is likely to have
 
 
@@ -51,7 +52,7 @@ class FunctionStep:
         return result
 
     def code(self) -> str:
-        return f"# {self.file}\n{self.source.rstrip()}\n\n\nframe = {self.name}(frame)\n"
+        return f"# {self.file}\n{_as_imported(self.source).rstrip()}\n\n\nframe = {self.name}(frame)\n"
 
     @contextmanager
     def _told_in_a_line(self) -> Iterator[None]:
@@ -78,6 +79,17 @@ def _names(module: ast.Module) -> dict[str, bool]:
             case ast.Name(id=name, ctx=ast.Store()):
                 found.setdefault(name, False)
     return found
+
+
+def _as_imported(source: str) -> str:
+    """The same in a script: what the file does only as a program of its own is not done there either."""
+    lines = source.encode().splitlines(keepends=True)
+    for each in reversed(ast.parse(source).body):
+        if isinstance(each, ast.If) and ast.unparse(each.test).replace('"', "'") in _IS_PROGRAM:
+            first, last = each.test.lineno - 1, (each.test.end_lineno or each.test.lineno) - 1
+            before, after = lines[first][: each.test.col_offset], lines[last][each.test.end_col_offset :]
+            lines[first : last + 1] = [before + b"False" + after]
+    return b"".join(lines).decode()
 
 
 @contextmanager

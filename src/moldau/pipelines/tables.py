@@ -18,7 +18,10 @@ _RECORD: Final = (
     "offset as _offset",
     "timestamp as _timestamp",
 )
-_WORD: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|`((?:[^`]|``)+)`|([A-Za-z_][\w]*)|--[^\n]*", re.DOTALL)
+# Strings and comments are known for what they are, so that a quote in one does not begin a string that is none.
+_WORD: Final = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_][\w]*)""", re.DOTALL
+)
 
 
 def named_topics(query: str, topics: Iterable[str]) -> list[str]:
