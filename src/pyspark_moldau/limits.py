@@ -9,6 +9,7 @@ from moldau.model.ids import TopicPartition
 
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
+_NUMBER_MAX: Final = (1 << 63) - 1  # of offsets and times
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 
@@ -80,7 +81,7 @@ def parse_partition_numbers(option: str, text: str, *, at_least: int) -> Offsets
         if not isinstance(partitions, dict):
             raise OptionError(f"Option '{option}' must be JSON {sample}, but topic {topic!r} has {partitions!r}.")
         for partition, number in partitions.items():
-            if type(number) is not int or number < at_least or not partition.isdecimal():
+            if type(number) is not int or not at_least <= number <= _NUMBER_MAX or not partition.isdecimal():
                 raise OptionError(
                     f"Option '{option}' must be JSON {sample}, but partition {partition!r} of {topic!r} has {number!r}."
                 )
@@ -139,6 +140,6 @@ def _json_object(option: str, text: str, sample: str) -> dict[str, Any]:
 
 
 def _moment(option: str, text: str) -> int:
-    if not text.strip().isdecimal():
+    if not text.strip().isdecimal() or int(text) > _NUMBER_MAX:
         raise OptionError(f"Option '{option}' must be a time in milliseconds since 1970, not {text!r}.")
     return int(text)

@@ -44,14 +44,15 @@ class Marker:
     batch: int
     rows: int
     topic: str | None
+    run: str | None = None  # who published it
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"batch": self.batch, "rows": self.rows, "topic": self.topic}).encode()
+        return json.dumps({"batch": self.batch, "rows": self.rows, "topic": self.topic, "run": self.run}).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> "Marker":
         said = json.loads(text)
-        return cls(int(said["batch"]), int(said["rows"]), said["topic"])
+        return cls(int(said["batch"]), int(said["rows"]), said["topic"], said.get("run"))
 
 
 class Markers:

@@ -26,6 +26,7 @@ from pyspark_moldau.limits import (
     parse_limit,
     parse_topic_ids,
 )
+from pyspark_moldau.topic_names import checked
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -37,7 +38,7 @@ KNOWN: Final = {
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
         "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs commitOffsets "
         "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion "
-        "sender"
+        "sender includeTimestamp checkpointLocation"
     ).split()
 }
 _RATES: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -150,7 +151,7 @@ def _check_rates(given: Mapping[str, str]) -> None:
 
 
 def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
-    _warn_of_unknown(given)
+    warn_of_unknown(given)
     kafka = consumer_settings(given)
     return SourceOptions(
         subscription=_subscription(given),
@@ -185,15 +186,22 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         raise OptionError(f"Option '{chosen[0]}' is empty: it names no topic.")
     match chosen[0]:
         case "assign":
-            return Assignment(parse_assignment(text))
+            return _assignment(text)
         case "subscribePattern":
             return _pattern(text)
         case _:
             return _topics(text)
 
 
+def _assignment(text: str) -> Assignment:
+    partitions = parse_assignment(text)
+    for topic in {each.topic for each in partitions}:
+        checked("assign", topic)
+    return Assignment(partitions)
+
+
 def _topics(text: str) -> Topics:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(checked("subscribe", name.strip()) for name in text.split(",") if name.strip()))
     if not names:
         raise OptionError(f"Option 'subscribe' names no topic: {text!r}.")
     return Topics(names)
@@ -240,7 +248,8 @@ def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
     return Fetcher.RAW if chosen != "librdkafka" and kafka.is_plaintext else Fetcher.LIBRDKAFKA
 
 
-def _warn_of_unknown(given: Mapping[str, str]) -> None:
+def warn_of_unknown(given: Mapping[str, str]) -> None:
+    """Of options that neither the source nor the sink has. Spark hands over those of its own as well."""
     for name in given:
         if name not in KNOWN and not name.startswith("kafka."):
             near = difflib.get_close_matches(name, KNOWN, 1)

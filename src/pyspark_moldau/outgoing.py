@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark_moldau import columns
 from pyspark_moldau.limits import OptionError
 from pyspark_moldau.sink_options import SinkOptions
+from pyspark_moldau.topic_names import is_topic_name
 
 RECORD: Final = pa.schema(
     [
@@ -38,7 +39,6 @@ _TYPES: Final = {
     "headers": (_HEADERS_TYPE,),
     "timestamp": ("timestamp",),
 }
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 # What a batch of one record has around its key, value and headers.
 _OVERHEAD_BYTES: Final = 128
 _HEADER_OVERHEAD_BYTES: Final = 10
@@ -214,7 +214,7 @@ def _has_null_keys(headers: pa.Array) -> bool:
 
 
 def _bad_topics(topics: pa.DictionaryArray) -> dict[int, str]:
-    bad = {number: name for number, name in enumerate(topics.dictionary.to_pylist()) if not _is_topic_name(name)}
+    bad = {number: name for number, name in enumerate(topics.dictionary.to_pylist()) if not is_topic_name(name)}
     if not bad and not topics.null_count:
         return {}
     return {
@@ -222,10 +222,6 @@ def _bad_topics(topics: pa.DictionaryArray) -> dict[int, str]:
         for row, number in enumerate(topics.indices.to_pylist())
         if number is None or number in bad
     }
-
-
-def _is_topic_name(name: str) -> bool:
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _dead_letters(

@@ -96,10 +96,11 @@ def partitions_of(subscription: Subscription, topics: Mapping[str, Topic]) -> li
     there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
     if not isinstance(subscription, Assignment):
         return there
-    missing = [str(each) for each in subscription.partitions if each.topic in topics and each not in there]
+    known, wanted = set(there), set(subscription.partitions)
+    missing = [str(each) for each in subscription.partitions if each.topic in topics and each not in known]
     if missing:
         raise OptionError(f"Option 'assign' names partitions that do not exist: {', '.join(missing)}.")
-    return [each for each in there if each in subscription.partitions]
+    return [each for each in there if each in wanted]
 
 
 def starting_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
@@ -159,6 +160,10 @@ def _check_complete(option: str, given: Mapping[TopicPartition, int], partitions
         )
 
 
+def _without(offsets: Offsets, gone: Collection[TopicPartition]) -> Offsets:
+    return {where: offset for where, offset in offsets.items() if where not in gone}
+
+
 def _listed(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "none"
 
@@ -190,6 +195,9 @@ class StreamPlan:
         topics = existing_topics(self.options.subscription, self.cluster)
         partitions = partitions_of(self.options.subscription, topics)
         self._initial = starting_offsets(self.options, self.cluster, partitions)
+        if self._available is not None:  # where the latest was looked up later, it is behind what was available then
+            ends = {where: max(self._available.get(where, start), start) for where, start in self._initial.items()}
+            self._available |= ends
         return self._initial
 
     def prepare_available_now(self) -> None:
@@ -201,7 +209,7 @@ class StreamPlan:
         topics = self.cluster.topics(self.options.subscription)
         self._look_at_ids(topics, start)
         self.commit(start)
-        end = dict(self._available) if self._available is not None else self._latest_now(topics)
+        end = self._latest_now(topics) if self._available is None else self._still_available(start, topics)
         self._newest = end
         self._note_shrunk(start, end)
         if not is_limited:
@@ -216,15 +224,25 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
         """What the tasks of the batch between `start` and `end` read."""
+        read_to = end
         if not self._has_looked:  # a batch that a former run has left undone
+            topics = self.cluster.topics(self.options.subscription)
+            start, end = self._without_gone(start, end, topics)
             start = self._start_of_former_run(start, end)
-            self._look_at_ids(self.cluster.topics(self.options.subscription), start)
+            self._look_at_ids(topics, start)
         self._note_gone(start, end)
         self._note_shrunk(start, end)
         begin = self._begin(start, end)
-        self._read_to = end
+        self._read_to = read_to
         ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+
+    def _without_gone(self, start: Offsets, end: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, Offsets]:
+        """The ends are in the checkpoint: a topic that was deleted since is still among them, for every run to come."""
+        there = set(self._partitions(topics))
+        gone = [where for where in sorted(end) if where not in there and end[where] != start.get(where)]
+        self._lose_partitions(gone)
+        return _without(start, gone), _without(end, gone)
 
     def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
         """Of a query's first batch only the end is in the checkpoint, and where it begins is found out anew.
@@ -254,11 +272,19 @@ class StreamPlan:
 
     def _partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
-        wanted = self.options.subscription
-        return [each for each in there if not isinstance(wanted, Assignment) or each in wanted.partitions]
+        if not isinstance(self.options.subscription, Assignment):
+            return there
+        wanted = set(self.options.subscription.partitions)
+        return [each for each in there if each in wanted]
 
     def _latest_now(self, topics: Mapping[str, Topic]) -> Offsets:
         return self.cluster.latest(self._partitions(topics))
+
+    def _still_available(self, start: Offsets, topics: Mapping[str, Topic]) -> Offsets:
+        """But for what was deleted before it was read."""
+        there = set(self._partitions(topics))
+        available = self._available or {}
+        return {where: end for where, end in available.items() if where in there or start.get(where) == end}
 
     def _note_shrunk(self, start: Offsets, end: Offsets) -> None:
         for where in sorted(set(start) & set(end)):
@@ -278,7 +304,9 @@ class StreamPlan:
         return Range(*where, begin, end, self._topic_ids.get(where.topic, ""))
 
     def _note_gone(self, start: Offsets, end: Offsets) -> None:
-        gone = sorted(set(start) - set(end))
+        self._lose_partitions(sorted(set(start) - set(end)))
+
+    def _lose_partitions(self, gone: list[TopicPartition]) -> None:
         if gone:
             self._lose(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
 

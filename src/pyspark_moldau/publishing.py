@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from pyspark_moldau.markers import Marker, Markers
 from pyspark_moldau.outlets import CommitRefused, Outlet, ShutOut
 from pyspark_moldau.sink_options import Identity, SinkOptions
-from pyspark_moldau.staging import StagedPart, sweep
+from pyspark_moldau.staging import StagedPart, forget, sweep
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -75,12 +75,20 @@ def wanted_timeout_ms(options: SinkOptions, rows: int, size_bytes: int) -> int:
 class Publisher:
     """One writer's hold on its output: a transactional producer, and the marker of what it last committed."""
 
-    def __init__(self, options: SinkOptions, identity: Identity, timeout_ms: int, reached: Reached = nothing) -> None:
-        self._writer, self._run, self._reached = identity.writer, identity.run, reached
+    def __init__(
+        self,
+        options: SinkOptions,
+        identity: Identity,
+        timeout_ms: int,
+        reached: Reached = nothing,
+        before: "Publisher | None" = None,
+    ) -> None:
+        self._writer, self.run, self._reached = identity.writer, identity.run, reached
         self.timeout_ms, self.last_batch = timeout_ms, identity.batch
         self._markers = Markers(options.kafka, options.commit_topic) if identity.is_lasting else None
         self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
         self._marker: Marker | None = None
+        self._before = before
         self._begun_s = 0.0
         self.is_open = False
 
@@ -97,6 +105,9 @@ class Publisher:
         self._reached("initialised")
         if self._markers is not None:
             self._marker = self._markers.newest(self._writer)
+        before, self._before = self._before, None
+        if before is not None and not self._is_left_as_by(before):
+            raise self._taken_over()
         self.is_open = True
         self._reached("marker read")
 
@@ -104,11 +115,18 @@ class Publisher:
         """Spark gives the commits of a query to whichever of its processes is free.
 
         If a batch does not follow on the last one here, another process has had those in between, and has shut this one
-        out. That is no other run, which would have come between two batches that follow on each other.
+        out. That is no other run, which would have come between two batches that follow on each other. (By hand, a
+        version may come again, and to another process: who has shut this one out is then seen by its marker.)
         """
         if identity.run is None:
             return True
-        return identity.run == self._run and identity.batch - self.last_batch in (0, 1)
+        return identity.run == self.run and identity.batch - self.last_batch in (0, 1)
+
+    def _is_left_as_by(self, before: "Publisher") -> bool:
+        """Whether nobody has published since, but processes of the same driver."""
+        if self._marker is None or self._marker == before._marker:
+            return True
+        return self.run is not None and self._marker.run == self.run
 
     def publish(self, marker: Marker, parts: Sequence[StagedPart]) -> bool:
         """Publish a batch, if it is not out yet. Says whether it was published now."""
@@ -142,7 +160,7 @@ class Publisher:
             self._reached("flushed")
         except BaseException as error:
             self._give_up(error)  # no commit was asked for: nothing can be out
-            if isinstance(error, ShutOut) and self._is_overdue():
+            if isinstance(error, ShutOut):
                 raise self._shut_out() from error
             raise
 
@@ -186,6 +204,9 @@ class Publisher:
                 f"The transaction of {self._writer} ran out of time: it was open for {self._open_s():.0f} s, and "
                 f"kafka.transaction.timeout.ms is {self.timeout_ms}. Set it higher, or write less at once."
             )
+        return self._taken_over()
+
+    def _taken_over(self) -> TakenOver:
         return TakenOver(f"Another run of {self._writer} has taken over: this one publishes nothing any more.")
 
 
@@ -215,23 +236,19 @@ class Publishers:
         timeout_ms = wanted_timeout_ms(options, rows, sum(part.size_bytes for part in parts))
         settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic, options.is_raw))
         key = (settings, options.commit_topic, identity.writer)
-        publisher = self._taken(key, identity, timeout_ms)
+        before = self._kept.pop(key, None)
         if not rows:
-            if publisher is not None:
-                self._keep(key, publisher, identity)
+            if before is not None:
+                self._keep_or_close(key, before, identity)
             return False
-        if publisher is None:
-            publisher = Publisher(options, identity, timeout_ms, self._reached)
-        try:
-            is_new = self._publish(publisher, options, identity, parts)
-        except BaseException:
-            publisher.close()  # any failure begins anew
-            raise
+        publisher, is_new = self._published(before, options, identity, timeout_ms, parts)
         if identity.is_lasting:
             self._keep(key, publisher, identity)
         else:
             publisher.close()
         sweep(options.staging, identity.writer, identity.batch)
+        if not identity.is_lasting:
+            forget(options.staging, identity.writer)
         self._reached("swept")
         return is_new
 
@@ -240,22 +257,48 @@ class Publishers:
         while self._kept:
             self._kept.popitem()[1].close()
 
+    def _published(
+        self,
+        before: Publisher | None,
+        options: SinkOptions,
+        identity: Identity,
+        timeout_ms: int,
+        parts: Sequence[StagedPart],
+    ) -> tuple[Publisher, bool]:
+        """By the one that was kept, if it may be used for this batch, or by a new one.
+
+        By hand, another process of the driver may have had the same version again, and may have shut this one out.
+        """
+        if before is not None and before.goes_on_with(identity) and before.timeout_ms >= timeout_ms:
+            try:
+                return before, self._publish(before, options, identity, parts)
+            except TakenOver:
+                if not identity.is_by_hand:  # a run's batches come once each, so this was another run
+                    raise
+        elif before is not None:
+            before.close()
+        is_of_same = before is not None and identity.is_by_hand and before.run == identity.run
+        publisher = Publisher(options, identity, timeout_ms, self._reached, before if is_of_same else None)
+        return publisher, self._publish(publisher, options, identity, parts)
+
     def _publish(
         self, publisher: Publisher, options: SinkOptions, identity: Identity, parts: Sequence[StagedPart]
     ) -> bool:
-        if not publisher.is_open:
-            publisher.open()
-            sweep(options.staging, identity.writer, identity.batch - 1)
-        rows = sum(part.rows for part in parts)
-        return publisher.publish(Marker(identity.batch, rows, options.topic), parts)
+        try:
+            if not publisher.is_open:
+                publisher.open()
+                sweep(options.staging, identity.writer, identity.batch - 1)
+            rows = sum(part.rows for part in parts)
+            return publisher.publish(Marker(identity.batch, rows, options.topic, identity.run), parts)
+        except BaseException:
+            publisher.close()  # any failure begins anew
+            raise
 
-    def _taken(self, key: tuple[str, str, str], identity: Identity, timeout_ms: int) -> Publisher | None:
-        """One that was kept, if it may be used for this batch."""
-        publisher = self._kept.pop(key, None)
-        if publisher is None or (publisher.goes_on_with(identity) and publisher.timeout_ms >= timeout_ms):
-            return publisher
-        publisher.close()
-        return None
+    def _keep_or_close(self, key: tuple[str, str, str], publisher: Publisher, identity: Identity) -> None:
+        if publisher.goes_on_with(identity):
+            self._keep(key, publisher, identity)
+        else:
+            publisher.close()
 
     def _keep(self, key: tuple[str, str, str], publisher: Publisher, identity: Identity) -> None:
         publisher.last_batch = identity.batch

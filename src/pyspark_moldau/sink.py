@@ -5,8 +5,8 @@ Exactly once: tasks stage rows, the driver publishes them in one transaction. At
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -18,7 +18,7 @@ from pyspark_moldau.outgoing import check_columns, outgoing
 from pyspark_moldau.producing import produce_all
 from pyspark_moldau.publishing import Publishers
 from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions
-from pyspark_moldau.staging import StagedPart, stage
+from pyspark_moldau.staging import StagedPart, forget, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _RUN: Final = "spark.jobGroup.id"  # of all jobs that a query starts while it runs
+_DRIVER: Final = ("spark.app.id", "spark.app.startTime")  # some masters give the same id to a driver they start again
 
 # The process that commits lives on, and so does the hold on a writer's output.
 _PUBLISHERS: Final = Publishers()
@@ -60,14 +61,17 @@ class BatchWriter(DataSourceArrowWriter):
         self._identity = options.identity or Identity(str(uuid.uuid4()), 0, is_lasting=False)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
-        return write_rows(iterator, self._options, self._identity)
+        return write_rows(iterator, self._options, replace(self._identity, run=driver_of(TaskContext.get())))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._options.guarantee is Guarantee.EXACTLY_ONCE:
-            self.publishers().commit(self._options, self._identity, parts_of(messages))
+        parts = parts_of(messages)
+        if parts:
+            self.publishers().commit(self._options, replace(self._identity, run=parts[0].run), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         delete_staged(messages)
+        if not self._identity.is_lasting:  # what lost tasks have left too
+            forget(self._options.staging, self._identity.writer)
 
     def publishers(self) -> Publishers:
         return _PUBLISHERS
@@ -96,6 +100,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def publishers(self) -> Publishers:
         return _PUBLISHERS
+
+
+def driver_of(context: Any) -> str | None:
+    """Whose process it is that commits: Spark has several, and tells their tasks alone."""
+    told = [context.getLocalProperty(each) for each in _DRIVER]
+    return "/".join(told) if all(told) else None
 
 
 def write_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions, identity: Identity) -> WriterCommitMessage:

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 from moldau.records.compression import Compression
 from pyspark_moldau.kafka_settings import KafkaSettings, producer_settings
 from pyspark_moldau.limits import OptionError
+from pyspark_moldau.options import warn_of_unknown
+from pyspark_moldau.topic_names import checked
 
 COMMIT_TOPIC: Final = "moldau-spark-commits"
 # As much as Java's producers send; librdkafka's own default is a little below.
@@ -42,7 +44,8 @@ class Identity:
     writer: str
     batch: int
     is_lasting: bool = True  # a replay may come after a restart: the sink must remember
-    run: str | None = None  # from a start to its end, batch follows on batch; None if nobody knows
+    run: str | None = None  # of a query, from its start to its end, or a driver's whole life; None if nobody knows
+    is_by_hand: bool = False  # in a run batch follows on batch; versions that a user gives may be any, and come again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +116,18 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | No
     for name, sentence in _REFUSED.items():
         if given.get(name, "false").lower() != "false":
             raise OptionError(sentence)
+    warn_of_unknown(given)
     guarantee = _guarantee(given, default)
     kafka = producer_settings(given)
     if guarantee is Guarantee.EXACTLY_ONCE:
         _check_transactional(kafka)
     options = SinkOptions(
         kafka=kafka,
-        topic=_text(given, "topic"),
+        topic=_topic(given, "topic"),
         guarantee=guarantee,
         staging=_staging(given),
-        commit_topic=_text(given, "commitTopic") or COMMIT_TOPIC,
-        dead_letter_topic=_text(given, "deadLetterTopic"),
+        commit_topic=_topic(given, "commitTopic") or COMMIT_TOPIC,
+        dead_letter_topic=_topic(given, "deadLetterTopic"),
         has_headers=_flag(given, "includeHeaders", default=True),
         has_timestamps=_flag(given, "includeTimestamp", default=False),
         identity=identity,
@@ -162,7 +166,7 @@ def _identity(given: Mapping[str, str]) -> Identity | None:
         raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
     if not version.isdecimal():
         raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
-    return Identity(_writer(writer, _text(given, "topic")), int(version))
+    return Identity(_writer(writer, _text(given, "topic")), int(version), is_by_hand=True)
 
 
 def _writer(application: str, topic: str | None) -> str:
@@ -196,7 +200,7 @@ def _local_path(location: str) -> Path | None:
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    return None if "://" in location else Path(location).absolute()
+    return None if parts.scheme else Path(location).absolute()
 
 
 def _text(given: Mapping[str, str], name: str) -> str | None:
@@ -206,6 +210,11 @@ def _text(given: Mapping[str, str], name: str) -> str | None:
     if not value.strip():
         raise OptionError(f"Option '{name}' is empty.")
     return value.strip()
+
+
+def _topic(given: Mapping[str, str], name: str) -> str | None:
+    topic = _text(given, name)
+    return None if topic is None else checked(name, topic)
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

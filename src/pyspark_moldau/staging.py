@@ -135,6 +135,11 @@ def folder_of(staging: Path, writer: str) -> Path:
     return staging / name
 
 
+def forget(staging: Path, writer: str) -> None:
+    """Remove everything of a writer that will never come again."""
+    shutil.rmtree(folder_of(staging, writer), ignore_errors=True)
+
+
 def sweep(staging: Path, writer: str, batch: int) -> None:
     """Remove what this batch and those before it have left: of lost attempts, of earlier lives."""
     with contextlib.suppress(FileNotFoundError):

@@ -1,5 +1,7 @@
 """The options of the sink, and the columns of what it is given."""
 
+import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ def test_a_stream_is_exactly_once_and_a_batch_at_least_once_unless_told_otherwis
 def test_an_application_and_its_version_make_a_batch_exactly_once() -> None:
     options = sink_batch_options({**TOPIC, "txnAppId": "nightly", "txnVersion": "17"})
     assert options.guarantee is Guarantee.EXACTLY_ONCE
-    assert options.identity == Identity("nightly@out", 17)
+    assert options.identity == Identity("nightly@out", 17, is_by_hand=True)
 
 
 @pytest.mark.proves("D2")
@@ -48,7 +50,9 @@ def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Pat
     beside = sink_stream_options({**TOPIC, "checkpointLocation": f"file://{tmp_path}/a%20b"})
     assert beside.staging == tmp_path / "a b" / "moldau-staging"
     assert sink_stream_options({**TOPIC, "stagingLocation": str(tmp_path)}).staging == tmp_path
-    assert sink_stream_options({**TOPIC, "checkpointLocation": "s3://bucket/x"}).staging.name == "moldau-staging"
+    for elsewhere in ("s3://bucket/x", "dbfs:/x"):
+        staging = sink_stream_options({**TOPIC, "checkpointLocation": elsewhere}).staging
+        assert staging == Path(tempfile.gettempdir()) / "moldau-staging"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,11 @@ def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Pat
     [
         ({"deliveryGuarantee": "sometimes"}, "'deliveryGuarantee' must be exactly-once or at-least-once"),
         ({"stagingLocation": "s3://bucket/x"}, "'stagingLocation' must be a folder"),
+        ({"stagingLocation": "dbfs:/x"}, "'stagingLocation' must be a folder"),
         ({"topic": " "}, "'topic' is empty"),
+        ({"topic": "größen"}, "'topic': 'größen' cannot be the name of a topic"),
+        ({"deadLetterTopic": "a b"}, "'deadLetterTopic': 'a b' cannot be the name of a topic"),
+        ({"commitTopic": ".."}, "'commitTopic': '..' cannot be the name of a topic"),
         ({"kafka.transactional.id": "mine"}, "'kafka.transactional.id' is not supported"),
         ({"kafka.key.serializer": "x"}, "'kafka.key.serializer' is not supported"),
         ({"kafka.value.serializer": "x"}, "'kafka.value.serializer' is not supported"),
@@ -71,6 +79,15 @@ def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Pat
 def test_a_stream_refuses(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         sink_stream_options({**TOPIC, **options})
+
+
+def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
+    assert "'deliverygarantee' is unknown and ignored. Is 'deliveryGuarantee' meant?" in caplog.text
+    caplog.clear()
+    sink_stream_options({**TOPIC, "includeTimestamp": "true", "checkpointLocation": "/tmp/c", "path": "x"})
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(

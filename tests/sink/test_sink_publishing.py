@@ -221,6 +221,59 @@ def test_a_version_of_an_application_goes_once_to_each_topic(broker: Broker, top
     assert [values(options) for options in chosen] == [[f"to {each}".encode()] for each in (topic, other)]
 
 
+def version(topic: str, number: int, driver: str = "a") -> Identity:
+    """Of a batch write with `txnAppId` and `txnVersion`."""
+    return Identity(f"w-{topic}", number, run=driver, is_by_hand=True)
+
+
+def write(publishers: Publishers, options: SinkOptions, identity: Identity, value: str = "") -> bool:
+    return publishers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
+
+
+@pytest.mark.proves("D2")
+def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
+    options: SinkOptions, topic: str
+) -> None:
+    """Versions need not follow on each other, and one that comes again is no sign of another driver."""
+    first, second = Publishers(), Publishers()
+    turns = ((first, 0), (second, 0), (first, 1), (second, 2), (first, 40), (second, 41), (second, 42), (first, 43))
+    written = [write(publishers, options, version(topic, number)) for publishers, number in turns]
+    assert written == [True, False, True, True, True, True, True, True]
+    assert values(options) == sorted(f"{number}".encode() for number in (0, 1, 2, 40, 41, 42, 43))
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_driver_whose_application_another_one_has_taken_over_is_shut_out(
+    options: SinkOptions, topic: str, number: int
+) -> None:
+    first, second = Publishers(), Publishers()
+    assert write(first, options, version(topic, 0, driver="a"))
+    assert write(second, options, version(topic, 1, driver="b"))
+    with pytest.raises(TakenOver, match="has taken over"):
+        write(first, options, version(topic, number, driver="a"), "stray")
+    assert values(options) == [b"0", b"1"]
+    assert write(second, options, version(topic, 2, driver="b")), "it goes on"
+    assert values(options) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.proves("D2")
+def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_out(
+    options: SinkOptions, topic: str
+) -> None:
+    """Whoever has just begun knows that nobody has the hold by an old right."""
+    second, is_due = Publishers(), [True]
+
+    def reached(place: str) -> None:
+        if place == "publishing" and is_due.pop():
+            is_due.append(False)
+            assert write(second, options, version(topic, 0, driver="b"))
+
+    with pytest.raises(TakenOver, match="has taken over"):
+        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
+    assert values(options) == [b"0"]
+
+
 def identity_of(options: SinkOptions) -> Identity:
     assert options.identity is not None
     return options.identity
@@ -388,6 +441,7 @@ def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic:
     identity = Identity("once", 0, is_lasting=False)
     assert Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
     assert values(options) == [b"1"]
+    assert not list(tmp_path.iterdir()), "nor a folder"
     with broker.client() as client:
         assert f"{topic}-commits" not in {each.name for each in client.describe_topics()}
 

@@ -72,6 +72,9 @@ def test_partitions_can_be_assigned() -> None:
         {"assign": '{"a": [-1]}'},
         {"assign": '{"a": [true]}'},
         {"assign": "a"},
+        {"assign": '{"größen": [0]}'},
+        {"subscribe": "a,größen"},
+        {"subscribe": "a b"},
     ],
 )
 def test_exactly_one_good_way_to_name_topics_is_needed(given: dict[str, str]) -> None:
@@ -104,6 +107,20 @@ def test_offsets_are_words_or_json() -> None:
 def test_offsets_that_are_no_offsets_are_refused(text: str) -> None:
     with pytest.raises(OptionError, match="startingOffsets"):
         stream(startingOffsets=text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingTimestamp", "99999999999999999999"),
+        ("startingTimestamp", "-1"),
+        ("startingOffsetsByTimestamp", '{"clicks": {"0": 99999999999999999999}}'),
+        ("startingOffsets", '{"clicks": {"0": 99999999999999999999}}'),
+    ],
+)
+def test_times_and_offsets_that_no_cluster_knows_are_refused(name: str, text: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        stream(**{name: text})
 
 
 def test_a_time_for_all_beats_times_by_partition_which_beat_offsets() -> None:

@@ -248,6 +248,45 @@ def test_a_partition_that_is_gone_is_a_loss() -> None:
     assert extents(lenient.ranges({A: 5, B: 5}, {A: 10})) == {A: (5, 10)}
 
 
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize("start", [{"t": {"0": 5}}, {"t": {"0": 5}, "u": {"0": 1}}])
+def test_a_batch_that_was_left_undone_is_done_without_the_topics_that_are_gone_since(
+    start: dict[str, dict[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or else no run could ever get over it."""
+    cluster = FakeCluster({A: (0, 10)})
+    end = offsets_of({"t": {"0": 8}, "u": {"0": 4}})
+    with pytest.raises(RecordsLost, match="u-0 is gone"):
+        plan(cluster, stream(subscribe="t,u")).ranges(offsets_of(start), end)
+    run = plan(cluster, stream(subscribe="t,u", failOnDataLoss="false"))
+    assert run.ranges(offsets_of(start), end) == [Range("t", 0, 5, 8, "id-t")]
+    assert caplog.text.count("u-0 is gone") == 1
+
+
+@pytest.mark.proves("D1")
+def test_available_now_from_the_latest_loses_nothing_while_records_and_partitions_come() -> None:
+    """Spark has it look at the end first, and then at where it begins, which is behind that end by now."""
+    cluster = FakeCluster({A: (0, 10)})
+    run = plan(cluster, stream(startingOffsets="latest"))
+    run.prepare_available_now()
+    cluster.extents |= {A: (0, 15), B: (0, 3)}
+    start = run.initial()
+    assert run.latest(start, is_limited=True) == start == {A: 15, B: 3}
+    assert run.ranges(start, start) == []
+
+
+def test_available_now_does_not_wait_for_topics_that_are_deleted_meanwhile() -> None:
+    other = TopicPartition("u", 0)
+    cluster = FakeCluster({A: (0, 10), other: (0, 4)})
+    run = plan(cluster, stream(subscribe="t,u", failOnDataLoss="false"))
+    run.prepare_available_now()
+    del cluster.extents[other]
+    start = {A: 5, other: 1}
+    assert run.latest(start, is_limited=True) == {A: 10}
+    assert run.ranges(start, {A: 10}) == [Range("t", 0, 5, 10, "id-t")]
+    assert run.latest({A: 10, other: 4}, is_limited=True) == {A: 10, other: 4}, "all of it was read before"
+
+
 def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RecordsLost, match="up to offset 30 and ends at 20"):
         plan(two(), stream()).latest({A: 10, B: 30}, is_limited=False)

@@ -1,6 +1,7 @@
 """Writes through Spark: `df.write` and `df.writeStream` with `format("moldau")`."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,23 @@ def test_a_version_of_an_application_is_written_once(spark: Any, moldau_broker: 
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(20))
     with pytest.raises(Exception, match="older than what the sink has committed"):
         save(frame, moldau_broker, topic=target, txnAppId=f"app/{target}", txnVersion=0)
+
+
+@pytest.mark.proves("D2")
+def test_versions_side_by_side_go_on_whichever_process_commits(spark: Any, moldau_broker: Broker, target: str) -> None:
+    """Of several processes that commit, any may get the next version, or a version once more."""
+
+    def write(app: str, version: int) -> None:
+        frame = spark.createDataFrame([(app, f"{version}")], "key string, value string").coalesce(1)
+        save(frame, moldau_broker, topic=target, txnAppId=f"{app}/{target}", txnVersion=version)
+
+    with ThreadPoolExecutor(2) as threads:  # who has committed at once commits in turns from now on
+        for version in (0, 1):
+            list(threads.map(write, "ab", [version] * 2))
+    for version in (2, 2, 3, 7):
+        write("a", version)
+    found = sorted((row["key"], row["value"]) for row in rows_of(spark, moldau_broker, target))
+    assert found == [(b"a", b"0"), (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"7"), (b"b", b"0"), (b"b", b"1")]
 
 
 def test_each_batch_of_a_stream_may_be_written_by_hand(
