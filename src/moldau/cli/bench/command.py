@@ -88,7 +88,10 @@ def replicated(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """Three brokers of our own and three replicas, beside a plain pipeline of three processes."""
+    """Three brokers of our own and three replicas, beside a plain pipeline of three processes.
+
+    Throughput is measured with so many connections for each of the three, latency with so many in all.
+    """
     from moldau.cli.bench.replicating import measure_replicated
     from moldau.cli.bench.reports import progress
     from moldau.cli.bench.targets import replicated_verdicts

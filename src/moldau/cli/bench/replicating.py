@@ -31,14 +31,16 @@ def measure_replicated(plan: Plan, tell: Tell) -> dict[str, list[Round]]:
         cluster = stack.enter_context(own_cluster(folder, REPLICAS))
         generator = stack.enter_context(Generator())
         bench = Bench(cluster, generator, folder, plan.connections, plan.rounds, tell)
+        # Each of the three leads a third of the partitions, and has as many connections as one broker alone has.
+        busy = replace(bench, connections=REPLICAS * plan.connections)
         batch = THREE.shape.batch()
         subjects: Subjects = {
-            THREE.name: lambda: produce_round(bench, THREE, batch),
-            ONE.name: lambda: produce_round(bench, ONE, batch, replicas=1),
+            THREE.name: lambda: produce_round(busy, THREE, batch),
+            ONE.name: lambda: produce_round(busy, ONE, batch, replicas=1),
         }
         if bench.has_baselines:
-            subjects = {**subjects, THREE.plain_name: _plain(bench, THREE, batch, stack)}
-        return {**bench.interleave(subjects), **run_latency(bench, cases.ACKNOWLEDGE_20_MB)}
+            subjects = {**subjects, THREE.plain_name: _plain(busy, THREE, batch, stack)}
+        return {**busy.interleave(subjects), **run_latency(bench, cases.ACKNOWLEDGE_20_MB)}
 
 
 def _plain(bench: Bench, case: ProduceCase, batch: bytes, stack: ExitStack) -> "PlainPipeline":
