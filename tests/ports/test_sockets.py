@@ -91,6 +91,61 @@ async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> 
         del reader
 
 
+@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered_at_once(able: Capabilities) -> None:
+    large = bytes(range(256)) * (4 * KiB)
+    recorder = Recorder()
+    async with served(recorder, able=able) as address:
+        _, writer = await asyncio.open_connection(*address)
+        for number in range(3):
+            for start in range(0, len(large) + 4, 100_000):
+                writer.write(framed(large)[start : start + 100_000])
+                await writer.drain()
+                await asyncio.sleep(0)
+            await recorder.until(2 * number + 1)
+            writer.write(framed(b"small"))
+            await recorder.until(2 * number + 2)
+        assert recorder.frames == [large, b"small"] * 3
+        writer.close()
+
+
+@pytest.mark.skipif(not Capabilities.detect().has_low_water_mark, reason="this system wakes for every piece")
+async def test_the_rest_of_a_large_frame_is_read_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, large = Recorder(), bytes(MiB - 100)
+    reads: list[int] = []
+    took = ReceiveBuffer.took
+
+    def counted(received: ReceiveBuffer, count: int) -> None:
+        reads.append(count)
+        took(received, count)
+
+    monkeypatch.setattr(ReceiveBuffer, "took", counted)
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(framed(large))  # and so this is a busy connection
+        await recorder.until(1)
+        reads.clear()
+        for start in range(0, len(large) + 4, 10_000):
+            writer.write(framed(large)[start : start + 10_000])
+            await writer.drain()
+            await asyncio.sleep(0)
+        await recorder.until(2)
+        assert len(reads) <= 5
+        writer.close()
+
+
+async def test_a_large_frame_that_never_ends_is_noticed_when_the_peer_goes() -> None:
+    recorder = Recorder()
+    async with served(recorder) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(framed(bytes(MiB))[: 300 * KiB])
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(10):
+            await recorder.has_ended.wait()
+        assert recorder.frames == []
+
+
 async def test_frames_in_one_heap_are_delivered_in_order_over_several_turns() -> None:
     recorder = Recorder()
     contents = [str(number).encode() for number in range(10 * FRAMES_PER_TURN_MAX)]

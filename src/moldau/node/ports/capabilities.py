@@ -15,6 +15,7 @@ class Capabilities:
     has_fallocate: bool
     has_nowait_reads: bool
     has_epoll: bool
+    has_low_water_mark: bool  # a socket is readable when so much has come, or the end
     more_flag: int  # MSG_MORE, or 0 where the kernel has none
 
     @classmethod
@@ -24,9 +25,17 @@ class Capabilities:
             has_fallocate=sys.platform == "linux",
             has_nowait_reads=hasattr(os, "RWF_NOWAIT"),
             has_epoll=hasattr(select, "epoll"),
+            has_low_water_mark=sys.platform == "linux",
             more_flag=getattr(socket, "MSG_MORE", 0),
         )
 
     @classmethod
     def portable(cls) -> "Capabilities":
-        return cls(has_sendfile=False, has_fallocate=False, has_nowait_reads=False, has_epoll=False, more_flag=0)
+        return cls(
+            has_sendfile=False,
+            has_fallocate=False,
+            has_nowait_reads=False,
+            has_epoll=False,
+            has_low_water_mark=False,
+            more_flag=0,
+        )

@@ -134,6 +134,10 @@ class ReceiveBuffer:
         self._move_to(self._budget.borrow(wanted))
         return True
 
+    def missing(self, frame_bytes: int) -> int:
+        """How much of a frame that has begun is still to come, as far as there is room for it."""
+        return min(frame_bytes - (self.end - self.start), self._capacity - self.end)
+
     def tidy(self) -> None:
         """After the frames were handed out: start at the front again, and shrink when it has been quiet."""
         if self.start != self.end:

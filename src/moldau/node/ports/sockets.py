@@ -35,6 +35,7 @@ BACKLOG: Final = 1024
 ACCEPTS_PER_TURN_MAX: Final = 8  # a burst of connections must not stall those that are there
 DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in so many
 BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
+MISSING_BYTES_MIN: Final = 32 * KiB  # to wait for less in one piece is not worth telling the kernel
 
 # Why reading may be paused; it goes on when no reason is left.
 _BY_OWNER: Final = 1
@@ -73,6 +74,7 @@ class SocketConnection(asyncio.Protocol):
         self._paused = 0
         self._resuming: asyncio.Handle | None = None  # in the next turn
         self._is_corked = False
+        self._awaited_bytes = 1
         self._is_reading = False
         self._is_waiting_to_write = False
         self._is_closing = False
@@ -202,9 +204,19 @@ class SocketConnection(asyncio.Protocol):
         if expected_bytes and not received.expect(expected_bytes, self._budget_came):
             self._pause(_FOR_BUDGET)
         received.tidy()
+        missing_bytes = received.missing(expected_bytes) if expected_bytes else 0
+        if missing_bytes >= MISSING_BYTES_MIN or self._awaited_bytes != 1:
+            self._await(missing_bytes)
         self._is_corked = False
         if self._queue and not self._is_waiting_to_write and not self._send_one():
             self._flush()
+
+    def _await(self, missing_bytes: int) -> None:
+        """Sleep until the rest of a large frame is there: it comes in many pieces, and each would be a turn."""
+        awaited_bytes = missing_bytes if missing_bytes >= MISSING_BYTES_MIN and self._able.has_low_water_mark else 1
+        if awaited_bytes != self._awaited_bytes and not self._is_lost:
+            self._awaited_bytes = awaited_bytes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited_bytes)
 
     def _refuse_frame(self, length: int) -> None:
         self._reason = refused_length(length, self.frame_bytes_max)
