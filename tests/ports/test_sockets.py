@@ -91,6 +91,7 @@ async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> 
         del reader
 
 
+@pytest.mark.proves("A1")
 @pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
 async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered_at_once(able: Capabilities) -> None:
     large = bytes(range(256)) * (4 * KiB)
