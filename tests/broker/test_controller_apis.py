@@ -5,8 +5,8 @@ from typing import Any
 
 from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
 
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import ELR_FEATURE
-from moldau.machines.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages as m
 
@@ -23,8 +23,9 @@ def registration(scene: Scene, broker_id: int = 2, **fields: Any) -> m.BrokerReg
         "listeners": [m.BrokerRegistrationRequest.Listener(name="PLAINTEXT", host="other", port=9092)],
         "features": [
             m.BrokerRegistrationRequest.Feature(
-                name=METADATA_VERSION_FEATURE, min_supported_version=1, max_supported_version=METADATA_VERSION
+                name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest
             )
+            for name, levels in SUPPORTED_FEATURES.items()
         ],
         "rack": "r2",
         "log_dirs": [b"d" * 16],

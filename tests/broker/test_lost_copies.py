@@ -8,9 +8,12 @@ from cluster_scene import CONTROLLERS, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.replicas.lost_copies import PARTITIONS_PER_REQUEST_MAX, LostCopies
 from moldau.machines.metadata.copies import LOST
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicId
 from moldau.model.units import MiB
+from moldau.testing.loop import SimulatedLoop
 from moldau.wire import messages as m
 
 RECORDS, MAGIC, LENGTH = 66, 16, 10  # bytes of a batch
@@ -154,3 +157,36 @@ def test_a_batch_that_could_not_be_taken_for_another_reason_is_not_taken_for_dam
         assert where(cluster).leader_epoch == 0
 
     on_cluster(script)
+
+
+@pytest.mark.proves("H3")
+def test_copies_that_the_controller_refuses_do_not_keep_it_from_hearing_of_others() -> None:
+    """A damaged disk may hold more copies that no other broker has than are told at once."""
+    topic_id, spare = TopicId(b"t" * 16), PARTITIONS_PER_REQUEST_MAX  # only of this one there are others
+    told: list[int] = []
+
+    async def controller(request: m.AssignReplicasToDirsRequest) -> m.AssignReplicasToDirsResponse:
+        answer = m.AssignReplicasToDirsResponse
+        asked = [each.partition_index for each in request.directories[0].topics[0].partitions]
+        told.extend(asked)
+        refused = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        partitions = [
+            answer.PartitionData(partition_index=index, error_code=0 if index == spare else refused) for index in asked
+        ]
+        topic = answer.TopicData(topic_id=topic_id, partitions=partitions)
+        return answer(directories=[answer.DirectoryData(id_=LOST, topics=[topic])])
+
+    async def script() -> None:
+        lost = LostCopies(1, controller, lambda: 7, lambda what, error: pytest.fail(f"{what}: {error}"))
+        for index in range(PARTITIONS_PER_REQUEST_MAX + 1):
+            lost.add(topic_id, index)
+        await asyncio.sleep(3.5)
+        await lost.close()
+
+    loop = SimulatedLoop()
+    try:
+        loop.run(script())
+    finally:
+        loop.close()
+    assert told.count(spare) == 1
+    assert told.count(0) > 1  # who was refused tries again

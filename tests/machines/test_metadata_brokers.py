@@ -11,8 +11,8 @@ from moldau.machines.metadata import (
     Registration,
     VersionRange,
 )
-from moldau.machines.metadata.features import TRANSACTION_VERSION_FEATURE, UpgradeType
-from moldau.machines.metadata.image import ELR_FEATURE, PartitionImage
+from moldau.machines.metadata.features import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE, UpgradeType
+from moldau.machines.metadata.image import ELR_FEATURE, ControllerImage, PartitionImage
 from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
 from moldau.machines.metadata.records import (
     METADATA_VERSION,
@@ -128,6 +128,18 @@ def test_a_broker_that_does_not_speak_the_clusters_level_is_refused() -> None:
         scene.machine.decide_register_broker(Registration(2, b"i" * 16, (), features), next_offset=9)
     with pytest.raises(InvalidRequest):
         scene.machine.decide_register_broker(Registration(-2, b"i" * 16, ()), next_offset=9)
+
+
+@pytest.mark.proves("H6")
+def test_a_broker_that_does_not_name_a_feature_of_the_cluster_does_not_know_it_and_is_refused() -> None:
+    scene = Scene()
+    features = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name != ELR_FEATURE}
+    registration = Registration(2, b"i" * 16, (), features)
+    with pytest.raises(UnsupportedVersion, match=f"finalized version 1 of {ELR_FEATURE}.* between 0 and 0"):
+        scene.machine.decide_register_broker(registration, next_offset=len(scene.log))
+    without = Scene(has_elr=False)
+    without.run(without.machine.decide_register_broker(registration, next_offset=len(without.log)))
+    assert 2 in without.machine.image.brokers
 
 
 def test_a_broker_that_speaks_for_an_earlier_life_or_for_nobody_is_refused() -> None:
@@ -247,10 +259,27 @@ def test_a_level_that_a_registered_broker_lacks_is_refused() -> None:
             [FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)]
         )
     )
-    old = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION_LOWEST)}
+    old = {**SUPPORTED_FEATURES, METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION_LOWEST)}
     scene.run(scene.machine.decide_register_broker(Registration(2, b"i" * 16, (), old), next_offset=len(scene.log)))
     (outcome,) = scene.run(
         scene.machine.decide_update_features([FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION)])
     )
     assert outcome.message is not None
     assert "Broker 2 only supports versions" in outcome.message
+
+
+@pytest.mark.proves("H6")
+def test_a_level_that_a_registered_controller_lacks_is_refused() -> None:
+    """It would read the level in the log, and could not go on."""
+    scene = Scene()
+    old = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION)}
+    scene.run(scene.machine.decide_register_controller(ControllerImage(7, b"c" * 16, (), old)))
+    update = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION + 1)
+    (outcome,) = scene.run(scene.machine.decide_update_features([update]))
+    assert outcome.message is not None
+    assert f"Controller 7 only supports versions 1-{METADATA_VERSION}" in outcome.message
+    assert scene.machine.image.features[METADATA_VERSION_FEATURE] == METADATA_VERSION
+    new = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION + 1)}
+    scene.run(scene.machine.decide_register_controller(ControllerImage(7, b"d" * 16, (), new)))
+    (outcome,) = scene.run(scene.machine.decide_update_features([update]))
+    assert outcome.message is None

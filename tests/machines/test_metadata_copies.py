@@ -102,6 +102,26 @@ def test_a_lost_copy_waits_for_an_eligible_replica_that_is_down() -> None:
     assert (partition(scene).leader, partition(scene).trusted) == (2, (2,))
 
 
+@pytest.mark.proves("H3")
+def test_a_lost_copy_is_not_waited_for_when_nobody_has_everything_any_more() -> None:
+    scene = scene_with([1, 2])
+    fence(scene, 2)
+    assert place(scene, 1) == ErrorCode.NONE
+    assert (partition(scene).eligible_leader_replicas, partition(scene).last_known_elr) == ((2,), (2,))
+    epoch = scene.register(2, b"j" * 16, is_clean=False)
+    assert (partition(scene).leader, partition(scene).eligible_leader_replicas) == (-1, ())
+    scene.run(scene.machine.decide_unfence_broker(2, epoch))
+    assert (partition(scene).leader, partition(scene).trusted) == (2, (2,))
+
+
+def test_the_last_leader_is_forgotten_when_its_copy_is_lost_while_others_are_eligible() -> None:
+    scene = scene_with([1, 2, 3], min_isr=3)
+    fence(scene, 2, 3, 1)
+    assert (partition(scene).eligible_leader_replicas, partition(scene).last_known_elr) == ((1, 2, 3), (1,))
+    assert place(scene, 1) == ErrorCode.NONE
+    assert (partition(scene).eligible_leader_replicas, partition(scene).last_known_elr) == ((2, 3), (2,))
+
+
 def test_a_directory_of_the_broker_is_noted_and_another_is_refused() -> None:
     scene = scene_with([1, 2, 3])
     own = scene.machine.image.brokers[2].directories

@@ -256,6 +256,22 @@ def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they
     assert partition(scene).partition_epoch == epoch + 1
 
 
+@pytest.mark.proves("H4")
+def test_the_last_in_sync_is_waited_for_when_it_lost_something_after_eligible_replicas_were_switched_on() -> None:
+    """Nobody was remembered as the last leader before, and the first replica of all may have nothing."""
+    scene = scene_with([1, 2, 3], has_elr=False)
+    fence(scene, 1, 2, 3)
+    assert standing(scene) == (-1, (3,), (), ())
+    switch(scene, 1)
+    unfence(scene, 1)
+    epoch = scene.register(3, b"j" * 16, is_clean=False)
+    assert standing(scene) == (-1, (), (), (3,))
+    unfence(scene, 2)
+    assert not partition(scene).has_leader
+    scene.run(scene.machine.decide_unfence_broker(3, epoch))
+    assert standing(scene) == (3, (3,), (), ())
+
+
 @pytest.mark.proves("H2")
 def test_when_eligible_replicas_are_switched_off_only_those_that_are_waited_for_remain() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))

@@ -77,9 +77,25 @@ def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() 
     beat(scene, 1, 0.0)
     assert scene.time_out(SessionEnded(1), SESSION_MS) == [SetTimer(SessionEnded(1), SESSION_MS)]
     assert scene.machine.image.is_active(1)
-    scene.add_broker(2)
-    assert scene.time_out(SessionEnded(1), 2 * SESSION_MS) == []
+    scene.add_broker(2)  # since just now there is a reason to be heard of
+    assert scene.time_out(SessionEnded(1), 2 * SESSION_MS) == [SetTimer(SessionEnded(1), SESSION_MS)]
+    assert scene.machine.image.is_active(1)
+    assert scene.time_out(SessionEnded(1), 3 * SESSION_MS) == []
     assert not scene.machine.image.is_active(1)
+
+
+@pytest.mark.proves("H3")
+def test_a_controller_that_stood_still_listens_before_it_fences_anybody() -> None:
+    scene = Scene(brokers=2)
+    beat(scene, 1, 0.0)
+    beat(scene, 2, 0.0)
+    for broker_id in (1, 2):
+        assert scene.time_out(SessionEnded(broker_id), 60_000.0) == [SetTimer(SessionEnded(broker_id), 1_000.0)]
+        assert scene.machine.image.is_active(broker_id)
+    beat(scene, 1, 60_000.0)  # was sent long ago, and not read
+    assert scene.time_out(SessionEnded(1), 61_000.0) == [SetTimer(SessionEnded(1), 8_000.0)]
+    assert scene.time_out(SessionEnded(2), 70_000.0) == []  # late once more, but it had its chance
+    assert (scene.machine.image.is_active(1), scene.machine.image.is_active(2)) == (True, False)
 
 
 @pytest.mark.proves("H3")

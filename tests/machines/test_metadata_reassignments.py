@@ -178,3 +178,20 @@ def test_a_broker_that_holds_what_is_moved_away_from_it_may_be_gone(scene: Scene
     assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
     in_sync(scene, [2, 3, 4])
     assert plan(scene) == ((2, 3, 4), (), ())
+
+
+@pytest.mark.proves("H8")
+def test_a_move_is_over_when_the_last_replica_of_the_plan_comes_back_to_lead() -> None:
+    """The broker that the partition moves away from may be gone for good: nothing else would end the move."""
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])], configs=[("min.insync.replicas", "2")]))
+    epochs = {each: scene.machine.image.brokers[each].epoch for each in (1, 2)}
+    scene.run(scene.machine.decide_fence_broker(1, epochs[1]))
+    scene.run(scene.machine.decide_fence_broker(2, epochs[2]))
+    assert not move(scene, [1]).error
+    assert plan(scene) == ((1, 2), (), (2,))
+    scene.run(scene.machine.decide_unfence_broker(1, epochs[1]))
+    found = partition(scene)
+    assert (plan(scene), found.leader, found.isr) == (((1,), (), ()), 1, (1,))
+    assert (found.eligible_leader_replicas, len(found.directories)) == ((), 1)
+    assert scene.machine.reassignments(None) == []

@@ -71,8 +71,13 @@ class LostCopies:
         for directory in response.directories:
             for topic in directory.topics:
                 for answer in topic.partitions:
-                    if answer.error_code == ErrorCode.NONE:
-                        self._lost.pop((TopicId(topic.topic_id), answer.partition_index), None)
+                    self._hear((TopicId(topic.topic_id), answer.partition_index), answer.error_code)
+
+    def _hear(self, copy: Copy, code: int) -> None:
+        if copy in self._lost:
+            del self._lost[copy]
+            if code != ErrorCode.NONE:  # behind the others: there may be more than are told at once
+                self._lost[copy] = None
 
     def _request(self, copies: list[Copy]) -> AssignReplicasToDirsRequest:
         topics: dict[TopicId, list[Request.PartitionData]] = {}

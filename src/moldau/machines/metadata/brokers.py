@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
 from moldau.machines.metadata.elections import changes_of_leaderless, changes_with, changes_without
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import Sessions
@@ -63,13 +64,16 @@ def decide_register_broker(
     is then in sync nowhere, and eligible nowhere, where somebody else is.
     """
     image, broker_id = view.image, registration.broker_id
-    _check_registration(image, registration)
+    if broker_id < 0:
+        raise InvalidRequest("A broker id cannot be negative.")
     known = image.brokers.get(broker_id)
-    if known is not None and known.incarnation_id == registration.incarnation_id:
+    is_known_life = known is not None and known.incarnation_id == registration.incarnation_id
+    if known is not None and not is_known_life:
+        _check_free(sessions, known, registration)
+    _check_features(image, registration)
+    if known is not None and is_known_life:
         # The same life asks again: nothing it leads is touched.
         return answered(known.epoch, [_record(registration, known.epoch, known)])
-    if known is not None:
-        _check_free(sessions, known, registration)
     sessions.end(broker_id)
     has_lost = known is None or registration.previous_epoch != known.epoch
     # All at once: a successor of this controller would not know any more that something was lost.
@@ -90,12 +94,15 @@ def _check_free(sessions: Sessions, known: BrokerImage, registration: Registrati
         )
 
 
-def _check_registration(image: MetadataImage, registration: Registration) -> None:
-    if registration.broker_id < 0:
-        raise InvalidRequest("A broker id cannot be negative.")
-    for name, supported in registration.features.items():
-        level = image.features.get(name)
-        if level is not None and level not in supported:
+def _check_features(image: MetadataImage, registration: Registration) -> None:
+    """Everybody works at the cluster's levels. What a broker does not name it does not know.
+
+    A log that other software began may have features that mean nothing here: nobody needs to know those.
+    """
+    for name, level in image.features.items():
+        is_of_use = name in SUPPORTED_FEATURES or name in registration.features
+        supported = registration.features.get(name, VersionRange(0, 0))
+        if is_of_use and level not in supported:
             raise UnsupportedVersion(
                 f"Unable to register because the broker does not support finalized version {level} of {name}. The "
                 f"broker wants a version between {supported.lowest} and {supported.highest}, inclusive."

@@ -97,6 +97,7 @@ def _without_copy(view: ClusterView, broker_id: int, topic: TopicImage, index: i
     draft = PartitionDraft(view, topic, index, without=broker_id)
     draft.isr = tuple(each for each in partition.isr if each != broker_id)
     draft.lost = broker_id
+    draft.damaged = broker_id
     election = Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
     record = draft.record(election) or new_epoch(topic, index)
     record.leader = draft.leader

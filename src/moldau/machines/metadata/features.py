@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from typing import Final
 
 from moldau.machines.decision import Decision, answered
@@ -143,8 +144,11 @@ def _unsupported(image: MetadataImage, update: FeatureUpdate, supported: Mapping
         return None
     if update.level not in mine:
         return f"Local controller only supports versions {mine.lowest}-{mine.highest}"
-    for broker in image.brokers.values():
-        theirs = broker.features.get(update.name, VersionRange(0, 0))
+    # A node that meets a level it does not know in the log cannot go on, a controller no more than a broker.
+    brokers = ((f"Broker {each.broker_id}", each.features) for each in image.brokers.values())
+    controllers = ((f"Controller {each.controller_id}", each.features) for each in image.controllers.values())
+    for who, features in chain(brokers, controllers):
+        theirs = features.get(update.name, VersionRange(0, 0))
         if update.level not in theirs:
-            return f"Broker {broker.broker_id} only supports versions {theirs.lowest}-{theirs.highest}"
+            return f"{who} only supports versions {theirs.lowest}-{theirs.highest}"
     return None

@@ -1,7 +1,7 @@
 """Brokers say that they are alive; the answer tells them whether they may serve, and whether they may stop."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
 from moldau.machines.metadata.brokers import check_broker_epoch, decide_fence_broker, evacuation, restoration
@@ -9,6 +9,9 @@ from moldau.machines.metadata.image import BrokerImage
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import SessionEnded, Sessions
 from moldau.machines.metadata.view import ClusterView
+
+LATE_MS: Final = 100.0  # a look that comes later than this shows that the controller itself stood still
+UNREAD_MS: Final = 1_000.0  # in which it reads what was sent to it meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,17 @@ def decide_session_ended(
     view: ClusterView, sessions: Sessions, event: SessionEnded, now_ms: float
 ) -> Decision[Record, None]:
     """The broker is fenced, unless it has been heard of since the timer was set."""
-    broker_id = event.broker_id
-    remaining_ms = sessions.remaining_ms(broker_id, now_ms, view.settings.broker_session_timeout_ms)
+    broker_id, timeout_ms = event.broker_id, view.settings.broker_session_timeout_ms
+    remaining_ms = sessions.remaining_ms(broker_id, now_ms, timeout_ms)
     if remaining_ms is None:
         return answered(None)
-    if list(view.image.brokers) == [broker_id]:  # nobody could take its place; it may know that, and keep silent
-        remaining_ms = max(remaining_ms, view.settings.broker_session_timeout_ms)
+    if list(view.image.brokers) == [broker_id]:
+        # Nobody could take its place; it may know that, and keep silent. If there is another by the next look, it has
+        # had no reason to be heard of until just now: a whole session is left to it then.
+        sessions.count_from(broker_id, now_ms + timeout_ms)
+        return answered(None, timers=[SetTimer(event, timeout_ms)])
+    if remaining_ms < -LATE_MS and sessions.prolong(broker_id, now_ms + UNREAD_MS, timeout_ms):
+        remaining_ms = UNREAD_MS  # it may have been heard of long ago, had this controller listened
     if remaining_ms > 0:
         return answered(None, timers=[SetTimer(event, remaining_ms)])
     epoch = sessions.epoch(broker_id)

@@ -42,12 +42,14 @@ class PartitionDraft:
         self.leader = old.leader
         self.recovery = old.leader_recovery_state
         self.lost: int = NO_NODE  # a replica that may lack what it had
+        self.damaged: int = NO_NODE  # a replica whose copy is of no use at all, not even if nobody has a better one
 
     def record(self, election: Election = Election.CLEAN) -> messages.PartitionChangeRecord | None:
         """What leads from the partition as it is to this draft, or None if that is where it is."""
         self._complete_reassignment()
         self._settle_eligible()
         self._elect(election)
+        self._complete_reassignment()  # who leads is in sync, and may have been the last of the plan who was not
         self._remember_leader()
         return self._difference()
 
@@ -58,6 +60,7 @@ class PartitionDraft:
             self.isr = tuple(each for each in self.isr if each in target)
             self.replicas = target
             self.adding = self.removing = ()
+            self._eligible = ()  # nobody is left who is not in sync
 
     def _settle_eligible(self) -> None:
         old = self._old
@@ -119,10 +122,15 @@ class PartitionDraft:
     def _remember_leader(self) -> None:
         if self.isr:
             self._last_known = ()
-        elif self._old.leader in self.replicas:
+        elif self._is_worth_waiting_for(self._old.leader):
             self._last_known = (self._old.leader,)
-        elif not any(each in self.replicas for each in self._last_known):
-            self._last_known = self.replicas[:1]  # nobody is better, and somebody must be waited for
+        elif not any(map(self._is_worth_waiting_for, self._last_known)):
+            # Somebody must be waited for: those who had everything until now have most, the others perhaps nothing.
+            best = (*self._eligible, *self._old.isr, *self._old.eligible_leader_replicas, *self.replicas)
+            self._last_known = tuple(filter(self._is_worth_waiting_for, best))[:1]
+
+    def _is_worth_waiting_for(self, broker_id: int) -> bool:
+        return broker_id in self.replicas and broker_id != self.damaged
 
     # The record
 

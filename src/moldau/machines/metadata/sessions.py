@@ -20,6 +20,7 @@ class Session:
     epoch: int
     heard_ms: float
     is_confirmed: bool = False  # heard of by this controller, not granted by its election
+    is_prolonged: bool = False  # because the controller came too late to end it in time
 
 
 class Sessions:
@@ -47,6 +48,18 @@ class Sessions:
         """How long this broker's session lasts if nothing more is heard; None without one."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.heard_ms + timeout_ms - now_ms
+
+    def count_from(self, broker_id: int, heard_ms: float) -> None:
+        """As if the broker had been heard of then."""
+        self._sessions[broker_id].heard_ms = heard_ms
+
+    def prolong(self, broker_id: int, until_ms: float, timeout_ms: float) -> bool:
+        """Once, until the broker is heard of again; False if that has been done."""
+        session = self._sessions[broker_id]
+        is_first, session.is_prolonged = not session.is_prolonged, True
+        if is_first:
+            session.heard_ms = until_ms - timeout_ms
+        return is_first
 
     def epoch(self, broker_id: int) -> int:
         return self._sessions[broker_id].epoch
