@@ -229,7 +229,7 @@ REFUSED_RESOURCES = (
     (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TOPIC, "", ErrorCode.INVALID_REQUEST),
     (BROKER, "seven", ErrorCode.INVALID_REQUEST),
-    (BROKER, "7", ErrorCode.BROKER_ID_NOT_REGISTERED),
+    (BROKER, "7", ErrorCode.INVALID_REQUEST),
     (BROKER_LOGGER, ME, ErrorCode.INVALID_REQUEST),
     (99, "x", ErrorCode.INVALID_REQUEST),
 )

@@ -31,11 +31,19 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
         context.authorize(Operation.ALTER_CONFIGS, protected)
     except KafkaError as error:
         return error
+    if resource.type == ResourceType.BROKER and not _is_broker(resource.name, context):
+        return InvalidRequest(f"There is no broker '{resource.name}' whose configs could be altered.")
     if resource.type == ResourceType.GROUP and not resource.name:
         return InvalidRequest("A group's name may not be empty.")
     if resource.type == ResourceType.BROKER_LOGGER:
         return InvalidRequest("This broker's log levels are set with moldau.log.level.")
     return None
+
+
+def _is_broker(name: str, context: RequestContext) -> bool:
+    """Whether this is a broker of the cluster, or stands for all of them."""
+    image = context.broker.image
+    return not name or name in map(str, image.brokers) or name in map(str, image.controllers)
 
 
 async def alter(
