@@ -197,6 +197,26 @@ def test_a_dead_broker_is_drained_under_a_limit_of_what_others_have_too(
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
 
 
+@pytest.mark.timeout(240)
+def test_a_broker_that_was_forgotten_too_early_is_drained_still(
+    cluster: Cluster, moldau: Moldau, tmp_path: Path
+) -> None:
+    (dead,) = cluster.add()
+    cluster.create_topic("held", partitions=1, replication_factor=2)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": "held", "partition": 0, "replicas": [1, dead]}]}))
+    moldau("reassign", "execute", str(plan))
+    moldau("reassign", "verify", str(plan), "--wait")
+    cluster.kill(dead)
+    cluster.wait_until(lambda: bool(brokers(moldau)[dead]["is_fenced"]), "it is known to be dead")
+    moldau("broker", "remove", str(dead), "--force")
+    told = moldau("broker", "drain", str(dead))
+    assert f"broker {dead} is empty" in told
+    assert "may be given" not in told
+    moldau("topic", "delete", "held")
+    cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
+
+
 def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}')

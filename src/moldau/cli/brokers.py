@@ -153,6 +153,20 @@ async def _check_led(client: "AsyncClient", broker: int) -> None:
         )
 
 
+async def _let_out(client: "AsyncClient", broker: int) -> None:
+    """One that was forgotten although partitions counted on it gets nothing any more as it is."""
+    from moldau.client.brokers import Brokers
+    from moldau.model.errors import InvalidConfig, InvalidRequest
+
+    cluster = await client.describe_cluster(with_fenced=True)
+    if all(each.node_id != broker for each in cluster.brokers):
+        return
+    try:
+        await Brokers(client).let_out(broker)
+    except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
+        note(f"it may be given new partitions meanwhile: {refusal.message}")
+
+
 def _unknown(broker: int) -> Complaint:
     return Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
 
@@ -161,16 +175,9 @@ async def _carry_out(
     client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, is_patient: bool
 ) -> None:
     """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
-    from moldau.client.brokers import Brokers
     from moldau.client.moves import Moves
-    from moldau.model.errors import BrokerIdNotRegistered, InvalidConfig, InvalidRequest
 
-    try:
-        await Brokers(client).let_out(broker)
-    except BrokerIdNotRegistered:
-        pass  # forgotten although partitions counted on it; it gets nothing any more
-    except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
-        note(f"it may be given new partitions meanwhile: {refusal.message}")
+    await _let_out(client, broker)
     moves = Moves(client)
     if plan:
         _, outcomes = await moves.begin(plan, throttle_bytes=throttle, is_additional=True)
