@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,25 @@ async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> 
         assert recorder.frames == [b"slowly"]
         writer.close()
         del reader
+
+
+@pytest.mark.proves("A1")
+async def test_connections_are_read_here_also_where_asyncio_starts_to_read_what_is_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def add_reader(transport: Any, descriptor: int, callback: Callable[[], None]) -> None:
+        if not transport._closing:  # all that Python 3.11.0 to 3.11.3 ask
+            transport._loop._add_reader(descriptor, callback)
+
+    monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", add_reader)
+    asked, asking = Recorder(lambda frame: [framed(frame.upper())]), Recorder()
+    async with served(asked) as address:
+        connection = await SocketNetwork().connect(address, asking, FRAME_MAX)
+        connection.send([framed(b"hello")])
+        await asking.until(1)
+        assert (asked.frames, asking.frames) == ([b"hello"], [b"HELLO"])
+        connection.abort()
+        await asking.has_ended.wait()
 
 
 @pytest.mark.proves("A1")

@@ -102,9 +102,17 @@ class SocketConnection(asyncio.Protocol):
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._descriptor = self._socket.fileno()
-        transport.pause_reading()  # for good: it is done here
-        self._start_reading()
+        self._loop.call_soon(self._take_over)
         self._endpoint.connected(self)
+
+    def _take_over(self) -> None:
+        """Read here, and asyncio no more. A turn after it began: before Python 3.11.4, asyncio starts to read once this
+        protocol has heard of the connection, also if it was paused by then."""
+        if self._is_lost or self._transport.is_closing():
+            return
+        self._transport.pause_reading()
+        if not self._paused:
+            self._start_reading()
 
     def _duplicate(self, descriptor: int) -> socket.socket:
         """The kernel gives the lowest free number, so a high one says that few are left: they are for files."""
