@@ -33,6 +33,15 @@ def test_a_failing_disk_stops_the_broker_and_loses_nothing_of_a_topic_that_is_sy
     assert outcome.faults["failed fsync"] >= 1
 
 
+@pytest.mark.proves("S6", part="group-commit fsync")
+@pytest.mark.parametrize("seed", [0, 12])
+def test_a_disk_that_says_it_has_what_it_lost_is_not_believed(seed: int) -> None:
+    outcome = replay(one_broker(Trouble.DECEIVED), seed)
+    outcome.check()
+    assert outcome.faults["failed fsync"] >= 1
+    assert outcome.faults["power loss"] >= 1
+
+
 def test_a_seed_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
     runs = [
         subprocess.run(

@@ -1,5 +1,7 @@
 """A node's data folder: one owner, known contents, an honest end."""
 
+import errno
+
 import pytest
 
 from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
@@ -81,6 +83,30 @@ def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
     assert folder.has_lost_power()  # also for one that was killed while it started
     folder.remember_boot()
     assert not folder.has_lost_power()
+
+
+@pytest.mark.proves("S6", "H3")
+def test_a_failed_sync_is_to_the_next_owner_what_a_power_loss_is_until_one_has_come_up() -> None:
+    platter = SimulatedDisk()
+    folder = DataFolder.open(platter.mount(), "/data")
+    folder.remember_boot()
+    folder.remember_failed_sync()
+    platter.crash()
+    folder = DataFolder.open(platter.mount(), "/data")
+    assert folder.has_failed_sync()
+    assert folder.has_lost_power()
+    folder.remember_boot()
+    assert not folder.has_failed_sync()
+    assert not folder.has_lost_power()
+
+
+def test_a_failed_sync_on_a_disk_that_takes_nothing_more_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+    platter = SimulatedDisk()
+    folder = DataFolder.open(platter.mount(), "/data")
+    platter.fail("pwrite", errno.ENOSPC, path=".boot-id")
+    folder.remember_failed_sync()
+    assert not folder.has_failed_sync()
+    assert "that a sync has failed could not be written down" in caplog.text
 
 
 def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:

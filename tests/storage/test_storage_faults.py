@@ -273,6 +273,30 @@ def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
         bench.log.close(NOW_MS)  # it lets go of the files, and does not pass for a clean stop
 
 
+@pytest.mark.proves("S6")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_found_after_a_failed_sync_is_written_again_before_a_sync_counts(seed: int) -> None:
+    disk = SimulatedDisk(seed=seed)
+    disk.prepare_folder(FOLDER)
+    disk.faults.scatters = True
+    bench = Bench(disk, segment_bytes=1 * KiB)
+    values = [b"%d" % number * 100 for number in range(24)]
+    for value in values:
+        bench.append(value)
+    disk.fail("fsync", path=".log")
+    with pytest.raises(SyncFailed):
+        bench.log.flush(NOW_MS)
+    disk.crash()  # and the next process is shown all of it, or what the platter has
+    bench.log = bench.open(has_lost_power=True, has_failed_sync=True)
+    found = bench.values()
+    assert found == values[: len(found)]
+    bench.log.flush(NOW_MS)
+    recovery_point = bench.log.recovery_point
+    disk.power_loss()
+    bench.log = bench.open(has_lost_power=True, recovery_point=recovery_point)
+    assert bench.values() == found
+
+
 def test_a_flush_that_finds_no_room_for_the_epochs_is_done_later() -> None:
     bench = Bench()
     bench.append(b"a", epoch=4)

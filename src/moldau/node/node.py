@@ -23,6 +23,7 @@ from moldau.model.ports import Listener, Ports
 from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
+from moldau.storage.files import SyncFailed
 from moldau.storage.folder import DataFolder
 from moldau.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
 
@@ -65,11 +66,22 @@ class Node:
                 may_format=self._configuration.quorum.is_lone,
             )
             self._has_lost_power = self._folder.has_lost_power()
+            self._has_failed_sync = self._folder.has_failed_sync()
             self._assemble()
             await self._bring_up()
-        except BaseException:
+        except BaseException as error:
+            self._note_failed_sync(error)
             await self._give_back()
             raise
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        self._note_failed_sync(error)
+        self._on_failure(what, error)
+
+    def _note_failed_sync(self, error: BaseException) -> None:
+        """Before anything else is done: the process may be ended at any moment now."""
+        if isinstance(error, SyncFailed):
+            self._folder.remember_failed_sync()
 
     def _assemble(self) -> None:
         """The parts of the node; nothing of it runs yet."""
@@ -84,6 +96,7 @@ class Node:
             ports.clock,
             is_clean=clean_epoch is not None,
             has_lost_power=self._has_lost_power,
+            has_failed_sync=self._has_failed_sync,
             producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
         )
         self._peers = Peers(ports.network, ports.clock, f"node-{settings.node_id}")
@@ -97,7 +110,7 @@ class Node:
             store,
             self._metadata,
             self._peers,
-            self._on_failure,
+            self._failed,
             self._incarnation_id(),
             self._configuration.listeners.inter_broker,
             self._authorizer,
@@ -138,7 +151,8 @@ class Node:
             log_settings=settings,
             machine_settings=self._machine_settings,
             has_lost_power=self._has_lost_power,
-            failed=lambda error: self._on_failure("the metadata log failed", error),
+            has_failed_sync=self._has_failed_sync,
+            failed=lambda error: self._failed("the metadata log failed", error),
         )
 
     def _machine_settings(self) -> MetadataSettings:
@@ -200,9 +214,7 @@ class Node:
 
     async def _join(self) -> None:
         """Tell the cluster where this broker is, bring every log up to date, then take up work."""
-        self._lifecycle = Lifecycle(
-            self.broker, self._registration(), self._folder.remember_broker_epoch, self._on_failure
-        )
+        self._lifecycle = Lifecycle(self.broker, self._registration(), self._folder.remember_broker_epoch, self._failed)
         self._folder.begin_life(self.broker.incarnation_id)
         await self._lifecycle.register()
         await self._lifecycle.caught_up()
@@ -258,6 +270,13 @@ class Node:
 
     async def stop(self) -> None:
         """Cleanly: others take over, connections end, everything is flushed, and the folder says so."""
+        try:
+            await self._stop()
+        except SyncFailed as error:
+            self._note_failed_sync(error)
+            raise
+
+    async def _stop(self) -> None:
         if self._lifecycle is not None:
             await self._lifecycle.shut_down()
         if self._registering is not None:

@@ -1,9 +1,13 @@
 """Writing files whole: all of the bytes, or a replacement that readers see at once."""
 
 from contextlib import suppress
+from typing import Final
 
 from moldau.model.ports import Buffer, Disk, File
+from moldau.model.units import MiB
 from moldau.storage.names import TEMPORARY
+
+_CHUNK_BYTES: Final = 1 * MiB
 
 
 class SyncFailed(Exception):
@@ -37,6 +41,16 @@ def write_all(file: File, data: Buffer, position: int, taken: int = 0) -> None:
     view = memoryview(data)
     while taken < len(view):
         taken += file.pwrite(view[taken:], position + taken)
+
+
+def write_again(disk: Disk, path: str, start: int, end: int) -> None:
+    """Bytes of a file as they are, so that the next sync has something to write."""
+    file = disk.open(path)
+    try:
+        for position in range(start, end, _CHUNK_BYTES):
+            write_all(file, file.pread(min(_CHUNK_BYTES, end - position), position), position)
+    finally:
+        file.close()
 
 
 def take_back(file: File, size: int) -> None:

@@ -3,7 +3,7 @@
 .lock                               held while a node runs
 meta.properties                     cluster, node and directory id
 .kafka_cleanshutdown                only there after a clean stop
-.boot-id                            in which run of the machine an owner was last up
+.boot-id                            in which run of the machine an owner was last up, or that a sync has failed since
 .broker-epoch                       under which epoch the last owner was registered
 .incarnation                        under which id an owner asked for that, and has not heard of it
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
@@ -38,6 +38,7 @@ FUTURE_SUFFIX: Final = "-future"
 _FOLDER_NAME_MAX: Final = 255
 _ID_BYTES: Final = 16
 _UNKNOWN_BROKER_EPOCH: Final = -1
+_FAILED_SYNC: Final = b"a sync has failed"
 
 _log = logging.getLogger(__name__)
 
@@ -145,6 +146,19 @@ class DataFolder:
         """This owner is up, and has made good what a power loss may have cost: one that is killed before has not."""
         if self.has_lost_power():
             replace_file(self._disk, f"{self.path}/{BOOT_ID}", self._disk.boot_id().encode())
+
+    def remember_failed_sync(self) -> None:
+        """To the next owner this is a power loss, and worse: the kernel may show it what is on no disk, and think that
+        it is. Not synced: after a power loss there is nothing left to be shown."""
+        try:
+            replace_cache(self._disk, f"{self.path}/{BOOT_ID}", _FAILED_SYNC)
+        except OSError as error:
+            _log.error("%s: that a sync has failed could not be written down: %s", self.path, error)
+
+    def has_failed_sync(self) -> bool:
+        """Whether one failed in this run of the machine, and no owner has been up since."""
+        path = f"{self.path}/{BOOT_ID}"
+        return self._disk.exists(path) and self._disk.read(path) == _FAILED_SYNC
 
     def remember_broker_epoch(self, broker_epoch: int) -> None:
         """For the next owner, if this one is killed. Not synced: after a power loss nobody relies on it."""

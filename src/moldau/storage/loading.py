@@ -1,6 +1,8 @@
 """Opening a partition's folder: finishing what was under way, then finding the log's end, its epochs and producers.
 
 After a clean stop nothing is scanned. After any other, every segment from the recovery point on is; see recovery.py.
+Where a sync has failed, what the scan finds is written again: Linux takes the pages of a failed sync for written, so
+they can be read for a while, and no later sync would bring them to the disk.
 """
 
 import logging
@@ -12,13 +14,13 @@ from moldau.model.ports import Disk
 from moldau.storage import names as naming
 from moldau.storage.checkpoints import BrokenCheckpoint
 from moldau.storage.epochs import LeaderEpochs
-from moldau.storage.files import sync, sync_folder
+from moldau.storage.files import sync, sync_folder, write_again
 from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producers import Producers
 from moldau.storage.recovery import CorruptLog, Scan, restore_producers, scan_segment, whole_batch_after
-from moldau.storage.scan import BrokenLog, walk
+from moldau.storage.scan import BrokenLog, find_batch, walk
 from moldau.storage.segment import NEVER, RELATIVE_OFFSET_MAX, Segment
 from moldau.storage.settings import LogSettings
 from moldau.storage.snapshots import Snapshots
@@ -42,6 +44,7 @@ class Loading:
     start_offset: int
     is_clean: bool
     has_lost_power: bool
+    has_failed_sync: bool
     accepts_loss: bool
     open_segments: OpenSegments
     producers: Producers
@@ -199,11 +202,19 @@ class Loading:
                 self._drop_surplus(segment, scan)
             elif scan.broken:
                 self._cut(number, scan)
+            if self.has_failed_sync:
+                self._write_again(segment, scan)
             if number == len(self.segments) - 1:
                 self._activate(segment, scan)
                 break
             self._keep(segment, scan)
         self.end_offset = next_offset
+
+    def _write_again(self, segment: Segment, scan: Scan) -> None:
+        """What was found above the recovery point: below it, a sync went well."""
+        first = find_batch(segment.open_file(), 0, scan.valid_bytes, self.recovery_point)
+        if first is not None:
+            write_again(self.disk, segment.path(LOG), first[0], scan.valid_bytes)
 
     def _drop_surplus(self, segment: Segment, scan: Scan) -> None:
         """All that belongs into a segment is there, and more: it was truncated, then closed, and lost power."""

@@ -80,16 +80,14 @@ class Log(ReadableLog):
         log_start_offset: int = 0,
         is_clean: bool = False,
         has_lost_power: bool = False,
+        has_failed_sync: bool = False,
         accepts_loss: bool = False,
         open_segments: OpenSegments | None = None,
         producer_expiration_ms: int = DAY_MS,
     ) -> "Log":
-        """The log in a folder, which is made if it is not there.
-
-        `is_clean` says that the last owner closed it; otherwise what lies above the recovery point is checked.
-        After a power loss (`has_lost_power`) there may be holes in that, and it is cut at the first of them.
-        `CorruptLog` if damage is found where acknowledged records may be, unless `accepts_loss`.
-        """
+        """The log in a folder, which is made if it is not there. Unless `is_clean`, because the last owner closed it,
+        what lies above the recovery point is checked: after a power loss it is cut at the first hole, after a failed
+        sync it is written again. `CorruptLog` if acknowledged records may be damaged, unless `accepts_loss`."""
         loading = Loading(
             disk,
             folder,
@@ -99,6 +97,7 @@ class Log(ReadableLog):
             start_offset=log_start_offset,
             is_clean=is_clean,
             has_lost_power=has_lost_power,
+            has_failed_sync=has_failed_sync,
             accepts_loss=accepts_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
             producers=Producers(producer_expiration_ms, now_ms),

@@ -21,17 +21,22 @@ HEALED_S_MAX: Final = 60.0
 
 
 class Trouble(Enum):
-    """What befalls the broker. Where more than its process fails, the topic is synced before each answer."""
+    """What befalls the broker. Where more than its process fails, the topic is synced before each answer.
+
+    DECEIVED: after a failed fsync the next process may be shown what the platter does not have, before the power goes.
+    """
 
     PROCESS = "process"
     POWER = "power"
     DISK = "disk"
+    DECEIVED = "deceived"
 
 
 FAULTS: Final = {
     Trouble.PROCESS: (PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)),
     Trouble.POWER: (MACHINE_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)),
     Trouble.DISK: ((*MACHINE_FAULTS, *DISK_FAULTS), DISK_FAULTS),
+    Trouble.DECEIVED: ((*MACHINE_FAULTS, Fault.FAILED_SYNC), (Fault.FAILED_SYNC, Fault.POWER_LOSS) * 3),
 }
 
 
@@ -39,7 +44,7 @@ def one_broker(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) 
     """A broker in trouble, and clients that hold it to its promises."""
 
     async def script(simulation: Simulation) -> None:
-        simulation.disks_fail = trouble is Trouble.DISK
+        simulation.disks_fail = trouble in (Trouble.DISK, Trouble.DECEIVED)
         world = _World(simulation, trouble)
         try:
             await world.live_through(chaos_s)
@@ -73,6 +78,7 @@ class _World:
         self._simulation = simulation
         self._broker = simulation.host(ADDRESS.host)
         self._broker.disk.prepare_folder(FOLDER)
+        self._broker.disk.faults.scatters = trouble is Trouble.DECEIVED
         self._ledger = Ledger(chance.randint(1, 3), disks_fail=simulation.disks_fail)
         self._topic_settings = _topic_settings(chance, syncs=trouble is not Trouble.PROCESS)
         faults, always = FAULTS[trouble]

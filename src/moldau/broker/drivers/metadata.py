@@ -64,10 +64,18 @@ class MetadataDriver:
         machine_settings: Callable[[], MetadataSettings],
         failed: Callable[[BaseException], None],
         has_lost_power: bool = False,
+        has_failed_sync: bool = False,
     ) -> None:
         """`machine_settings` is asked whenever a machine is made; `failed` hears of what must end this node."""
         self._log = MetadataLog(
-            data_folder, disk, executor, clock, log_settings, self._fail, has_lost_power=has_lost_power
+            data_folder,
+            disk,
+            executor,
+            clock,
+            log_settings,
+            self._fail,
+            has_lost_power=has_lost_power,
+            has_failed_sync=has_failed_sync,
         )
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._membership = membership

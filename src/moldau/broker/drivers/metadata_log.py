@@ -64,6 +64,7 @@ class MetadataLog:
         failed: Callable[[BaseException], None],
         *,
         has_lost_power: bool = False,
+        has_failed_sync: bool = False,
     ) -> None:
         """`failed` hears of a sync that failed: nobody knows then what is on disk, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
@@ -81,6 +82,7 @@ class MetadataLog:
         self._settings = settings
         self._failed = failed
         self._has_lost_power = has_lost_power
+        self._has_failed_sync = has_failed_sync
         self._log: Log | None = None
         self._watchers: list[Told] = []
         self._on_appended: Told | None = None
@@ -112,6 +114,7 @@ class MetadataLog:
             recovery_point=newest,
             log_start_offset=self.snapshots.kept_from_offset,
             has_lost_power=self._has_lost_power,
+            has_failed_sync=self._has_failed_sync,
         )
         if self._log.end_offset < newest:
             log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)

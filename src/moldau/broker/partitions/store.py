@@ -35,6 +35,7 @@ class LogStore:
         *,
         is_clean: bool,
         has_lost_power: bool,
+        has_failed_sync: bool = False,
         producer_expiration_ms: Callable[[], int],
     ) -> None:
         self._folder = folder
@@ -44,6 +45,7 @@ class LogStore:
         self._clock = clock
         self._is_clean = is_clean
         self._has_lost_power = has_lost_power
+        self._has_failed_sync = has_failed_sync
         self._producer_expiration_ms = producer_expiration_ms
         self._written: dict[str, Mapping[TopicPartition, int]] = {
             name: folder.read_checkpoint(name) for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
@@ -84,6 +86,7 @@ class LogStore:
             log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
             is_clean=(self._is_clean and name not in self._doubted) or not is_known,
             has_lost_power=self._has_lost_power and name not in self._doubted,
+            has_failed_sync=self._has_failed_sync,
             accepts_loss=accepts_loss,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms(),

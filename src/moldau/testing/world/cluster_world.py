@@ -47,7 +47,8 @@ class Trouble(Enum):
     ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession. AMBUSH: as
     PROCESS, and leaders are struck when their followers are apart, or when one is about to join. OVERTAKEN: as PROCESS,
     and what is asked or answered is late: whom it names has begun a new life, or somebody else is to be asked.
-    MOVED: as PROCESS, and leaderships move to and fro faster than followers hear of it.
+    MOVED: as PROCESS, and leaderships move to and fro faster than followers hear of it. DECEIVED: as SYNCED, and after
+    a failed fsync the next process may be shown what the platter does not have, before the power goes.
     """
 
     PROCESS = "process"
@@ -58,6 +59,7 @@ class Trouble(Enum):
     AMBUSH = "ambush"
     OVERTAKEN = "overtaken"
     MOVED = "moved"
+    DECEIVED = "deceived"
 
 
 STRIKES: Final = {
@@ -69,7 +71,13 @@ STRIKES: Final = {
     Trouble.AMBUSH: (PROCESS_STRIKES, (Strike.CRASH,)),
     Trouble.OVERTAKEN: (PROCESS_STRIKES, (Strike.CRASH,)),
     Trouble.MOVED: (PROCESS_STRIKES, (Strike.CRASH,)),
+    Trouble.DECEIVED: (
+        (*PROCESS_STRIKES, *POWER_STRIKES, Strike.FAILED_SYNC),
+        (Strike.FAILED_SYNC, Strike.POWER_LOSS_ALL) * 2,
+    ),
 }
+SYNCED: Final = (Trouble.SYNCED, Trouble.DISK, Trouble.DECEIVED)
+FAILING: Final = (Trouble.DISK, Trouble.DECEIVED)
 AMBUSHES: Final = {Trouble.AMBUSH: OF_REPLICAS, Trouble.OVERTAKEN: OVERTAKEN}
 
 
@@ -77,7 +85,7 @@ def cluster_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_
     """A cluster in trouble, and clients that hold it to its promises."""
 
     async def script(simulation: Simulation) -> None:
-        simulation.disks_fail = trouble is Trouble.DISK
+        simulation.disks_fail = trouble in FAILING
         world = ClusterWorld(simulation, trouble)
         try:
             await world.live_through(chaos_s)
@@ -92,7 +100,7 @@ class ClusterWorld:
 
     def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
         self.simulation, self.trouble = simulation, trouble
-        syncs = trouble in (Trouble.SYNCED, Trouble.DISK)
+        syncs = trouble in SYNCED
         # Fewer machines than `min.insync.replicas` lose power at once, so that must be two for one to.
         min_isr_min = 2 if trouble is Trouble.POWER else 1
         self.roster = self.furnish(
@@ -104,6 +112,7 @@ class ClusterWorld:
         self.nodes = {seat.host: simulation.host(seat.host) for seat in self.roster.seats}
         for seat in self.roster.seats:
             format_folder(self.nodes[seat.host], seat)
+            self.nodes[seat.host].disk.faults.scatters = trouble is Trouble.DECEIVED
         self.ledger = Ledger(self.roster.partitions, disks_fail=simulation.disks_fail, is_replicated=True)
         self.group, self.heard = GroupLedger(), Heard()
         self.watch = Watch(simulation, self.roster, self.nodes)
