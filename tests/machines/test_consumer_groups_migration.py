@@ -49,6 +49,22 @@ def stable_classic_group(scene: ConsumerScene, *instance_ids: str | None) -> lis
     return ids
 
 
+def classic_members_that_share(scene: ConsumerScene) -> tuple[list[str], int]:
+    """A classic group in which a first member, which reads all of topic `a`, is to give up 2 and 3 to a second one.
+
+    As cooperative members do it, the second is assigned them when the first has joined again without them.
+    """
+    first, ticket = scene.enter(protocols=(("range", owned_subscription("a")),))
+    scene.pass_time(3_000)
+    scene.send_sync(first, scene.answers[ticket].generation_id, [(first, assignment(a=[0, 1, 2, 3]))])
+    second, _ = scene.enter(protocols=(("range", owned_subscription("a")),))
+    ticket = scene.send_join(first, protocols=(("range", owned_subscription("a", owned={"a": [0, 1, 2, 3]})),))
+    generation = scene.answers[ticket].generation_id
+    scene.send_sync(first, generation, [(first, assignment(a=[0, 1])), (second, assignment())])
+    assert scene.group().phase is Phase.STABLE
+    return [first, second], generation
+
+
 class TestUpgrade:
     @pytest.mark.proves("C2")
     def test_a_consumer_that_joins_a_classic_group_makes_it_a_consumer_group(self) -> None:
@@ -76,6 +92,21 @@ class TestUpgrade:
         settle(consumer, *members)
         assert consumer.count == 1
         assert sorted(len(each.owned["a"]) for each in members) == [1, 2]
+
+    @pytest.mark.proves("C2")
+    def test_nobody_is_given_what_a_member_reads_that_was_not_told_yet_to_stop(self) -> None:
+        scene = ConsumerScene(a=4)
+        ids, generation = classic_members_that_share(scene)
+        consumer = Consumer(scene, "m", "a").join()
+        assert consumer.owned == {}
+        first, second = (ClassicConsumer(scene, "a") for _ in ids)
+        first.member_id, first.generation, first.owned = ids[0], generation, {"a": [0, 1, 2, 3]}
+        second.member_id, second.generation = ids[1], generation
+        assert first.sync() == ErrorCode.NONE
+        assert first.owned == {"a": [0, 1]}
+        assert not consumer.beat()
+        settle(first, second, consumer)
+        assert sorted(index for each in (first, second, consumer) for index in each.owned["a"]) == [0, 1, 2, 3]
 
     def test_whoever_waits_is_told_to_join_again(self) -> None:
         scene = ConsumerScene(a=4)

@@ -8,7 +8,7 @@ from moldau.machines.groups.consumer.applying import apply_consumer_record
 from moldau.machines.groups.consumer.classic_members import CONSUMER
 from moldau.machines.groups.consumer.embedded import by_id, read_assignment, read_subscription, write_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
-from moldau.machines.groups.consumer.member import ClassicTraits, Member
+from moldau.machines.groups.consumer.member import ClassicTraits, Member, MemberState
 from moldau.machines.groups.consumer.partitions import Assignment, held_since
 from moldau.machines.groups.consumer.records import (
     epoch_record,
@@ -43,7 +43,7 @@ def check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
 def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple[ConsumerGroup, list[Record]]:
     """The consumer group that a classic one becomes, and the records that make it so.
 
-    All its members keep what they have and are reckoned as stable in the generation of the classic group.
+    All its members keep what they have and are in the epoch that was the generation of the classic group.
     """
     try:
         members = _upgraded_members(classic, image)
@@ -68,22 +68,37 @@ def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple
 
 def _upgraded_members(classic: ClassicGroup, image: MetadataImage) -> list[Member]:
     taken: set[tuple[TopicId, int]] = set()
-    members = []
-    for member in classic.members.values():
-        assigned = _assigned(classic.group_id, member, image)
-        # A leader could have assigned a partition twice; here it can have one holder only.
-        mine = {
-            topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
-            for topic_id, indexes in assigned.items()
-        }
-        taken.update((topic_id, index) for topic_id, indexes in mine.items() for index in indexes)
-        members.append(_upgraded_member(classic, member, {key: value for key, value in mine.items() if value}))
-    return members
+    # A leader could have assigned a partition twice; here it can have one holder only.
+    assigned = {
+        each.member_id: _claimed(_assigned(classic.group_id, each, image), taken) for each in classic.members.values()
+    }
+    return [
+        _upgraded_member(classic, each, assigned[each.member_id], taken, image) for each in classic.members.values()
+    ]
 
 
-def _upgraded_member(classic: ClassicGroup, member: ClassicMember, assigned: Assignment) -> Member:
+def _claimed(partitions: Assignment, taken: set[tuple[TopicId, int]]) -> Assignment:
+    """Those that are nobody's yet; from now on they are taken."""
+    mine = {
+        topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
+        for topic_id, indexes in partitions.items()
+    }
+    taken.update((topic_id, index) for topic_id, indexes in mine.items() for index in indexes)
+    return {topic_id: indexes for topic_id, indexes in mine.items() if indexes}
+
+
+def _upgraded_member(
+    classic: ClassicGroup,
+    member: ClassicMember,
+    assigned: Assignment,
+    taken: set[tuple[TopicId, int]],
+    image: MetadataImage,
+) -> Member:
     metadata = member.metadata(classic.protocol) or member.protocols[0][1]
     subscription = read_subscription(metadata)
+    # A cooperative member reads on, while it joins and syncs, what it had. What its leader has taken from it is free
+    # when it joins again without that, and it may not even have been told.
+    revoking = _claimed(by_id(subscription.owned_partitions, image), taken)
     return Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -95,7 +110,9 @@ def _upgraded_member(classic: ClassicGroup, member: ClassicMember, assigned: Ass
         classic=ClassicTraits(member.session_timeout_ms, member.protocols),
         epoch=classic.generation,
         previous_epoch=classic.generation,
+        state=MemberState.UNREVOKED_PARTITIONS if revoking else MemberState.STABLE,
         assigned=held_since(assigned, classic.generation),
+        revoking=held_since(revoking, classic.generation),
     )
 
 
