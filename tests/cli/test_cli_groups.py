@@ -83,6 +83,8 @@ def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tupl
         (["--shift", "3"], 7),
         (["--shift", "-99"], 0),
         (["--by-duration", "1h"], 0),
+        (["--by-duration", "30000d"], 0),
+        (["--by-duration", "9999999999999999d"], 0),
     ],
 )
 def test_offsets_are_moved_only_when_told_to(
@@ -104,6 +106,15 @@ def test_offsets_come_from_a_file(moldau: Moldau, read: tuple[str, str], tmp_pat
     assert described(moldau, group)["partitions"][0]["committed"] == 2
     (tmp_path / "bad.csv").write_text("nonsense\n")
     assert "bad.csv:1" in moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
+    (tmp_path / "bad.csv").write_bytes(b"\xff,0,2\n")
+    refusal = moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
+    assert "bad.csv: it is no UTF-8" in refusal
+
+
+def test_what_has_no_offset_is_not_shifted(moldau: Moldau, read: tuple[str, str]) -> None:
+    topic, _ = read
+    arguments = ("reset-offsets", "never-read", "--topic", topic, "--shift", "3")
+    assert "nothing to shift" in moldau("group", *arguments, "--execute", code=1)
 
 
 def test_a_new_group_is_given_offsets_before_it_reads(moldau: Moldau, read: tuple[str, str]) -> None:
@@ -143,6 +154,15 @@ def test_groups_and_offsets_are_deleted(moldau: Moldau, read: tuple[str, str]) -
     moldau("group", "delete-offsets", group, "--topic", topic)
     assert described(moldau, group)["partitions"] == []
     moldau("group", "delete", group)
+    assert "there is no group" in moldau("group", "describe", group, code=1)
+
+
+def test_each_of_many_groups_is_deleted_or_named(moldau: Moldau, read: tuple[str, str]) -> None:
+    _, group = read
+    said = moldau("group", "delete", "nobody", group, "no-one", code=1)
+    assert "nobody: group id not found" in said
+    assert f"deleted {group}" in said
+    assert "2 of 3 groups could not be deleted" in said
     assert "there is no group" in moldau("group", "describe", group, code=1)
 
 

@@ -90,6 +90,8 @@ async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
     known = await _extents(groups, places)
     if wanted.shift is not None:
         shifted = {place: committed[place] + wanted.shift for place in places if place in committed}
+        if not shifted:
+            raise Complaint("the group has no offsets there, so there is nothing to shift: say where to with --to")
         return [(place, committed[place], _within(offset, known[place])) for place, offset in sorted(shifted.items())]
     position = AtTime(_ago_ms(wanted.by_duration)) if wanted.by_duration else parse_position(wanted.to or "", "--to")
     offsets = await resolve(groups.client, position, known, Isolation.READ_UNCOMMITTED)
@@ -132,12 +134,20 @@ def _ago_ms(text: str | None) -> int:
     found = _DURATION.fullmatch((text or "").strip())
     if found is None:
         raise wrong_usage(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
-    return SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]]
+    # Nothing is older than 1970, and below 0 the protocol has numbers that mean something else.
+    return max(SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]], 0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise wrong_usage(f"{path}: it is no UTF-8; write topic,partition,offset") from None
 
 
 def _read_file(path: Path) -> dict[TopicPartition, int]:
     targets: dict[TopicPartition, int] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         if not line.strip():
             continue
         parts = [part.strip().strip('"') for part in line.split(",")]

@@ -157,10 +157,19 @@ def delete(
 ) -> None:
     """Delete groups that have no members, with their offsets."""
 
+    from moldau.model.errors import KafkaError
+
     async def work(known: "Groups") -> None:
+        failed = 0
         for group in groups:
-            await known.delete(group)
-            note(f"deleted {group}")
+            try:
+                await known.delete(group)
+                note(f"deleted {group}")
+            except KafkaError as error:
+                failed += 1
+                note(f"{group}: {error.message}")
+        if failed:
+            raise Complaint(f"{failed} of {len(groups)} groups could not be deleted")
 
     _run(bootstrap_servers, work)
 
