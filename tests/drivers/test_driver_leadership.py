@@ -182,6 +182,24 @@ def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leaders
     scene.run(act)
 
 
+def test_a_decision_that_cannot_be_written_is_not_held_against_others() -> None:
+    scene = Scene()
+
+    async def act(driver: Driver) -> None:
+        waits, written = wait(driver, 50), add(driver, 1)
+        await turn()
+        assert scene.log.records == [1]
+        scene.log.refuses = ValueError("a number that has no place in its record")
+        refused = add(driver, 2)
+        with pytest.raises(UnknownServerFailure):
+            await refused
+        for each in (waits, written):
+            with pytest.raises(NotCoordinator):
+                await each
+
+    scene.run(act)
+
+
 def test_too_many_waiting_requests_are_refused() -> None:
     scene = Scene(pending_max=3)
 

@@ -374,8 +374,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
             self._start_again(UnknownServerFailure("The broker failed on this request; its log says more."))
 
     def _start_again(self, error: KafkaError | OSError) -> None:
-        """What is in the log is not what was applied: begin anew from what is there."""
-        self._discard(lambda: self._refusals.unwritten(error))
+        """What is in the log is not what was applied: begin anew from what is there. Others are to ask again."""
+        self._discard(lambda: self._refusals.unwritten(error), self._refusals.lost)
         self._is_loading = True
         self._reload = asyncio.get_running_loop().create_task(self._lead_again(self._term))
 
@@ -438,8 +438,12 @@ class ReplicatedDriver(Generic[Machine, Record]):
 
     # The end of a machine
 
-    def _discard(self, reason: Callable[[], KafkaError]) -> None:
-        """Throw the machine away with everything that is not committed, and tell whoever waits."""
+    def _discard(self, reason: Callable[[], KafkaError], others: Callable[[], KafkaError] | None = None) -> None:
+        """Throw the machine away with everything that is not committed, and tell whoever waits.
+
+        `others` is for those who have nothing to do with the reason: what they asked for is in the log, or is for
+        somebody else to answer.
+        """
         self._term += 1
         had_machine, self._machine, self._is_loading = self._machine is not None, None, False
         self._unwritten, self._unwritten_count = [], 0
@@ -447,10 +451,13 @@ class ReplicatedDriver(Generic[Machine, Record]):
             handle.cancel()
         self._timers.clear()
         waiting, self._waiting = self._waiting, {}
-        waiters = [waiter for each in self._held.take_all() for waiter, _ in each.answers]
-        for waiter in [*waiters, *waiting.values()]:
+        others, end_offset = others or reason, self._log.end_offset
+        refused = [(waiter, others) for waiter in waiting.values()]
+        for held in self._held.take_all():
+            refused += [(waiter, others if held.offset <= end_offset else reason) for waiter, _ in held.answers]
+        for waiter, refusal in refused:
             if not waiter.done():
-                waiter.set_exception(reason())
+                waiter.set_exception(refusal())
         if had_machine and self._observer is not None:
             self._observer.discarded()
 
