@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from broker_scene import Scene, Talker, on_broker
-from group_members import TOPIC, Member, committed, find_coordinator, subscription
+from group_members import TOPIC, Member, committed, find_coordinator, members, subscription
 from wire_samples import Samples
 
 from moldau.broker.handlers.table import served_apis
 from moldau.model.errors import ErrorCode
+from moldau.model.units import MiB
 
 REQUESTS = 1_500
 AT_ONCE = 20
@@ -114,3 +115,28 @@ def test_nonsense_is_answered_and_a_good_member_does_not_notice(seed: int) -> No
         assert scene.node.broker.bugs == 0
 
     on_broker(script, settings=["group.initial.rebalance.delay.ms=50", "offsets.topic.num.partitions=3"])
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "metadata"),
+    [("x" * 32_767, b""), ("i", bytes(40 * MiB))],
+    ids=["a long name", "a long subscription"],
+)
+def test_a_member_that_no_record_could_hold_costs_nobody_else_anything(instance_id: str, metadata: bytes) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create(TOPIC, partitions=4)
+        await find_coordinator(await scene.connect())
+        good, other = await members(scene, 2, "good")
+        await good.settle(4)
+        waiting = asyncio.create_task(other.join())
+        bad = Member(await scene.connect(), group_id="bad", instance_id=instance_id)
+        await bad.settle(4)
+        again = Member(await scene.connect(), group_id="bad", instance_id=instance_id)
+        await again.join(protocols={"range": metadata})
+        assert not waiting.done()
+        assert await good.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        await asyncio.gather(good.join(), waiting)
+        assert other.generation == good.generation
+
+    settings = ["group.initial.rebalance.delay.ms=50", "offsets.topic.num.partitions=1"]
+    on_broker(script, settings=[*settings, f"offsets.topic.segment.bytes={MiB}"])

@@ -177,6 +177,15 @@ class TestUpgrade:
         )
         assert scene.group().phase is Phase.STABLE
 
+    def test_what_members_say_of_themselves_may_be_too_much(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scene = ConsumerScene(a=4)
+        stable_classic_group(scene, None, None)
+        said_bytes = 2 * len(owned_subscription("a"))
+        monkeypatch.setattr("moldau.machines.groups.consumer.migration.DECISION_BYTES_MAX", said_bytes - 1)
+        assert scene.refusal("m", 0, **JOIN)[0] == ErrorCode.GROUP_ID_NOT_FOUND
+        monkeypatch.setattr("moldau.machines.groups.consumer.migration.DECISION_BYTES_MAX", said_bytes)
+        assert scene.refusal("m", 0, **JOIN)[0] == ErrorCode.NONE
+
     @pytest.mark.parametrize(
         ("options", "share", "words"),
         [

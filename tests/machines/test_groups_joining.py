@@ -43,6 +43,12 @@ def test_an_id_takes_sixteen_random_bytes() -> None:
         member_id_from("client", b"short")
 
 
+@pytest.mark.parametrize("character", ["x", "🐢"])
+def test_an_id_is_never_longer_than_a_text_may_be(character: str) -> None:
+    name = character * (32_767 // len(character.encode()))
+    assert 32_000 > len(member_id_from(name, bytes(16)).encode()) - 40 > 7_900
+
+
 @pytest.mark.parametrize("group_id", ["g", "other"])
 def test_an_id_that_nobody_gave_out_is_unknown(group_id: str) -> None:
     scene = Scene()
@@ -72,6 +78,14 @@ def test_a_member_of_an_empty_group_is_unknown() -> None:
 
 def test_a_group_needs_an_id() -> None:
     assert (scene := Scene()).error(scene.send_join(group_id="")) == ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_member_that_says_more_than_the_log_could_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moldau.machines.groups.machine.JOIN_BYTES_MAX", 100)
+    scene = Scene()
+    protocols = [("range", bytes(50)), ("sticky", bytes(51))]
+    assert scene.error(scene.send_join(protocols=protocols)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert scene.error(scene.send_join(protocols=protocols[:1])) == ErrorCode.MEMBER_ID_REQUIRED
 
 
 @pytest.mark.parametrize(("session_ms", "is_accepted"), [(5_999, False), (6_000, True), (30 * MINUTE_MS, True)])

@@ -110,6 +110,16 @@ def test_a_restart_with_another_subscription_of_the_same_assignor_costs_no_rebal
     assert [each.subscription for each in scene.machine.state.classic["g"].members] == [b"r", b"other"]
 
 
+def test_a_restart_that_the_log_could_not_hold_is_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moldau.machines.groups.classic.group.DECISION_BYTES_MAX", 100)
+    scene = Scene()
+    leader, _ = scene.settle("one", "two")
+    count = len(scene.log)
+    scene.send_join(instance_id="two", protocols=[("range", bytes(101))])
+    assert len(scene.log) == count
+    assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
 def test_a_restart_that_would_change_the_assignor_is_a_rebalance() -> None:
     scene = Scene()
     both = [("range", b""), ("sticky", b"")]

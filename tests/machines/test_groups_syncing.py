@@ -111,7 +111,7 @@ def test_a_sync_while_members_gather_sends_them_to_join() -> None:
 
 
 def test_an_assignment_that_the_log_could_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moldau.machines.groups.classic.syncing.DECISION_BYTES_MAX", 100)
+    monkeypatch.setattr("moldau.machines.groups.classic.group.DECISION_BYTES_MAX", 100)
     scene = Scene()
     leader, follower = gathered(scene)
     assert scene.error(scene.send_sync(leader, 1, [(follower, bytes(101))])) == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -3,6 +3,7 @@
 from typing import Final
 
 _UUID_BYTES: Final = 16
+_PREFIX_CHARACTERS_MAX: Final = 8_000  # of up to four bytes each; a text of the protocol has 32,767 at most
 
 
 def member_id_from(prefix: str, randomness: bytes) -> str:
@@ -13,4 +14,6 @@ def member_id_from(prefix: str, randomness: bytes) -> str:
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
     digits = raw.hex()
-    return f"{prefix}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return (
+        f"{prefix[:_PREFIX_CHARACTERS_MAX]}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    )

@@ -12,7 +12,7 @@ from moldau.machines.groups.draft import Asker, Draft, Now
 from moldau.machines.groups.gone import GoneTopic
 from moldau.machines.groups.group import Group
 from moldau.machines.groups.records import Record, TransactionEnded
-from moldau.machines.groups.settings import GroupSettings
+from moldau.machines.groups.settings import JOIN_BYTES_MAX, GroupSettings
 from moldau.machines.groups.state import GroupsState
 from moldau.machines.groups.upkeep import Upkeep
 from moldau.machines.metadata.image import MetadataImage
@@ -112,6 +112,8 @@ class GroupsMachine:
             return ErrorCode.INVALID_GROUP_ID
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
+        if sum(len(each.metadata) for each in request.protocols) > JOIN_BYTES_MAX:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
     def decide_sync(

@@ -16,6 +16,9 @@ PENDING_MAX: Final = 10_000
 DECISION_BYTES_MAX: Final = 16 * MiB
 """What one request may add to the log: its records are one batch, and a batch fits into a segment."""
 
+JOIN_BYTES_MAX: Final = DECISION_BYTES_MAX // 2
+"""What one classic member may say of itself: where it takes the place of another, both are written at once."""
+
 OFFSETS_PER_SLICE: Final = 1_000
 """How many offsets one decision forgets or looks at, when there are many of them; the rest follow soon after."""
 

@@ -10,6 +10,7 @@ from moldau.machines.decision import Ticket
 from moldau.machines.groups.classic.subscriptions import CONSUMER, subscribed_topics
 from moldau.machines.groups.group import BaseTimestamp, GroupType
 from moldau.machines.groups.records import NO_TIMESTAMP, Record, group_record
+from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.model.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -131,6 +132,11 @@ class ClassicGroup:
             current_state_timestamp=wall_ms,
             members=[_stored_member(member, self.protocol) for member in self.members.values()],
         )
+
+    def fits_in_log(self, assigned_bytes: int) -> bool:
+        """Whether the log could hold what members say of themselves to the assignor, and what they are assigned."""
+        said_bytes = sum(len(member.metadata(self.protocol)) for member in self.members.values())
+        return said_bytes + assigned_bytes <= DECISION_BYTES_MAX
 
     # Members
 

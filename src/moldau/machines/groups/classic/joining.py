@@ -174,7 +174,7 @@ class Joining:
         member.client_id, member.client_host, member.is_new = self.asker.client_id, self.asker.client_host, False
         group.change(member, self.request)
         extend_session(group, member, draft)
-        if group.phase is Phase.STABLE and group.elected_protocol() == group.protocol:
+        if self._may_go_on():
             draft.records.append(group_record(group.group_id, group.stored(draft.now.wall_ms)))
             draft.answer(self.ticket, self._as_before(old_leader))
             return
@@ -183,6 +183,13 @@ class Joining:
             complete_if_all_joined(group, draft)
         else:  # the leader may already be assigning to the old id
             prepare(group, draft)
+
+    def _may_go_on(self) -> bool:
+        """Whether the generation goes on with what the member says of itself now; a larger one is for a rebalance."""
+        group = self.group
+        if group.phase is Phase.STABLE and group.elected_protocol() == group.protocol:
+            return group.fits_in_log(sum(len(each.assignment) for each in group.members.values()))
+        return False
 
     def _as_before(self, old_leader: str | None) -> messages.JoinGroupResponse:
         """The generation goes on: a leader is told not to assign anew, by its flag or by not knowing that it leads."""

@@ -6,7 +6,6 @@ from moldau.machines.groups.classic.rebalancing import expel, prepare, refuse_wa
 from moldau.machines.groups.classic.timers import SyncDue, extend_session
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.records import group_record
-from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire import messages
 
@@ -51,9 +50,7 @@ def _is_too_large(group: ClassicGroup, request: messages.SyncGroupRequest) -> bo
     """Whether the log could not hold what this leader assigns."""
     if request.member_id != group.leader or group.phase is not Phase.COMPLETING:
         return False
-    assigned_bytes = sum(len(each.assignment) for each in request.assignments)
-    said_bytes = sum(len(member.metadata(group.protocol)) for member in group.members.values())
-    return assigned_bytes + said_bytes > DECISION_BYTES_MAX
+    return not group.fits_in_log(sum(len(each.assignment) for each in request.assignments))
 
 
 def _assign(group: ClassicGroup, draft: Draft, assignment: dict[str, bytes]) -> None:

@@ -20,7 +20,7 @@ from moldau.machines.groups.consumer.records import (
 from moldau.machines.groups.consumer.topics import NO_TOPICS_HASH
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.records import Record
-from moldau.machines.groups.settings import GroupSettings
+from moldau.machines.groups.settings import DECISION_BYTES_MAX, GroupSettings
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import GroupIdNotFound
 from moldau.model.ids import TopicId
@@ -38,6 +38,8 @@ def check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
         raise GroupIdNotFound(f"{refusal} the group does not use the consumer embedded protocol.")
     if len(classic.members) > settings.group_consumer_max_size:
         raise GroupIdNotFound(f"{refusal} the group size exceeds the consumer group maximum size.")
+    if sum(len(said) for member in classic.members.values() for _, said in member.protocols) > DECISION_BYTES_MAX:
+        raise GroupIdNotFound(f"{refusal} its members say more of themselves than can be written at once.")
 
 
 def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple[ConsumerGroup, list[Record]]:
