@@ -1,7 +1,7 @@
 """Offsets that are committed in a transaction: who may, who sees them, and what else waits for its end."""
 
 import pytest
-from consumer_scene import Consumer, ConsumerScene
+from consumer_scene import Consumer, ConsumerScene, settle
 from groups_scene import Scene, gone
 
 from moldau.machines.groups.settings import GroupSettings
@@ -88,6 +88,19 @@ def test_members_of_a_consumer_group_commit_in_their_epoch() -> None:
     stale = scene.commit_in_transaction(5, member_id="m", generation=member.epoch + 1)
     assert stale is ErrorCode.ILLEGAL_GENERATION
     assert scene.commit_in_transaction(5, member_id="n", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.proves("C2")
+def test_a_commit_that_was_overtaken_counts_for_what_the_member_has_had_all_along() -> None:
+    scene = ConsumerScene(t=1)
+    member = Consumer(scene, "m", "t", "u").join()
+    scene.add_topics(u=1)
+    settle(member)
+    assert member.epoch == 2
+    assert scene.commit_in_transaction(5, member_id="m", generation=1) is NONE
+    assert scene.commit_in_transaction(5, member_id="m", generation=1, topic="u") is ErrorCode.ILLEGAL_GENERATION
+    scene.end_transaction()
+    assert scene.committed() == 5
 
 
 def test_a_long_note_is_refused_and_too_many_offsets_are_too(monkeypatch: pytest.MonkeyPatch) -> None:

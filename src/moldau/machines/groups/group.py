@@ -1,14 +1,18 @@
 """What the rest of a shard asks of any group, whichever protocol its members speak."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
 from moldau.machines.groups.records import Record
+from moldau.model.ids import TopicId
 from moldau.wire import messages
 
 BaseTimestamp = Callable[[messages.OffsetCommitValue], int]
 """From which wall time on the retention of an offset is counted."""
+
+Places = Iterable[tuple[TopicId, int]]
+"""Partitions, by the ids of their topics."""
 
 
 class GroupType(Enum):
@@ -46,8 +50,8 @@ class Group(Protocol):
         """Whether whoever commits is entitled to."""
         ...
 
-    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Whether whoever commits in a transaction is the member that it says it is."""
+    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:
+        """Whether whoever commits in a transaction, for these partitions, is the member that it says it is."""
         ...
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:

@@ -170,9 +170,10 @@ class GroupsMachine:
         self, request: messages.TxnOffsetCommitRequest, *, now: Now
     ) -> Decision[Record, messages.TxnOffsetCommitResponse]:
         """Raises what forbids the whole commit. Whether the transaction is open is for the caller to know."""
-        offsets.check_commit_in_transaction(self.group(request.group_id), request)
+        image = self._image()
+        offsets.check_commit_in_transaction(self.group(request.group_id), request, image)
         draft = self._draft(now)
-        draft.answer(ASKER, offsets.commit_in_transaction(draft, request, self._image()))
+        draft.answer(ASKER, offsets.commit_in_transaction(draft, request, image))
         return draft.decision()
 
     def decide_end_transaction(self, ended: TransactionEnded) -> Decision[Record, None]:

@@ -68,13 +68,18 @@ def commit(draft: Draft, request: messages.OffsetCommitRequest) -> messages.Offs
     return messages.OffsetCommitResponse(topics=topics)
 
 
-def check_commit_in_transaction(group: Group | None, request: messages.TxnOffsetCommitRequest) -> None:
+def check_commit_in_transaction(
+    group: Group | None, request: messages.TxnOffsetCommitRequest, image: MetadataImage
+) -> None:
     """Who names neither member nor generation is taken at its word, as in the first versions, which knew neither."""
     generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
     if generation < 0 and not member_id and instance_id is None:
         return
     if group is not None:
-        group.check_commit_in_transaction(member_id, instance_id, generation)
+        places = (
+            (image.topic_id(each.name), one.partition_index) for each in request.topics for one in each.partitions
+        )
+        group.check_commit_in_transaction(request, places)
     elif generation >= 0:
         raise IllegalGeneration(f"There is no group {request.group_id}.")
 

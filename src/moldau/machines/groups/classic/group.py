@@ -8,7 +8,7 @@ from typing import Final
 
 from moldau.machines.decision import Ticket
 from moldau.machines.groups.classic.subscriptions import CONSUMER, subscribed_topics
-from moldau.machines.groups.group import BaseTimestamp, GroupType
+from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
 from moldau.machines.groups.records import NO_TIMESTAMP, Record, group_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.model.errors import (
@@ -245,11 +245,12 @@ class ClassicGroup:
         if self.phase is Phase.COMPLETING:
             raise RebalanceInProgress("The generation has begun, but nobody was assigned anything yet.")
 
-    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:
+    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:  # noqa: ARG002
         """Unlike other commits, also while the generation waits for its assignment."""
+        generation = request.generation_id
         if self.phase is Phase.EMPTY and generation < 0:
             return
-        self.check_member(member_id, instance_id)
+        self.check_member(request.member_id, request.group_instance_id)
         if self.generation != generation:
             raise IllegalGeneration(f"The group is in generation {self.generation} now, not in {generation}.")
 

@@ -15,7 +15,7 @@ from moldau.machines.groups.consumer.records import (
     target_epoch_end_record,
     topics_end_record,
 )
-from moldau.machines.groups.group import BaseTimestamp, GroupType
+from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
 from moldau.machines.groups.records import NO_TIMESTAMP, Record
 from moldau.model.errors import (
     FencedInstanceId,
@@ -209,15 +209,17 @@ class ConsumerGroup:
             raise UnsupportedVersion(
                 "OffsetCommit version 9 or above must be used by members using the modern group protocol"
             )
-        if not _has_held_since(member, epoch, request):
+        places = ((TopicId(each.topic_id), one.partition_index) for each in request.topics for one in each.partitions)
+        if not _has_held_since(member, epoch, places):
             _check_epoch(member, epoch)
 
-    def check_commit_in_transaction(self, member_id: str, instance_id: str | None, generation: int) -> None:  # noqa: ARG002
-        """Producers know of generations alone, so a member epoch that has passed is told as one."""
+    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:
+        """As for other commits; but producers know of generations alone, so an epoch that has passed is told as one."""
+        generation = request.generation_id
         if generation < 0 and not self.members:
             return
-        member = self.member(member_id)
-        if generation != member.epoch:
+        member = self.member(request.member_id)
+        if generation != member.epoch and not _has_held_since(member, generation, places):
             raise IllegalGeneration(f"The member is in epoch {member.epoch}, not {generation}.")
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -261,15 +263,11 @@ class ConsumerGroup:
         """Only a heartbeat is a sign of life."""
 
 
-def _has_held_since(member: Member, epoch: int, request: messages.OffsetCommitRequest) -> bool:
+def _has_held_since(member: Member, epoch: int, places: Places) -> bool:
     """Whether all of these were the member's in that epoch and are still; topics without an id are not known."""
     if epoch >= member.epoch or member.classic is not None:
         return False
-    return all(
-        member.held_since(TopicId(topic.topic_id), each.partition_index, epoch)
-        for topic in request.topics
-        for each in topic.partitions
-    )
+    return all(member.held_since(topic_id, index, epoch) for topic_id, index in places)
 
 
 def _check_epoch(member: Member, epoch: int) -> None:
