@@ -165,3 +165,18 @@ def test_a_live_group_changes_its_protocol_member_by_member(group_broker: Broker
                 until(lambda: back.owned == everything, "the group is classic again", wait_s=10)
                 _produce(group_broker, topic, 60)
                 until(lambda: len(back.seen) >= 60, "everything is read")
+
+
+@pytest.mark.proves("C5")
+def test_a_consumer_joins_cooperative_members_and_outlives_them(group_broker: Broker, topic: str) -> None:
+    servers, everything = group_broker.bootstrap_servers, set(range(PARTITIONS))
+    first, second = (ConfluentMember(servers, topic, topic, "cooperative-sticky") for _ in range(2))
+    with first:
+        until(lambda: first.owned == everything, "the first has all")
+        with second:
+            until(lambda: len(second.owned) == PARTITIONS // 2, "the second has its half")
+            with ConfluentMember(servers, topic, topic, "consumer") as new:
+                until(lambda: len(new.owned) == PARTITIONS // 3, "the new one has its third")
+                first.stop()
+                second.stop()
+                until(lambda: new.owned == everything, "the new one has all", wait_s=10)

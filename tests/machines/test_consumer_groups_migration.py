@@ -145,6 +145,17 @@ class TestUpgrade:
         scene.beat("m", -1)
         assert read_assignment(scene.group().members[first].assignment).assigned_partitions[0].topic == "a"
 
+    def test_what_a_leader_with_librdkafka_returns_to_members_is_no_hindrance(self) -> None:
+        scene = ConsumerScene(a=4)
+        member_id, _ = scene.enter(protocols=(("cooperative-sticky", owned_subscription("a")),))
+        scene.pass_time(5_000)
+        part = messages.ConsumerProtocolAssignment.TopicPartition(topic="a", partitions=[0, 1, 2, 3])
+        share = messages.ConsumerProtocolAssignment(assigned_partitions=[part], user_data=b"what it had before")
+        assignments = [(member_id, encode_versioned(share, 1))]
+        scene.send_sync(member_id, 1, assignments, protocol_name="cooperative-sticky")
+        assert Consumer(scene, "m", "a").join().owned == {}
+        assert sorted(scene.member(member_id).assigned[scene.id_of("a")]) == [0, 1, 2, 3]
+
     def test_an_empty_classic_group_makes_way(self) -> None:
         scene = ConsumerScene(a=4)
         (member_id,) = stable_classic_group(scene, None)

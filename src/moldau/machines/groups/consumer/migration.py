@@ -1,6 +1,7 @@
 """A group changes its protocol while it lives: from classic when a consumer joins, back when the last of them goes."""
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from moldau.machines.groups.classic.group import ClassicGroup, Phase
 from moldau.machines.groups.classic.group import Member as ClassicMember
@@ -25,6 +26,8 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import GroupIdNotFound
 from moldau.model.ids import TopicId
 from moldau.wire.primitives import Malformed
+
+COOPERATIVE_STICKY: Final = "cooperative-sticky"
 
 # Upgrade
 
@@ -71,9 +74,7 @@ def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple
 def _upgraded_members(classic: ClassicGroup, image: MetadataImage) -> list[Member]:
     taken: set[tuple[TopicId, int]] = set()
     # A leader could have assigned a partition twice; here it can have one holder only.
-    assigned = {
-        each.member_id: _claimed(_assigned(classic.group_id, each, image), taken) for each in classic.members.values()
-    }
+    assigned = {each.member_id: _claimed(_assigned(classic, each, image), taken) for each in classic.members.values()}
     return [
         _upgraded_member(classic, each, assigned[each.member_id], taken, image) for each in classic.members.values()
     ]
@@ -118,15 +119,17 @@ def _upgraded_member(
     )
 
 
-def _assigned(group_id: str, member: ClassicMember, image: MetadataImage) -> Mapping[TopicId, frozenset[int]]:
+def _assigned(classic: ClassicGroup, member: ClassicMember, image: MetadataImage) -> Mapping[TopicId, frozenset[int]]:
     """What its leader assigned to it; one that has just joined has nothing yet."""
     if not member.assignment:
         return {}
     assignment = read_assignment(member.assignment)
-    if assignment.user_data:
+    # Unlike Java's, a leader with librdkafka returns to each member what that had told it, and nobody reads it.
+    if assignment.user_data and classic.protocol != COOPERATIVE_STICKY:
         raise GroupIdNotFound(
-            f"Cannot upgrade classic group {group_id} to consumer group because an unsupported custom assignor is in "
-            "use. Please refer to the documentation or switch to a default assignor before re-attempting the upgrade."
+            f"Cannot upgrade classic group {classic.group_id} to consumer group because an unsupported custom assignor "
+            "is in use. Please refer to the documentation or switch to a default assignor before re-attempting the "
+            "upgrade."
         )
     return by_id(assignment.assigned_partitions, image)
 
