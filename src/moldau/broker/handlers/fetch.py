@@ -179,7 +179,7 @@ def _find(wanted: Wanted, context: RequestContext) -> Partition:
     partitions = context.broker.partitions
     if context.api_version < FOLLOWERS_FROM:
         return partitions.get(name, wanted.index)
-    return partitions.get_replica(name, wanted.index)
+    return partitions.get_replica(name, wanted.index, wanted.topic_id)
 
 
 def _read_partition(

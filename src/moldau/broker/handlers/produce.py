@@ -39,6 +39,7 @@ class Inspected(NamedTuple):
     """A batch that is looked into before it is appended, and the place of its answer."""
 
     topic: str
+    topic_id: bytes
     partition: int
     records: bytearray
     answers: list[Any]
@@ -99,10 +100,10 @@ def _append_topic(
                 raise refusal
             if admitted is not None:
                 admitted.check(name, data.index)
-            answer = _append(name, data, request, context, waiting)
+            answer = _append(name, topic.topic_id, data, request, context, waiting)
             if answer is None:
                 copy = context.broker.inspection.copy(data.records)
-                inspected.append(Inspected(name, data.index, copy, answers, len(answers)))
+                inspected.append(Inspected(name, topic.topic_id, data.index, copy, answers, len(answers)))
             answers.append(answer)
         except KafkaError as error:
             answers.append(_failed(name, data.index, len(data.records or b""), error, context))
@@ -125,8 +126,10 @@ def _name(topic: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
     return name, None
 
 
-def _append(name: str, data: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting]) -> Any:
-    partition = context.broker.partitions.get(name, data.index)
+def _append(
+    name: str, topic_id: bytes, data: Any, request: ProduceRequest, context: RequestContext, waiting: list[Waiting]
+) -> Any:
+    partition = context.broker.partitions.get(name, data.index, topic_id)
     if data.records is None:
         raise InvalidRequest("A produce request must carry records for each partition it names.")
     now_ms = context.now_ms
@@ -145,9 +148,9 @@ async def _append_inspected(
     context.weight = ALONE
     for each in inspected:
         try:
-            settings = broker.partitions.get(each.topic, each.partition).log.settings
+            settings = broker.partitions.get(each.topic, each.partition, each.topic_id).log.settings
             accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
-            partition = broker.partitions.get(each.topic, each.partition)
+            partition = broker.partitions.get(each.topic, each.partition, each.topic_id)
             answer = _write(partition, accepted, context.now_ms, request, waiting)
         except KafkaError as error:
             answer = _failed(each.topic, each.partition, len(each.records), error, context)

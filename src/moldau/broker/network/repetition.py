@@ -271,8 +271,10 @@ class Repetition:
             name = known.name
         if not broker.allows_all or name in INTERNAL:
             return None
-        partition = broker.partitions.find(name, index)
-        return partition if partition is not None and partition.is_leader else None
+        try:
+            return broker.partitions.get(name, index, topic.topic_id)
+        except KafkaError:
+            return None
 
 
 def _is_plain(log: Log) -> bool:

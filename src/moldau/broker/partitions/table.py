@@ -12,8 +12,14 @@ from moldau.broker.partitions.store import LogStore
 from moldau.broker.partitions.syncing import Syncing
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
-from moldau.model.errors import KafkaError, NotLeaderOrFollower, StorageFailed, UnknownTopicOrPartition
-from moldau.model.ids import NO_NODE, TopicId, TopicPartition
+from moldau.model.errors import (
+    KafkaError,
+    NotLeaderOrFollower,
+    StorageFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from moldau.model.ids import NO_NODE, NO_TOPIC_ID, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from moldau.storage.damage import Damage
@@ -104,19 +110,19 @@ class Partitions:
         """The newest metadata, though it may not be in effect everywhere here yet."""
         return self._image
 
-    def get(self, topic: str, index: int) -> Partition:
-        """The partition, if it is led here."""
+    def get(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
+        """The partition, if it is led here; with an id, only that of this very topic."""
         partition = self._partitions.get((topic, index))
         if partition is None or not partition.is_leader:
             raise self._refusal(topic, index)
-        return partition
+        return _meant(partition, topic_id)
 
-    def get_replica(self, topic: str, index: int) -> Partition:
-        """The partition, if it is here and has a leader, be it elsewhere."""
+    def get_replica(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
+        """The same, if it is here and has a leader, be it elsewhere."""
         partition = self._partitions.get((topic, index))
         if partition is None or not (partition.is_leader or partition.is_followed):
             raise self._refusal(topic, index)
-        return partition
+        return _meant(partition, topic_id)
 
     def _refusal(self, topic: str, index: int) -> KafkaError:
         if (topic, index) in self._broken:
@@ -377,6 +383,13 @@ class Partitions:
         await self.checkpoint_starts()
         await self.checkpoint_recovery_points()
         await self.checkpoint_high_watermarks()
+
+
+def _meant(partition: Partition, topic_id: bytes) -> Partition:
+    """What has the name may be another topic than the image that handlers see says, while a newer one takes effect."""
+    if topic_id not in (NO_TOPIC_ID, partition.topic_id):
+        raise UnknownTopicId(f"Topic {partition.name.topic} has another id here.")
+    return partition
 
 
 class _Pause:
