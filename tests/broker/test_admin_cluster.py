@@ -103,12 +103,15 @@ def test_metadata_is_asked_for_by_id(version: int) -> None:
     on_broker(script)
 
 
-def test_a_null_name_without_an_id_is_refused_before_it_had_a_meaning() -> None:
+@pytest.mark.proves("A1", part="hostile frames are survived")
+@pytest.mark.parametrize("version", [11, 12, 13])
+def test_a_null_name_without_an_id_is_refused(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         asked = m.MetadataRequest.MetadataRequestTopic(name=None)
-        answer = await talker.ask(11, m.MetadataRequest(topics=[asked]))
+        answer = await talker.ask(version, m.MetadataRequest(topics=[asked]))
         assert answer.topics[0].error_code == ErrorCode.INVALID_REQUEST
+        assert scene.node.broker.bugs == 0
 
     on_broker(script)
 

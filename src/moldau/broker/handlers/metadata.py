@@ -105,6 +105,8 @@ def _check(asked: Iterable[Asked], version: int) -> None:
             raise InvalidRequest(f"A topic name may not be null in Metadata version {version}.")
         if by_id and version < NULL_NAMES_FROM:
             raise InvalidRequest(f"Topics are not asked for by id in Metadata version {version}.")
+        if topic.name is None and not by_id:
+            raise InvalidRequest("A topic is asked for by its name or by its id.")
 
 
 async def _create_missing(request: MetadataRequest, context: RequestContext) -> dict[str, KafkaError]:
