@@ -83,6 +83,26 @@ def test_a_reader_of_what_is_committed_is_not_woken_by_an_open_transaction() -> 
     play(script)
 
 
+@pytest.mark.proves("C1", part="minimum bytes and maximum wait")
+@pytest.mark.parametrize("is_open", [True, False], ids=["open when it is asked", "begun while it waits"])
+def test_a_reader_that_wants_much_has_it_when_the_transaction_is_committed(is_open: bool) -> None:
+    async def script(scene: Scene, writer: Writer) -> None:
+        talker = await scene.connect()
+        if is_open:
+            await writer.write(bytes(2000))
+        request = fetch_request("t", 0, max_wait_ms=60_000, min_bytes=1000, isolation_level=READ_COMMITTED)
+        waiting = talker.begin(11, request)
+        await asyncio.sleep(1)
+        await writer.write(bytes(2000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await writer.finish()
+        await asyncio.sleep(1)
+        assert waiting.done(), "the marker is small, but what it sets free is enough"
+
+    play(script)
+
+
 @BOTH
 def test_what_is_pending_is_known_after_a_restart_and_after_a_crash(version: int) -> None:
     async def script(scene: Scene, writer: Writer) -> None:

@@ -93,6 +93,8 @@ async def _wait_for_more(
     deadline_ms = clock.monotonic_ms() + min(request.max_wait_ms, WAIT_MS_MAX)
     while True:
         wait = FetchWait(request.min_bytes - reading.bytes)
+        if _is_held_back(request, reading):
+            wait = FetchWait(1)  # the marker that ends a transaction is small, and sets free all that came before
         wait.watch(reading.partitions)
         if reading.has_missed_something():
             wait.wake()
@@ -103,6 +105,13 @@ async def _wait_for_more(
         is_enough = request.isolation_level != READ_COMMITTED or not reading.lacks(request.min_bytes)
         if is_enough or wait.was_disturbed or clock.monotonic_ms() >= deadline_ms:
             return reading
+
+
+def _is_held_back(request: FetchRequest, reading: _Reading) -> bool:
+    """Whether there may be enough already, but a transaction that is open keeps it from being read."""
+    return request.isolation_level == READ_COMMITTED and any(
+        answer.last_stable_offset < answer.high_watermark for answer in reading.answers.values()
+    )
 
 
 async def _make_sure(reading: _Reading, fetching: Fetching, context: RequestContext) -> None:
