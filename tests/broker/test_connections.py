@@ -249,7 +249,7 @@ GARBAGE = (
     (struct.pack(">hhih", 0, 2, 1, -1), "a request for API 0 in version 2"),
     (b"", "a request header that cannot be read"),
     (struct.pack(">hhih", 3, 1, 1, 500) + b"short", "a request header that cannot be read"),
-    (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "a request header that cannot be read"),
+    (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "a Metadata request (version 1) that cannot be read"),
     (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "a Metadata request (version 1) that cannot be read"),
     (struct.pack(">hhih", 3, 1, 1, -1), "a Metadata request (version 1) that cannot be read"),
 )

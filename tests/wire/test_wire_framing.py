@@ -44,6 +44,16 @@ def test_a_client_may_have_no_id() -> None:
     assert parse_request_header(memoryview(frame)[4:])[0].client_id is None
 
 
+@pytest.mark.proves("A1", part="hostile frames are survived")
+@pytest.mark.parametrize(("said", "read"), [("Büro".encode("latin-1"), "B?ro"), (b"\xff\xfe", "??")])
+def test_a_client_may_write_its_id_in_another_code(said: bytes, read: str) -> None:
+    frame = b"\0\x0c\0\3\0\0\0\7" + len(said).to_bytes(2, "big") + said + b"body"
+    header, position = parse_request_header(memoryview(frame))
+    assert header == RequestHeader(12, 3, 7, read)
+    assert frame[position:] == b"body"
+    assert len(read.encode()) <= len(said), "where it is passed on it must fit"
+
+
 def test_tags_in_a_request_header_are_passed_over() -> None:
     header, position = parse_request_header(memoryview(b"\0\x0c\0\4\0\0\0\7\0\2me\1\x09\3abc" + b"body"))
     assert header == RequestHeader(12, 4, 7, "me")
@@ -65,12 +75,11 @@ def test_the_header_is_known_even_where_the_body_is_not(api_key: int, version: i
         b"\0\x0c\0\4\0\0\0\7\0",
         b"\0\x0c\0\4\0\0\0\7\0\5me",
         b"\0\x0c\0\4\0\0\0\7\0\2me",
-        b"\0\x0c\0\4\0\0\0\7\0\2\xff\xfe\0",
         b"\0\x0c\0\4\0\0\0\7\0\2me\1\x09\x80\x01abc",
         b"\0\x0c\0\4\0\0\0\7\0\2me\xff\xff\xff\xff\xff\xff",
         b"\x27\x0f\0\0\0\0\0\7\x7f\xffme",
     ],
-    ids=["empty", "short", "long id", "no tags", "not text", "long tag", "endless varint", "unknown api, long id"],
+    ids=["empty", "short", "long id", "no tags", "long tag", "endless varint", "unknown api, long id"],
 )
 def test_a_broken_header_is_malformed(frame: bytes) -> None:
     with pytest.raises(Malformed):

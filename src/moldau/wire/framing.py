@@ -49,7 +49,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
         client_id = None
         if size >= 0:
             stop = position + size
-            client_id = frame[position:stop].tobytes().decode()
+            client_id = _client_id(frame[position:stop].tobytes())
             position = stop
         header = _new(RequestHeader, (api_key, api_version, correlation_id, client_id))
         has_tags = _HAS_TAGS.get((api_key, api_version))
@@ -60,6 +60,14 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     if position > len(frame):
         raise Malformed("request header: the client id ends after the frame")
     return header, BODY_UNKNOWN if has_tags is None else position
+
+
+def _client_id(name: bytes) -> str:
+    """It is there to be read by people, so a client is served whatever it calls itself, as Kafka does."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:  # the sign that Python and Java put there would make it longer, which it may not be
+        return name.decode(errors="replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 
 def frame_request(header: RequestHeader, message: Any) -> list[Piece]:
