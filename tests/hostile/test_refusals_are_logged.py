@@ -73,3 +73,16 @@ def test_invalid_configs(caplog: pytest.LogCaptureFixture) -> None:
     assert topic.startswith("Refused a new topic of client (scene) for t: ")
     assert change.startswith("Refused a change of configs of client (scene) for t: ")
     assert all("retention.ms" in line for line in (topic, change))
+
+
+@pytest.mark.proves("T1", part="create")
+def test_a_topic_that_cannot_be_created_by_asking_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
+        answer = await (await scene.connect()).ask(12, asked)
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    on_broker(script, settings=["auto.create.topics.enable=true", "default.replication.factor=3"])
+    (line,) = [each for each in caplog.messages if each.startswith("Refused a ")]
+    assert line.startswith("Refused a new topic of client (scene) for t: ")
+    assert "replication factor of 3" in line

@@ -94,6 +94,14 @@ def check_room(broker: "Broker", more_partitions: int) -> None:
 
 async def auto_create(broker: "Broker", names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
     """Create topics that a client asked about; the errors of those that could not be."""
+    refused = await _attempt(broker, names, context)
+    for name, error in refused.items():
+        if not isinstance(error, LeaderNotAvailable):  # metadata has no place for words: the log is where they are read
+            context.note_refusal("a new topic", name, error.message)
+    return refused
+
+
+async def _attempt(broker: "Broker", names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
     wanted = [
         _AS_SETTINGS_SAY[name](broker) if name in _AS_SETTINGS_SAY else NewTopic(name)
         for name in dict.fromkeys(names[:AUTO_CREATED_AT_ONCE_MAX])
