@@ -299,6 +299,24 @@ def test_a_broker_and_all_brokers_have_configs_that_change_while_they_run() -> N
     on_broker(script)
 
 
+@pytest.mark.proves("T1", part="configure")
+@pytest.mark.parametrize("first", ["", ME], ids=["for all first", "for one first"])
+def test_what_is_set_for_one_broker_may_not_contradict_what_is_set_for_all(first: str) -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        second = ME if first == "" else ""
+        wanted = ("log.cleaner.max.compaction.lag.ms", SET, "1000"), ("message.max.bytes", SET, "5000")
+        assert (await change(talker, BROKER, first, *wanted)).error_code == 0
+        refused = await change(talker, BROKER, second, ("log.cleaner.min.compaction.lag.ms", SET, "2000"))
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "max.compaction.lag.ms (1000)" in refused.error_message
+        assert (await change(talker, BROKER, second, ("log.cleaner.min.compaction.lag.ms", SET, "9"))).error_code == 0
+        assert scene.node.broker.settings.log_defaults.max_message_bytes == 5000
+        assert scene.node.broker.settings.log_defaults.min_compaction_lag_ms == 9
+
+    on_broker(script)
+
+
 REFUSED_BROKER_CHANGES: tuple[tuple[str, Change, str], ...] = (
     (ME, ("log.dirs", SET, "/elsewhere"), "Cannot update these configs dynamically: log.dirs"),
     (ME, ("no.such.thing", SET, "1"), "no.such.thing"),

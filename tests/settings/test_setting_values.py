@@ -117,6 +117,19 @@ def test_later_values_that_contradict_each_other_leave_the_broker_as_it_was() ->
     assert refusals
 
 
+@pytest.mark.parametrize(
+    "static", [{}, {"log.cleaner.max.compaction.lag.ms": "1"}], ids=["each other", "what the broker has from its file"]
+)
+@pytest.mark.proves("T1", part="configure")
+def test_values_that_contradict_do_not_take_others_with_them(static: dict[str, str]) -> None:
+    later = {"log.cleaner.min.compaction.lag.ms": "2", "message.max.bytes": "5000"}
+    if not static:
+        later["log.cleaner.max.compaction.lag.ms"] = "1"
+    settings = effective_broker_settings(BrokerTexts(cluster=later, static=static))
+    assert settings.log_defaults.max_message_bytes == 5000
+    assert settings.log_defaults.min_compaction_lag_ms == 0
+
+
 def test_broker_id_is_the_old_name_of_node_id() -> None:
     assert BrokerSettings.parse({"broker.id": "7"}).node_id == 7
     assert BrokerSettings.parse({"broker.id": "7", "node.id": "7"}).node_id == 7

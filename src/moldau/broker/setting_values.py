@@ -95,7 +95,17 @@ def effective_broker_settings(texts: BrokerTexts, report: Report | None = None) 
         return BrokerSettings.parse({**texts.static, **later})
     except InvalidConfig as refusal:
         _tell(report, refusal)
-        return static
+        rest = {name: text for name, text in later.items() if not _is_at_peace(texts.static, later, without=name)}
+        return BrokerSettings.parse({**texts.static, **rest}) if _is_at_peace(texts.static, rest) else static
+
+
+def _is_at_peace(static: Texts, later: Texts, without: str = "") -> bool:
+    """Whether the later values fit together; where they do without one of them, that one is at odds with another."""
+    try:
+        BrokerSettings.parse({**static, **{name: text for name, text in later.items() if name != without}})
+    except InvalidConfig:
+        return False
+    return True
 
 
 def acceptable(texts: Texts, report: Report | None = None) -> dict[str, str]:

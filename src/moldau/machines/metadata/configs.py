@@ -1,7 +1,7 @@
 """Configs of topics and brokers: set, deleted, appended to, subtracted from; validated as a whole."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -178,7 +178,21 @@ def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, 
                 f"{STRING_BYTES_MAX} bytes."
             )
         configs[name] = value
-    rules.check(resource, configs, changes.keys())
+    for together in _in_effect(image, resource, configs):
+        rules.check(resource, together, changes.keys())
+
+
+def _in_effect(image: MetadataImage, resource: Resource, configs: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """What would hold. Brokers have what is set for all of them, but for what is set for each: these must not clash."""
+    if resource.type == ResourceType.BROKER and resource.name:
+        yield {**image.configs.get(Resource(ResourceType.BROKER, ""), NOTHING_SET), **configs}
+        return
+    yield configs
+    if resource.type == ResourceType.BROKER:
+        for node_id in {*image.brokers, *image.controllers}:
+            own = image.configs.get(Resource(ResourceType.BROKER, str(node_id)))
+            if own:
+                yield {**configs, **own}
 
 
 def _check_names(names: Sequence[str]) -> None:
