@@ -141,6 +141,29 @@ async def delete_below(cluster: Cluster, offset: int, timeout_ms: int = 1000) ->
     return answer.topics[0].partitions[0]
 
 
+@pytest.mark.proves("H8", part="partitions move by plan")
+def test_a_copy_is_made_of_a_partition_that_begins_within_a_batch() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2]])
+        await send(cluster, b"a", b"b", b"c", b"d")
+        await send(cluster, b"e")
+        assert (await delete_below(cluster, 2)).low_watermark == 2
+        await reassign(cluster, [2, 3])
+        await is_placed(cluster, [2, 3])
+        await are_same(cluster, 2, 3)
+        assert copy_of(cluster, 3).log.start_offset == 2
+        await reassign(cluster, [3])
+        await cluster.until(lambda: copy_of(cluster, 3).leads_alone, 5.0)
+        assert (await list_offset(await cluster.connect(3), "t", -2)).offset == 2
+        await cluster.stop(3)
+        await cluster.start(3)
+        await cluster.until(lambda: leader_of(cluster) == 3, 5.0)
+        talker = await cluster.connect(3)
+        assert await read(talker, 2) == [b"a", b"b", b"c", b"d", b"e"]  # a consumer leaves out what it did not ask for
+
+    on_cluster(script)
+
+
 def test_what_is_deleted_on_the_leader_is_deleted_on_every_copy_before_that_is_said() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)

@@ -7,6 +7,7 @@ from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.replicas.uncommitted import Uncommitted
 from moldau.machines.replication import Cut, FollowerMachine, RestartAt
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.records.header import HEADER_BYTES, read_header
 from moldau.storage.recovery import ProducerReplay
 from moldau.wire.follower_fetch import Asked
 
@@ -79,6 +80,8 @@ class Following:
         partition, machine = self.partition, self.machine
         count = len(answer.records or b"")
         if count:
+            if partition.log.start_offset == partition.log.end_offset:
+                self._begin_with(answer.records)
             partition.append_followed(answer.records, now_ms)
             self._uncommitted.grew(partition.log.end_offset, count)
         machine.fetched(answer.high_watermark, answer.log_start_offset)
@@ -87,6 +90,15 @@ class Following:
         if machine.log_start_offset > partition.log.start_offset:
             partition.log.advance_start(machine.log_start_offset)
         return count
+
+    def _begin_with(self, records: memoryview) -> None:
+        """The leader's log may begin within a batch, where the records before were deleted: an empty one is to hold all
+        of that batch, too, though it begins where the leader's does."""
+        log = self.partition.log
+        if len(records) >= HEADER_BYTES:
+            first = read_header(records)
+            if first.base_offset < log.end_offset <= first.last_offset:
+                log.truncate_and_start_at(first.base_offset)
 
     def replay_for(self, cut: Cut) -> ProducerReplay | None:
         """What there is to find out before a cut, if anything, so that the cut itself takes no time."""
