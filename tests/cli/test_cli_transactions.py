@@ -160,6 +160,12 @@ def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
     assert "no state Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
 
 
+def test_nothing_is_said_to_hang_or_not_where_there_is_nothing(moldau: Moldau, topic: str) -> None:
+    assert "nowhere does not exist" in moldau("txn", "find-hanging", "--topic", "nowhere", code=1)
+    assert "there is no broker 99" in moldau("txn", "find-hanging", "--broker", "99", code=1)
+    assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--broker", "1", "--json")) == []
+
+
 def test_wrong_usage_of_txn_is_said(moldau: Moldau, topic: str) -> None:
     assert "say what" in moldau("txn", "abort", code=2)
     assert "say what" in moldau("txn", "abort", "one", "--partition", f"{topic}:0", "--start-offset", "0", code=2)

@@ -10,7 +10,7 @@ from moldau.client.errors import check
 from moldau.client.metadata import TopicView
 from moldau.client.transactional import TransactionalProducer, by_topic
 from moldau.client.words import ProducerIdentity
-from moldau.model.errors import ErrorCode, InvalidTxnState
+from moldau.model.errors import BrokerNotAvailable, ErrorCode, InvalidTxnState
 from moldau.model.ids import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 from moldau.wire import messages
 
@@ -174,8 +174,13 @@ class Transactions:
     async def hanging(
         self, now_ms: int, older_than_ms: int, *, broker: int | None = None, topic: str | None = None
     ) -> list[HangingTransaction]:
-        """Those that are open longer than any may be, and of which their coordinator knows nothing."""
-        views = await self.client.describe_topics(None if topic is None else [topic])
+        """Those that are open longer than any may be, and of which their coordinator knows nothing.
+
+        Refused for a topic or broker that is not there: nobody is to take that for good news.
+        """
+        if broker is not None and all(each.node_id != broker for each in await self.client.brokers()):
+            raise BrokerNotAvailable(f"there is no broker {broker}")
+        views = await self.client.describe_topics() if topic is None else [await self.client.describe_topic(topic)]
         producers = await self.producers(_led(views, broker))
         suspects = [each for each in producers if _is_old(each, now_ms - older_than_ms)]
         if not suspects:
