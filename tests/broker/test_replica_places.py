@@ -9,6 +9,8 @@ from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
 from moldau.model.errors import ErrorCode
+from moldau.records.header import read_header
+from moldau.records.record import iterate_batches
 from moldau.wire.messages import DeleteRecordsRequest
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
@@ -132,6 +134,30 @@ def test_a_follower_that_is_behind_all_that_its_leader_keeps_begins_anew() -> No
         await cluster.until(lambda: copy_of(cluster, 3).high_watermark == 12, 1.0)
 
     on_cluster(script)
+
+
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+def test_a_compacted_copy_that_lost_a_batch_with_the_power_gets_it_again() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]], cleanup_policy="compact", segment_bytes=1024, min_insync_replicas=1)
+        talker = await cluster.connect(2)
+        for number in range(30):
+            assert (await produce(talker, "t", batch(b"x" * 100, key=b"%d" % number))).error_code == 0
+        disk, second = cluster.host(3).disk, copy_of(cluster, 3).log.segment_base_offsets[1]
+        for file in [each for each in disk.contents() if each.startswith("/data/t-0/")]:
+            disk.mount().open(file).fsync()
+        disk.mount().sync_folder("/data/t-0")
+        cluster.cut_power(3)
+        name = f"/data/t-0/{second:020d}.log"
+        *_, (last, _) = iterate_batches(disk.contents()[name])
+        disk.mount().open(name).truncate(len(disk.contents()[name]) - last.size_bytes)
+        await cluster.start(3)
+        log = copy_of(cluster, 3).log
+        await cluster.until(lambda: log.end_offset == 30, 5.0)
+        missing = [each for each in range(30) if read_header(log.read_bytes(each, 1)).base_offset != each]
+        assert not missing
+
+    on_cluster(script, settings=QUICK)
 
 
 async def delete_below(cluster: Cluster, offset: int, timeout_ms: int = 1000) -> Any:

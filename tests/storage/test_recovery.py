@@ -8,6 +8,7 @@ from storage_bench import FOLDER, NOW_MS, Bench
 from moldau.model.units import KiB
 from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
+from moldau.records.record import iterate_batches
 from moldau.storage.recovery import CorruptLog
 
 ACTIVE = "00000000000000000000.log"
@@ -136,6 +137,41 @@ def test_after_a_power_loss_a_cut_in_an_early_segment_removes_all_later_ones() -
     assert bench.log.end_offset == bases[2] - 1
     assert [record.offset for record in bench.records()] == list(range(bases[2] - 1))
     assert bench.append(b"x", epoch=9).base_offset == bases[2] - 1
+
+
+def with_a_gap(**settings: Any) -> tuple[Bench, int]:
+    """A log whose second segment has lost its last batch, and where that was."""
+    bench = filled(60, **settings)
+    bases = bench.log.segment_base_offsets
+    bench.disk.crash()
+    name = f"{FOLDER}/{bases[1]:020d}.log"
+    *_, (last, _) = iterate_batches(bench.disk.contents()[name])
+    chop(bench, name.removeprefix(f"{FOLDER}/"), len(bench.disk.contents()[name]) - last.size_bytes)
+    return bench, bases[2] - 1
+
+
+@pytest.mark.proves("S8", part="torn tails are cut")
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_after_a_power_loss_no_batch_is_kept_behind_one_that_is_missing(policy: str) -> None:
+    bench, lost = with_a_gap(cleanup_policy=(policy,))
+    bench.open(has_lost_power=True, cleaned_offset=0)
+    assert [record.offset for record in bench.records()] == list(range(lost))
+    assert bench.log.end_offset == lost
+
+
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.parametrize(
+    "opening",
+    [
+        {"has_lost_power": True, "cleaned_offset": 40},
+        {"has_lost_power": True},  # nobody knows how far it was compacted
+        {"cleaned_offset": 0},  # what was killed has lost nothing: it is so where it was copied from
+    ],
+)
+def test_what_follows_a_gap_that_compaction_may_have_left_is_kept(opening: dict[str, Any]) -> None:
+    bench, lost = with_a_gap(cleanup_policy=("compact",))
+    bench.open(**opening)
+    assert [record.offset for record in bench.records()] == [each for each in range(60) if each != lost]
 
 
 def test_a_clean_stop_is_opened_without_reading_the_log() -> None:

@@ -45,6 +45,7 @@ class Loading:
     is_clean: bool
     has_lost_power: bool
     has_failed_sync: bool
+    cleaned_offset: int | None
     accepts_loss: bool
     open_segments: OpenSegments
     producers: Producers
@@ -227,8 +228,18 @@ class Loading:
         Only compaction leaves gaps behind, and then inside of segments too.
         """
         is_whole = scan.next_offset >= bound or bound == NEVER
-        if not (is_whole or scan.broken or scan.has_gaps or self.settings.is_compacted):
+        if not (is_whole or scan.broken or scan.has_gaps or self._may_be_compacted(scan.base_offset)):
             scan.broken = f"the end is missing, the next segment begins with {bound},"
+
+    def _may_be_compacted(self, base_offset: int) -> bool:
+        """Whether a segment may have lost its end to compaction, here or where it was copied from.
+
+        After a power loss that is believed only of what was compacted here: a copy that is cut for nothing is fetched
+        again, but what is missing before something else never is.
+        """
+        if self.cleaned_offset is None or not self.has_lost_power:
+            return self.settings.is_compacted
+        return self.settings.is_compacted and base_offset < self.cleaned_offset
 
     def _first_unflushed(self) -> int:
         number = len(self.segments) - 1

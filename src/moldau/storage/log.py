@@ -81,13 +81,15 @@ class Log(ReadableLog):
         is_clean: bool = False,
         has_lost_power: bool = False,
         has_failed_sync: bool = False,
+        cleaned_offset: int | None = None,
         accepts_loss: bool = False,
         open_segments: OpenSegments | None = None,
         producer_expiration_ms: int = DAY_MS,
     ) -> "Log":
         """The log in a folder, which is made if it is not there. Unless `is_clean`, because the last owner closed it,
-        what lies above the recovery point is checked: after a power loss it is cut at the first hole, after a failed
-        sync it is written again. `CorruptLog` if acknowledged records may be damaged, unless `accepts_loss`."""
+        what lies above the recovery point is checked: after a power loss it is cut at the first hole that was not left
+        by compaction (below `cleaned_offset`), after a failed sync it is written again. `CorruptLog` if acknowledged
+        records may be damaged, unless `accepts_loss`."""
         loading = Loading(
             disk,
             folder,
@@ -98,6 +100,7 @@ class Log(ReadableLog):
             is_clean=is_clean,
             has_lost_power=has_lost_power,
             has_failed_sync=has_failed_sync,
+            cleaned_offset=cleaned_offset,
             accepts_loss=accepts_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
             producers=Producers(producer_expiration_ms, now_ms),
@@ -202,10 +205,8 @@ class Log(ReadableLog):
             self.fail(f"what could not be written could not be taken back either: {error}")
 
     def append_followed(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
-        """Append batches that carry their offsets already, as a follower or a restore does. The new end offset.
-
-        `CorruptMessage` where one is damaged, does not fit or is of a later epoch; those before it are appended.
-        """
+        """Append batches that carry their offsets already, as a follower or a restore does. The new end offset, or
+        `CorruptMessage` where one is damaged, does not fit or is of a later epoch; those before it are appended."""
         self._check_works()
         self.write_gathered()
         self.producers.now_ms = now_ms

@@ -87,6 +87,7 @@ class LogStore:
             is_clean=(self._is_clean and name not in self._doubted) or not is_known,
             has_lost_power=self._has_lost_power and name not in self._doubted,
             has_failed_sync=self._has_failed_sync,
+            cleaned_offset=self._cleaned_offsets.get(name, 0),
             accepts_loss=accepts_loss,
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms(),
