@@ -68,6 +68,26 @@ def test_what_came_after_a_cut_was_not_compacted_before() -> None:
     on_broker(script)
 
 
+def test_the_gaps_that_compaction_leaves_are_not_taken_for_losses_when_the_power_goes() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        await scene.create("t", **EAGER)
+        await fillers(talker, 100)
+        compacting: Any = scene.node.broker.upkeep._compacting
+        log = scene.node.broker.partitions.get("t", 0).log
+        log.roll(0)
+        assert log.recovery_point == 0
+        assert compacting._dirtiest() is None  # before it is on disk
+        while not compacting.rounds:
+            await asyncio.sleep(0.001)
+        assert log.end_offset == 100
+        scene.host.power_loss()  # before it is written down how far the log was compacted
+        await scene.restart()
+        assert scene.node.broker.partitions.get("t", 0).log.end_offset == 100
+
+    on_broker(script)
+
+
 def test_compaction_takes_no_room_from_others_and_waits_until_there_is_some() -> None:
     async def script(scene: Scene) -> None:
         talker, disk = await scene.connect(), scene.host.disk

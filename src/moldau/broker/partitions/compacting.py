@@ -65,6 +65,7 @@ class Compacting:
         self._busy_with = partition
         try:
             result = await self._executor.work_on_files(compact, job)
+            await self._partitions.checkpoint_recovery_points()
             if not partition.is_open:
                 return Removed([], 0)  # the topic was deleted meanwhile, with all that was written
             return await self._put_into_effect(partition, result)
@@ -106,7 +107,10 @@ class Compacting:
         """What is to be done for one log. What is wrong with it is its own business."""
         try:
             partition.log.roll_if_due(now_ms)
-            return partition.log.compaction_job(self._cleaned_offset(partition), partition.high_watermark, now_ms)
+            # What is known to be on disk is not looked through after a power loss. In the rest, a gap tells of a batch
+            # that was lost, so compaction may leave none there.
+            until = min(partition.high_watermark, partition.log.recovery_point)
+            return partition.log.compaction_job(self._cleaned_offset(partition), until, now_ms)
         except OSError as error:
             self._rest(partition, str(error))
         except KafkaError as error:
