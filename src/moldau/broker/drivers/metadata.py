@@ -79,9 +79,7 @@ class MetadataDriver:
         )
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._membership = membership
-        self._disk = disk
-        self._executor = executor
-        self._clock = clock
+        self._disk, self._executor, self._clock = disk, executor, clock
         self._random = random
         self._peers = peers
         self._rules = rules
