@@ -96,7 +96,7 @@ class Reading:
             batches, reached = self._walk(fetched, position)
             place = self._place(position)
             if reached == position:
-                if self._is_gap(fetched, position):
+                if self._is_gap(fetched, position) or self._is_cut_off(fetched, position):
                     return
                 self._pause(position)
                 continue
@@ -174,8 +174,7 @@ class Reading:
         One such answer proves nothing: Kafka gives it too when records that it keeps elsewhere do not come in time. So
         several of them are wanted, and that this part of the log is not kept elsewhere.
         """
-        end = fetched.last_stable_offset if self.options.kafka.reads_committed else fetched.high_watermark
-        if end < self.wanted.until_offset or fetched.preferred_read_replica != NO_NODE:
+        if self._end_in(fetched) < self.wanted.until_offset or fetched.preferred_read_replica != NO_NODE:
             self._empty_answers = 0
             return False
         self._empty_answers += 1
@@ -186,6 +185,21 @@ class Reading:
             *(self._named(), position, self.wanted.until_offset - 1, self._empty_answers),
         )
         return True
+
+    def _is_cut_off(self, fetched: Fetched, position: int) -> bool:
+        """The log ends before the range does, and has not grown again for as long as we wait: is the rest lost?
+
+        A new leader learns only after a while how far the log is committed. Who allows no losses is told of the time.
+        """
+        end = self._end_in(fetched)
+        is_over = self._is_impatient() and fetched.preferred_read_replica == NO_NODE and end <= position
+        if not is_over or self.options.fails_on_data_loss:
+            return False
+        self._lose(f"{self._named()} was to be read up to offset {self.wanted.until_offset} and ends at {end} now")
+        return True
+
+    def _end_in(self, fetched: Fetched) -> int:
+        return fetched.last_stable_offset if self.options.kafka.reads_committed else fetched.high_watermark
 
     def _is_local(self, position: int) -> bool:
         try:
@@ -234,9 +248,12 @@ class Reading:
     def _be_patient(self) -> None:
         self._patience_until = time.monotonic() + self.options.poll_timeout_ms / 1000
 
+    def _is_impatient(self) -> bool:
+        return time.monotonic() > self._patience_until
+
     def _pause(self, position: int) -> None:
         """Before the same is asked again, if there is time for that."""
-        if time.monotonic() > self._patience_until:
+        if self._is_impatient():
             raise TimeoutError(self._impatience(position))
         self.loop.run_until_complete(asyncio.sleep(_PAUSE_S))
 

@@ -56,7 +56,22 @@ def _rows(consumer: Consumer, wanted: Range, options: SourceOptions) -> Iterator
         if rows:
             patience_until = time.monotonic() + options.poll_timeout_ms / 1000
         elif not is_done and time.monotonic() > patience_until:
+            if _is_cut_off(consumer, wanted, options):
+                return
             raise TimeoutError(f"No record of {wanted.topic}-{wanted.partition} within {options.poll_timeout_ms} ms.")
+
+
+def _is_cut_off(consumer: Consumer, wanted: Range, options: SourceOptions) -> bool:
+    """Whether the log ends before the range does, where that is allowed: the rest will not come."""
+    if options.fails_on_data_loss:
+        return False
+    here = Position(wanted.topic, wanted.partition)
+    _, latest = consumer.get_watermark_offsets(here, timeout=_WATERMARKS_S_MAX)
+    if latest >= wanted.until_offset:
+        return False
+    what = f"{wanted.topic}-{wanted.partition} was to be read up to offset {wanted.until_offset} and ends at {latest}"
+    log.warning("Some records may have been lost: %s now.", what)
+    return True
 
 
 def _ends(messages: list[Any], consumer: Consumer, wanted: Range, options: SourceOptions) -> bool:

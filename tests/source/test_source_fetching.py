@@ -168,6 +168,18 @@ def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str)
             table(read, [Range(topic, 0, 5, 50)], wanted)
 
 
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize("read", READERS)
+def test_a_log_that_became_shorter_is_read_to_its_end_where_losses_are_allowed(
+    moldau_broker: Broker, topic: str, read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an election of a replica that lagged behind, or in a topic that was created again."""
+    produce(moldau_broker, topic, 10)
+    wanted = options(moldau_broker, topic, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs=300)
+    assert table(read, [Range(topic, 0, 5, 50)], wanted)["offset"].to_pylist() == list(range(5, 10))
+    assert f"{topic}-0 was to be read up to offset 50 and ends at 10 now" in caplog.text
+
+
 def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker: Broker, topic: str) -> None:
     """The broker answers with no bytes at all, though its log goes further than the range."""
 

@@ -165,6 +165,14 @@ def test_time_that_was_taken_over_rows_is_not_time_without_records(read: Read) -
     assert offsets(rows) == list(range(10, 20))
 
 
+@pytest.mark.proves("D1")
+def test_a_log_that_is_shorter_for_a_while_is_waited_for_though_losses_are_allowed(read: Read) -> None:
+    """A new leader does not know yet how far the log is committed."""
+    short = Fetched(high_watermark=10, last_stable_offset=10, log_start_offset=0)
+    client = Scripted([records(0, 10), short, short, records(10, 10)])
+    assert offsets(read(client, failOnDataLoss="false")) == list(range(20))
+
+
 # Offsets that are refused
 
 
