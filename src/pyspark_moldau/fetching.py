@@ -33,6 +33,7 @@ _FETCH_BYTES: Final = MiB - 4 * KiB
 _WAIT_MS: Final = 500
 _TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
 _AWAY_S: Final = 1.0  # for so long the loop stood still: a failure then may be ours
+_AWAY_PART: Final = 0.1  # or for such a part of the time that a fetch has
 _PAUSE_S: Final = 0.05  # before the same is asked again
 _EMPTY_ANSWERS: Final = 3  # in a row, before we believe that nothing is there
 _EMPTY_WAIT_MS: Final = 50  # of those after the first: what compaction has left nothing of costs little
@@ -144,7 +145,8 @@ class Reading:
         return max(given_ms, min(given_ms * max(self._empty_answers, 1), _REMOTE_WAIT_MS_MAX))
 
     def _fetched(self, position: int) -> Fetched:
-        was_away = self._under_way is not None and time.monotonic() - self._left_s > _AWAY_S
+        away_s = min(_AWAY_S, self.options.poll_timeout_ms / 1000 * _AWAY_PART)
+        was_away = self._under_way is not None and time.monotonic() - self._left_s > away_s
         try:
             return self._heard(position)
         except _FAILURES:

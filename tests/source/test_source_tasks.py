@@ -249,6 +249,15 @@ def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
     assert client.positions == [0, 10, 10]
 
 
+@pytest.mark.proves("D1")
+def test_who_waits_a_short_time_for_records_may_take_longer_over_rows(read: Read) -> None:
+    client = TimedOut([records(0, 10), records(10, 10)])
+    rows = read(client, kafkaConsumer__pollTimeoutMs="200")
+    assert next(rows).num_rows == 10
+    time.sleep(0.3)  # the work on these rows
+    assert offsets(rows) == list(range(10, 20))
+
+
 def test_a_fetch_that_fails_while_somebody_waits_for_it_is_a_failure(read: Read) -> None:
     client = Scripted([records(0, 10), NoAnswer("b did not answer Fetch in time", was_sent=True)])
     with pytest.raises(NoAnswer):
