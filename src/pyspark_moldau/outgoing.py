@@ -159,7 +159,9 @@ def _or_nulls(column: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array
 def _times(column: pa.Array | None, rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(rows, pa.int64())
-    return pc.cast(pc.floor_temporal(column, 1, "millisecond"), pa.timestamp("ms", "UTC")).cast(pa.int64())
+    # Rounded in UTC, whatever the session's zone is: where clocks are put back, an hour of local time is there twice.
+    rounded = pc.floor_temporal(pc.cast(column, pa.timestamp("us", "UTC")), 1, "millisecond")
+    return pc.cast(rounded, pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
 def refusals(records: pa.RecordBatch, options: SinkOptions) -> dict[int, str]:

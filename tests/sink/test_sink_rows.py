@@ -46,6 +46,17 @@ def test_times_are_written_only_when_they_are_asked_for() -> None:
 
 
 @pytest.mark.proves("D2")
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Prague", "Australia/Lord_Howe", "+05:30"])
+def test_times_are_written_in_every_zone_of_a_session_and_in_hours_that_come_twice(zone: str) -> None:
+    hour_us = 3_600_000_000
+    last_sunday_of_october_us = 1_761_436_800_000_000
+    times_us = [last_sunday_of_october_us + quarter * hour_us // 4 for quarter in range(24)] + [-1, 1, 999]
+    columns = {"value": ["1"] * len(times_us), "timestamp": pa.array(times_us, pa.timestamp("us", zone))}
+    written = records(columns, options(topic="out", includeTimestamp="true"))
+    assert [row["timestamp_ms"] for row in written] == [each // 1000 for each in times_us]
+
+
+@pytest.mark.proves("D2")
 def test_headers_are_written_unless_they_are_not_wanted() -> None:
     columns = {"value": ["1"], "headers": pa.array([[("a", b"x"), ("a", None)]], HEADERS)}
     (row,) = records(columns, options(topic="out"))
