@@ -54,6 +54,29 @@ def test_topics_are_tables(spark: Any, moldau_broker: Broker, topic: str) -> Non
     assert "nope" in result.stderr
 
 
+@pytest.mark.proves("D3", part="moldau sql")
+def test_fields_of_odd_shapes_neither_vanish_nor_stand_in_the_way(
+    spark: Any, moldau_broker: Broker, topic: str
+) -> None:
+    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
+    capitals, lists = (moldau_broker.create_topic(f"{topic}.{each}", partitions=1) for each in ("capitals", "lists"))
+    producer.produce(topic, '{"_key": "mine", "page": "/a", "page": "/b", "in": {"x": 1, "x": 2}, "n": NaN}', "k")
+    producer.produce(capitals, '{"id": 1}')
+    producer.produce(capitals, '{"ID": 2}')
+    producer.produce(lists, '[{"page": "/a"}, {"page": "/b"}]')
+    assert producer.flush(30) == 0
+    (row,) = ask(moldau_broker, f"select _key, __key, page, in.x, n from `{topic}`")
+    assert row == {"_key": "k", "__key": "mine", "page": "/b", "x": 2, "n": "nan"}
+    assert ask(moldau_broker, f"select value from `{lists}`") == [{"value": '[{"page": "/a"}, {"page": "/b"}]'}]
+
+    words = ["sql", f"select id from `{capitals}`", "-b", moldau_broker.bootstrap_servers, "--master", "local[2]"]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "ambiguous" in result.stderr) == (1, True)
+    told_apart = CliRunner().invoke(app, [*words, "--json", "--conf", "spark.sql.caseSensitive=true"])
+    spark.conf.unset("spark.sql.caseSensitive")
+    assert [json.loads(line) for line in told_apart.stdout.splitlines()] == [{"id": 1}, {"id": None}]
+
+
 def stream(broker: Broker, query: str, *more: str) -> Result:
     words = ["sql", query, "--stream", *more, "--master", "local[2]", "-b", broker.bootstrap_servers]
     return CliRunner().invoke(app, words)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from itertools import count
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -205,8 +206,10 @@ def numbered(columns: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON and tables have it. Spans of time, and whatever else JSON has no word for, are text."""
+    """As JSON and tables have it. Spans of time, NaN, and whatever else JSON has no word for, are text."""
     match value:
+        case float() if not isfinite(value):
+            return str(value)
         case None | bool() | int() | float() | str():
             return value
         case datetime() | date():

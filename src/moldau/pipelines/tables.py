@@ -1,8 +1,9 @@
 """Topics as tables of SQL: JSON fields become columns, as a sample of the newest records has them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 from moldau.model.ids import TopicPartition
@@ -18,6 +19,9 @@ _RECORD: Final = (
     "offset as _offset",
     "timestamp as _timestamp",
 )
+_RECORD_NAMES: Final = frozenset(each.rpartition(" ")[2] for each in _RECORD)
+_IS_OBJECT: Final = r"cast(value as string) rlike '^\\s*[{]'"  # of a list of objects Spark would infer what they have
+_CASE: Final = "spark.sql.caseSensitive"
 # Strings and comments are known for what they are, so that a quote in one does not begin a string that is none.
 _WORD: Final = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_][\w]*)""", re.DOTALL
@@ -73,16 +77,16 @@ class Tables:
         else:
             from pyspark.sql.functions import col, from_json
 
-            parsed = records.withColumn("_json", from_json(col("value").cast("string"), schema))
-            table = parsed.selectExpr("_json.*", *_RECORD)
+            parsed = from_json(col("value").cast("string"), schema).cast(_beside_the_record(schema))
+            table = records.withColumn("_json", parsed).selectExpr("_json.*", *_RECORD)
         table.createOrReplaceTempView(f"`{topic}`")
 
     def _schema(self, spark: Any, topic: str, sample: str) -> Any:
         """What the values have in common, or None if they are no JSON objects."""
         limits = {"startingOffsets": sample, "endingOffsets": "latest"}
-        newest = self._load(spark.read, topic, limits).where("value is not null").limit(SAMPLE_ROWS)
+        newest = self._load(spark.read, topic, limits).where(_IS_OBJECT).limit(SAMPLE_ROWS)
         texts = newest.selectExpr("cast(value as string) as value").rdd.map(lambda row: row["value"])
-        schema = spark.read.json(texts).schema
+        schema = _inferred(spark, texts)
         names = set(schema.names)
         return None if not names or names == {"_corrupt_record"} else _without_corrupt(schema)
 
@@ -101,6 +105,43 @@ class Tables:
             "kafka.isolation.level": "read_committed",
         }
         return reader.format(FORMAT).options(**options, **limits).load()
+
+
+def _inferred(spark: Any, texts: Any) -> Any:
+    """Fields with all their capitals: of `id` and `ID`, Spark would else read one and leave the other out, unsaid."""
+    before = spark.conf.get(_CASE)
+    spark.conf.set(_CASE, "true")
+    try:
+        return _each_once(spark.read.json(texts).schema)
+    finally:
+        spark.conf.set(_CASE, before)
+
+
+def _each_once(kind: Any) -> Any:
+    """A field that an object has twice is one column: its last value counts."""
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(_each_once(kind.elementType))
+    if not isinstance(kind, StructType):
+        return kind
+    fields = {each.name: each.dataType for each in kind.fields}
+    return StructType([StructField(name, _each_once(inner)) for name, inner in fields.items()])
+
+
+def _beside_the_record(schema: Any) -> Any:
+    """A field that is called as something of the record, like `_key`, has one more underscore, or as many as needed."""
+    from pyspark.sql.types import StructField, StructType
+
+    taken = {each.lower() for each in (*schema.names, *_RECORD_NAMES)}
+    fields = [(_free(each.name, taken), each.dataType) for each in schema.fields]
+    return StructType([StructField(name, inner) for name, inner in fields])
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    if name.lower() not in _RECORD_NAMES:
+        return name
+    return next(each for each in (f"{'_' * more}{name}" for more in count(1)) if each.lower() not in taken)
 
 
 def _without_corrupt(schema: Any) -> Any:
