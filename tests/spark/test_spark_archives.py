@@ -351,3 +351,27 @@ def test_a_restore_that_was_broken_off_goes_on(
     monkeypatch.setattr(Restore, "_remember", remember)
     assert restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=20).differences == []
     assert contents(dump(moldau_broker, other)) == contents(before)
+
+
+@pytest.mark.proves("O3")
+def test_partitions_that_came_after_the_last_note_come_back_too(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note is a minute old, perhaps, when whoever archives dies with its cluster; and an archive grows."""
+    fill(moldau_broker, topic)
+    early = archive(moldau_broker, topic, tmp_path)
+    broken_off, late = f"{topic}-early", f"{topic}-late"
+    monkeypatch.setattr(Restore, "_read_back", lambda *_: 1 / 0)  # somebody pulls the plug
+    with pytest.raises(ZeroDivisionError):
+        restore(spark, moldau_broker, early, tmp_path, broken_off)
+    monkeypatch.undo()
+
+    with moldau_broker.client() as client:
+        client.create_partitions({topic: 3})
+        client.produce(topic, 2, [(START_MS, None, b"of a new partition", ())])
+    monkeypatch.setattr(Archive, "_note_topic", lambda *_: None)
+    job = archive(moldau_broker, topic, tmp_path)
+    assert restore(spark, moldau_broker, job, tmp_path, late, groups=(job.name,)).differences == []
+    assert restore(spark, moldau_broker, job, tmp_path, broken_off, groups=(job.name,)).differences == []
+    with moldau_broker.client() as client:
+        assert [len(client.describe_topic(each).partitions) for each in (late, broken_off)] == [3, 2]

@@ -11,7 +11,7 @@ own: hence the map.
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,7 +131,10 @@ class Restore:
         text = read_text(spark, f"{self.root}/{TOPIC_FILE}")
         if text is None:
             raise PipelineError(f"{self.root} is no archive: it has no {TOPIC_FILE}")
-        return ArchivedTopic.of_text(text)
+        archived = ArchivedTopic.of_text(text)
+        # What is noted of the topic may be a minute older than the records, and partitions may have come since.
+        last = records_of(spark, self.root).agg({"partition": "max"}).first()[0]
+        return replace(archived, partitions=max(archived.partitions, 0 if last is None else last + 1))
 
     def _wanted(self, spark: Any) -> Any:
         """The records of each partition before the first that is too late."""
@@ -214,7 +217,7 @@ class Restore:
         back = self._read_back(spark)
         old, new = _numbered(wanted), _numbered(back)
         with self.connect() as client:
-            ends = _ends(client, self.topic, archived.partitions)
+            ends = _ends(client, self.topic)
         rows = wanted.count()
         moved = map_of(_pieces(old, new), ends)
         found = differences(_sums(old), _sums(new)) if self.is_verified else None
@@ -254,7 +257,7 @@ class Restore:
         result: dict[str, dict[str, int]] = {}
         for group in chosen:
             offsets = {int(partition): offset for partition, offset in known[group].items()}
-            fresh = {each: moved.moved(each, offset) for each, offset in offsets.items() if each < archived.partitions}
+            fresh = {each: moved.moved(each, offset) for each, offset in offsets.items() if each in moved.new_ends}
             places = {TopicPartition(self.topic, each): offset for each, offset in fresh.items()}
             client.run(Groups(client.asynchronous).commit(group, places))
             result[group] = {str(each): offset for each, offset in fresh.items()}
@@ -277,8 +280,8 @@ def _topic_id(client: BlockingClient, topic: str) -> str | None:
         return None
 
 
-def _ends(client: BlockingClient, topic: str, partitions: int) -> dict[int, int]:
-    places = [TopicPartition(topic, each) for each in range(partitions)]
+def _ends(client: BlockingClient, topic: str) -> dict[int, int]:
+    places = [TopicPartition(topic, each.index) for each in client.describe_topic(topic).partitions]
     answers = client.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_COMMITTED)
     return {place.partition: answer.offset for place, answer in answers.items()}
 
