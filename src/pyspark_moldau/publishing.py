@@ -37,6 +37,8 @@ FAIL_POINTS: Final = (
     "swept",
 )
 
+# Quiet for longer, a writer begins anew: clusters forget transactional ids (transactional.id.expiration.ms, a week).
+_QUIET_S_MAX: Final = 3600.0
 _CALL_S: Final = 30.0
 _ABORT_S_MAX: Final = 60.0
 _TIMEOUT_MS_MIN: Final = 60_000
@@ -89,7 +91,7 @@ class Publisher:
         self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
         self._marker: Marker | None = None
         self._before = before
-        self._begun_s = 0.0
+        self._begun_s = self._used_s = 0.0
         self.is_open = False
 
     def open(self) -> None:
@@ -108,7 +110,7 @@ class Publisher:
         before, self._before = self._before, None
         if before is not None and not self._is_left_as_by(before):
             raise self._taken_over()
-        self.is_open = True
+        self.is_open, self._used_s = True, time.monotonic()
         self._reached("marker read")
 
     def goes_on_with(self, identity: Identity) -> bool:
@@ -121,6 +123,11 @@ class Publisher:
         if identity.run is None:
             return True
         return identity.run == self.run and identity.batch - self.last_batch in (0, 1)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has published nothing for so long that the cluster may have forgotten it."""
+        return time.monotonic() - self._used_s > _QUIET_S_MAX
 
     def _is_left_as_by(self, before: "Publisher") -> bool:
         """Whether nobody has published since, but processes of the same driver."""
@@ -141,7 +148,7 @@ class Publisher:
             )
         self._send(marker, parts)
         self._commit()
-        self._marker = marker
+        self._marker, self._used_s = marker, time.monotonic()
         self._reached("committed")
         return True
 
@@ -269,7 +276,8 @@ class Publishers:
 
         By hand, another process of the driver may have had the same version again, and may have shut this one out.
         """
-        if before is not None and before.goes_on_with(identity) and before.timeout_ms >= timeout_ms:
+        is_quiet = before is not None and before.is_quiet
+        if before is not None and before.goes_on_with(identity) and before.timeout_ms >= timeout_ms and not is_quiet:
             try:
                 return before, self._publish(before, options, identity, parts)
             except TakenOver:
@@ -277,7 +285,7 @@ class Publishers:
                     raise
         elif before is not None:
             before.close()
-        is_of_same = before is not None and identity.is_by_hand and before.run == identity.run
+        is_of_same = before is not None and (identity.is_by_hand or is_quiet) and before.run == identity.run
         publisher = Publisher(options, identity, timeout_ms, self._reached, before if is_of_same else None)
         return publisher, self._publish(publisher, options, identity, parts)
 

@@ -1,7 +1,7 @@
 """Publishing against a real broker: what arrives, what is refused, and what a failure leaves behind."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 
 from moldau.client.partitioning import partition_of
 from moldau.testing import Broker
+from pyspark_moldau import publishing
 from pyspark_moldau.batching import made_ready
 from pyspark_moldau.markers import MarkersUnreadable
 from pyspark_moldau.outgoing import RowRefused, outgoing
@@ -176,6 +177,47 @@ def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> No
 
 @pytest.mark.proves("D2")
 def test_a_second_run_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
+    first, second = Publishers(), Publishers()
+    for publishers, batch, run in ((first, 0, "a"), (second, 1, "b")):
+        identity = Identity(f"w-{topic}", batch, run=run)
+        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    identity = Identity(f"w-{topic}", 1, run="a")
+    with pytest.raises(TakenOver, match="has taken over"):
+        first.commit(options, identity, [staged(options, identity, {"value": ["stray"]})])
+    assert values(options) == [b"0", b"1"]
+
+
+@pytest.fixture(params=["raw", "librdkafka"])
+def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkOptions]:
+    """A sink whose cluster forgets within a second what clusters forget within a week."""
+    settings = {
+        "transactional.id.expiration.ms": "500",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+    }
+    with Broker(settings=settings) as broker:
+        topic = broker.create_topic("out", PARTITIONS)
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
+        yield sink_stream_options({**given, "sender": request.param})
+
+
+@pytest.mark.proves("D2")
+def test_a_query_that_was_quiet_until_the_cluster_forgot_it_goes_on(
+    forgetful: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_QUIET_S_MAX", 0.4)
+    publishers = Publishers()
+    for batch in range(2):
+        identity = Identity("w", batch, run="a")
+        assert publishers.commit(forgetful, identity, [staged(forgetful, identity, {"value": [f"{batch}"]})])
+        time.sleep(1.5)  # the broker looks at its own clock
+    assert values(forgetful) == [b"0", b"1"]
+
+
+@pytest.mark.proves("D2")
+def test_a_run_that_was_quiet_is_shut_out_if_another_one_has_published_since(
+    options: SinkOptions, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_QUIET_S_MAX", 0.0)
     first, second = Publishers(), Publishers()
     for publishers, batch, run in ((first, 0, "a"), (second, 1, "b")):
         identity = Identity(f"w-{topic}", batch, run=run)
