@@ -2,11 +2,14 @@
 
 import json
 import logging
+import time
+import uuid
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +25,7 @@ from moldau.pipelines.restore import Restore, Restored, Until
 from moldau.testing.broker import Broker
 
 MAP = map_of([Piece(0, 20, 24, 6), Piece(0, 10, 14, 0), Piece(1, 0, 0, 0)], {0: 12, 1: 2, 2: 0})
+JOIN_S_MAX = 60
 SOURCE = TopicSource(bootstrap_servers="here:9092", topics=("t",))
 
 
@@ -201,6 +205,38 @@ def test_records_are_not_too_old_for_the_topic_that_they_come_back_to(moldau_bro
         assert look_at(client, job.topic, 17).configs == {**limits, "retention.ms": "-1", "retention.bytes": "-1"}
         with pytest.raises(InvalidTimestamp):
             client.produce(job.topic, 0, [(1000, None, b"long ago", ())])
+
+
+@pytest.mark.proves("O3")
+def test_groups_that_have_members_are_named_when_all_others_are_moved(moldau_broker: Broker, tmp_path: Path) -> None:
+    """Readers of a topic that was lost may wait for it to come back."""
+    topic = moldau_broker.create_topic(f"restored-{uuid.uuid4().hex}", 1)
+    busy, idle = f"a-{topic}", f"b-{topic}"
+    archived = ArchivedTopic(
+        topic="old", topic_id="", partitions=1, groups={group: {"0": 12, "7": 3} for group in (busy, idle)}
+    )
+    job = Restore(
+        root="/lake/old",
+        topic=topic,
+        bootstrap_servers=moldau_broker.bootstrap_servers,
+        folder=tmp_path,
+        connect=moldau_broker.client,
+        groups=("all",),
+    )
+    moved = map_of([Piece(0, 10, 14, 0)], {0: 5})
+    reader = Consumer({"bootstrap.servers": moldau_broker.bootstrap_servers, "group.id": busy})
+    reader.subscribe([topic])
+    deadline = time.monotonic() + JOIN_S_MAX
+    while not reader.assignment():
+        reader.poll(0.1)
+        assert time.monotonic() < deadline
+    with moldau_broker.client() as client:
+        with pytest.raises(PipelineError, match=f"the offsets of {busy} cannot be moved while they have live members"):
+            job.move_groups(client, archived, moved)
+        assert committed(client, topic) == {idle: {"0": 2}}
+        reader.close()
+        assert job.move_groups(client, archived, moved) == {busy: {"0": 2}, idle: {"0": 2}}
+        assert committed(client, topic) == {busy: {"0": 2}, idle: {"0": 2}}
 
 
 @pytest.mark.parametrize(

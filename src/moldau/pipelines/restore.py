@@ -18,7 +18,7 @@ from typing import Any, Final
 from moldau.client.blocking import BlockingClient
 from moldau.client.groups import Groups
 from moldau.client.words import LATEST, Isolation, Resource, ResourceKind
-from moldau.model.errors import UnknownTopicOrPartition
+from moldau.model.errors import UnknownMemberId, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import TOPIC_FILE, ArchivedTopic, Connect, committed, records_of
 from moldau.pipelines.flow import FORMAT
@@ -224,7 +224,7 @@ class Restore:
         if found:
             return Restored(topic=self.topic, rows=rows, map=moved, differences=found, groups={}, notes=[])
         with self.connect() as client:
-            groups = self._move_groups(client, archived, moved)
+            groups = self.move_groups(client, archived, moved)
             notes = self.settle(client, archived)
         (self.folder / MEMORY).unlink(missing_ok=True)
         (self.folder / CHUNKS).unlink(missing_ok=True)
@@ -242,7 +242,7 @@ class Restore:
             "includeHeaders": "true",
         }
 
-    def _move_groups(
+    def move_groups(
         self, client: BlockingClient, archived: ArchivedTopic, moved: OffsetMap
     ) -> dict[str, dict[str, int]]:
         """From where the groups are now if the old topic is still there, else from where the archive saw them."""
@@ -255,12 +255,21 @@ class Restore:
         if unknown:
             raise PipelineError(f"no offsets of {', '.join(unknown)} are known; there are {', '.join(known) or 'none'}")
         result: dict[str, dict[str, int]] = {}
+        busy: list[str] = []
         for group in chosen:
             offsets = {int(partition): offset for partition, offset in known[group].items()}
             fresh = {each: moved.moved(each, offset) for each, offset in offsets.items() if each in moved.new_ends}
             places = {TopicPartition(self.topic, each): offset for each, offset in fresh.items()}
-            client.run(Groups(client.asynchronous).commit(group, places))
+            try:
+                client.run(Groups(client.asynchronous).commit(group, places))
+            except UnknownMemberId:  # so a coordinator says that others are members, and we are not
+                busy.append(group)
             result[group] = {str(each): offset for each, offset in fresh.items()}
+        if busy:
+            raise PipelineError(
+                f"the records are back in {self.topic}, but the offsets of {', '.join(busy)} cannot be moved while "
+                "they have live members: stop those, and run the same restore again, which then does the rest"
+            )
         return result
 
     def settle(self, client: BlockingClient, archived: ArchivedTopic) -> list[str]:
