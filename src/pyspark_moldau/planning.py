@@ -6,9 +6,10 @@ Nothing here talks to a broker by itself: `Cluster` is asked, and tests give one
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from moldau.model.ids import TopicPartition
+from moldau.model.units import HOUR_MS
 from pyspark_moldau.limits import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -26,6 +27,9 @@ from pyspark_moldau.rates import RateLimit
 from pyspark_moldau.splitting import Range, split
 
 log = logging.getLogger("pyspark_moldau")
+
+# Clusters forget what a group without members has committed, a week after it did (offsets.retention.minutes).
+_COMMIT_AGAIN_MS: Final = 12 * HOUR_MS
 
 
 class RecordsLost(RuntimeError):
@@ -183,6 +187,7 @@ class StreamPlan:
     _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
     _read_to: Offsets | None = None  # where the last batch of this run ended
     _committed: Offsets = field(default_factory=dict)
+    _committed_ms: float = 0.0
     _rate: RateLimit = field(init=False)
 
     def __post_init__(self) -> None:
@@ -262,11 +267,14 @@ class StreamPlan:
 
     def commit(self, offsets: Offsets) -> None:
         """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""
-        if self.options.group is None or not offsets or offsets == self._committed:
+        if self.options.group is None or not offsets:
+            return
+        now_ms = self.monotonic_ms()
+        if offsets == self._committed and now_ms - self._committed_ms < _COMMIT_AGAIN_MS:
             return
         try:
             self.cluster.commit(self.options.group, offsets)
-            self._committed = dict(offsets)
+            self._committed, self._committed_ms = dict(offsets), now_ms
         except Exception as error:
             log.warning("The progress could not be committed to group '%s': %s", self.options.group, error)
 

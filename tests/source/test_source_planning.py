@@ -399,6 +399,19 @@ def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> No
     assert cluster.committed == {"g": {A: 4, B: 0}}
 
 
+@pytest.mark.proves("D4")
+def test_a_query_that_waits_for_records_commits_again_before_its_group_is_forgotten() -> None:
+    cluster, hour_ms, now_ms = two(), 3_600_000, [0.0]
+    run = StreamPlan(stream(commitOffsets="g"), cluster, lambda: now_ms[0])
+    commits_at = []
+    for hour in range(30):
+        now_ms[0] = hour * hour_ms
+        cluster.committed.clear()
+        run.latest({A: 10, B: 20}, is_limited=False)
+        commits_at += [hour] if cluster.committed else []
+    assert commits_at == [0, 12, 24]
+
+
 def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_query(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
