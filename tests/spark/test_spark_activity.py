@@ -15,6 +15,7 @@ from moldau.pipelines.activity import EVENTS, Activity, counts, load, sessions, 
 from moldau.pipelines.ejecting import SETTINGS
 from moldau.pipelines.flow import SqlStep
 from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.plots import Share
 from moldau.pipelines.report import report_html
 from moldau.pipelines.reporting import make_report
 from moldau.pipelines.running import Conditions, run_flow
@@ -127,6 +128,19 @@ def test_a_report_of_an_empty_topic_is_made_too(spark: Any, moldau_broker: Broke
     report = make_report(spark, job, "now")
     assert (report.events, report.users, report.sessions, report.refused) == (0, 0, 0, 0)
     assert "None." in report_html(report)
+
+
+@pytest.mark.proves("D3", part="the report")
+def test_a_report_counts_letters_that_others_have_put_among_the_dead_ones(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    job = made(topic, moldau_broker, tmp_path)
+    with moldau_broker.client() as client:
+        job.create_topics(client, 1)
+        foreign = [(START_MS, None, b"?", headers) for headers in ([("x", b"1")], [])]
+        client.produce(f"{job.out}.dead-letters", 0, foreign)
+    report = make_report(spark, job, "now")
+    assert (report.refused, report.dead_letters) == (2, [Share("None", 2)])
 
 
 def test_events_that_come_too_late_are_left_out_and_counted(

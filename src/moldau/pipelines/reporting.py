@@ -121,6 +121,7 @@ def _dead_letters(spark: Any, activity: Activity) -> tuple[list[Share], int]:
         **activity.options,
     }
     letters = spark.read.format(FORMAT).options(**options).load()
-    reason = "cast(filter(headers, each -> each.key = 'moldau.reason')[0].value as string)"
+    # Null where others have put something there: an index that is not there would be an error.
+    reason = "cast(get(filter(headers, each -> each.key = 'moldau.reason'), 0).value as string)"
     found = _shares(letters, f"{_by(reason)} limit {_REASONS_MAX}")
     return found[:_TOP], sum(each.count for each in found)
