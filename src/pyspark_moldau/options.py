@@ -38,7 +38,7 @@ KNOWN: Final = {
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
         "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs commitOffsets "
         "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion "
-        "sender includeTimestamp checkpointLocation"
+        "sender includeTimestamp checkpointLocation queryName"
     ).split()
 }
 _RATES: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
