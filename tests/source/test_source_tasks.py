@@ -251,6 +251,7 @@ def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
 
 @pytest.mark.proves("D1")
 def test_who_waits_a_short_time_for_records_may_take_longer_over_rows(read: Read) -> None:
+    assert len(offsets(read(Scripted([records(0, 20)])))) == 20  # the first rows of a process take their time
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client, kafkaConsumer__pollTimeoutMs="200")
     assert next(rows).num_rows == 10
