@@ -190,11 +190,8 @@ def test_a_second_run_shuts_the_first_out(options: SinkOptions, topic: str) -> N
 @pytest.fixture(params=["raw", "librdkafka"])
 def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkOptions]:
     """A sink whose cluster forgets within a second what clusters forget within a week."""
-    settings = {
-        "transactional.id.expiration.ms": "500",
-        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
-    }
-    with Broker(settings=settings) as broker:
+    cleanup = {"transaction.remove.expired.transaction.cleanup.interval.ms": "100"}
+    with Broker(settings={"transactional.id.expiration.ms": "500", **cleanup}) as broker:
         topic = broker.create_topic("out", PARTITIONS)
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
         yield sink_stream_options({**given, "sender": request.param})
