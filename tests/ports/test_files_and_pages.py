@@ -5,9 +5,12 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures.process import _ExecutorManagerThread
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,6 +178,24 @@ async def test_a_worker_that_dies_fails_its_caller_and_the_next_job_gets_another
     with pytest.raises(OSError, match="died"):
         await executor.work_on_files(_die, 1, is_urgent=True)
     assert await executor.work_on_files(_make, str(tmp_path / "made"), is_urgent=True) != os.getpid()
+    await executor.close()
+
+
+@pytest.mark.proves("A1", part="every Python from 3.11 on")
+async def test_a_worker_that_dies_leaves_no_thread_that_the_end_of_the_node_would_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminate = _ExecutorManagerThread.terminate_broken
+
+    def terminate_slowly(thread: _ExecutorManagerThread, cause: Any) -> None:
+        terminate(thread, cause)
+        time.sleep(0.5)  # it has told what died, and has yet to end
+
+    monkeypatch.setattr(_ExecutorManagerThread, "terminate_broken", terminate_slowly)
+    executor = SystemExecutor()
+    with pytest.raises(OSError, match="died"):
+        await executor.work_on_files(_die, 1)
+    assert not [each for each in threading.enumerate() if isinstance(each, _ExecutorManagerThread)]
     await executor.close()
 
 

@@ -70,6 +70,8 @@ class Worker:
         except BrokenProcessPool as error:
             if self._pool is pool:
                 self._pool = None  # the next job gets another
+            # Held until its thread has ended: from Python 3.12 on, a thread that drops its own pool waits for itself.
+            pool.shutdown(wait=True)
             raise OSError(f"a worker process has died: {error}") from None
         finally:
             self._jobs -= 1
