@@ -2,8 +2,10 @@
 
 import errno
 import re
+import socket
 
 from moldau.model.errors import InvalidConfig, KafkaError
+from moldau.model.ids import Address
 
 
 class Complaint(Exception):
@@ -36,10 +38,15 @@ def explain(error: Exception) -> Complaint | None:
 def _words_of(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         where = re.search(r"\('?([^',]+)'?, (\d+)", str(error))
-        address = f"{where[1]}:{where[2]}" if where else "the address"
+        address = str(Address(where[1], int(where[2]))) if where else "the address"
         return (
-            f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT, or in listeners"
+            f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT "
+            "(of `moldau up`: --port), or in listeners"
         )
+    if error.errno == errno.EADDRNOTAVAIL and error.strerror:
+        return f"{error.strerror}; what clients reach it by, where that is another, belongs into advertised.listeners"
+    if isinstance(error, socket.gaierror) and error.strerror:
+        return error.strerror
     if error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
     return str(error) or type(error).__name__

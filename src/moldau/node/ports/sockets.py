@@ -21,6 +21,7 @@ from moldau.model.ids import Address
 from moldau.model.ports import Connection, Endpoint, FileSlice, Listener, Page, Piece
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.names import hosts_to_listen_on, plain
 from moldau.node.ports.pages import PageServer
 from moldau.node.ports.patience import Patience
 from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
@@ -462,7 +463,8 @@ class SocketNetwork:
         def protocol() -> SocketConnection:
             return SocketConnection(accept(), frame_bytes_max, self._budget, self._able, descriptor_max, self._patience)
 
-        server = await loop.create_server(protocol, address.host or None, address.port, backlog=ACCEPTS_PER_TURN_MAX)
+        hosts = await hosts_to_listen_on(address)
+        server = await loop.create_server(protocol, hosts, address.port, backlog=ACCEPTS_PER_TURN_MAX)
         for each in server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(BACKLOG)  # asyncio has one number for this and for the accepts in a turn
@@ -470,9 +472,14 @@ class SocketNetwork:
 
     async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: SocketConnection(endpoint, frame_bytes_max, self._budget, self._able), address.host, address.port
-        )
+
+        def protocol() -> SocketConnection:
+            return SocketConnection(endpoint, frame_bytes_max, self._budget, self._able)
+
+        try:
+            _, connection = await loop.create_connection(protocol, address.host, address.port)
+        except OSError as error:
+            raise plain(error) from None
         if connection._is_lost:
             raise OSError(errno.EMFILE, "no file descriptor is left for a connection")
         return connection
@@ -480,5 +487,6 @@ class SocketNetwork:
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
         loop = asyncio.get_running_loop()
         connections: set[PageServer] = set()
-        server = await loop.create_server(lambda: PageServer(page, connections), address.host or None, address.port)
+        hosts = await hosts_to_listen_on(address)
+        server = await loop.create_server(lambda: PageServer(page, connections), hosts, address.port)
         return SocketListener(server)

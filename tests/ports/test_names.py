@@ -1,0 +1,91 @@
+"""Names that stand for several addresses, as `localhost` does on most machines, and for such as are not here."""
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.cli.errors import explain
+from moldau.model.ids import Address
+from moldau.model.ports import Connection
+from moldau.node.ports.sockets import SocketNetwork
+
+NAME = "several.test"
+FRAME_MAX = 1024
+NOT_OURS = "192.0.2.1"  # for documentation: no machine has it
+
+Stands = Callable[..., None]
+
+
+class Silent:
+    """An endpoint that wants nothing."""
+
+    def connected(self, connection: Connection) -> None: ...
+    def frame_received(self, frame: memoryview) -> None: ...
+    def drained(self) -> None: ...
+    def disconnected(self, reason: str) -> None: ...
+
+
+@pytest.fixture
+def stands_for(monkeypatch: pytest.MonkeyPatch) -> Stands:
+    """Makes the name stand for these addresses."""
+    resolve = socket.getaddrinfo
+
+    def stand(*hosts: str) -> None:
+        def resolve_name(host: Any, *arguments: Any, **named: Any) -> list[Any]:
+            names = hosts if host == NAME else [host]
+            return [each for name in names for each in resolve(name, *arguments, **named)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_name)
+
+    return stand
+
+
+@pytest.mark.proves("A1", part="every Python from 3.11 on")
+async def test_a_name_is_listened_on_where_one_of_its_addresses_is_not_here(stands_for: Stands) -> None:
+    stands_for(NOT_OURS, "127.0.0.1")
+    listener = await SocketNetwork().listen(Address(NAME, 0), Silent, FRAME_MAX)
+    connection = await SocketNetwork().connect(listener.address, Silent(), FRAME_MAX)
+    assert listener.address.host == "127.0.0.1"
+    connection.abort()
+    await listener.close()
+
+
+async def test_pages_are_served_where_an_address_of_the_name_is_not_here(stands_for: Stands) -> None:
+    async def page(path: str) -> tuple[int, str, bytes]:
+        return 200, "text/plain", path.encode()
+
+    stands_for(NOT_OURS, "127.0.0.1")
+    listener = await SocketNetwork().serve_pages(Address(NAME, 0), page)
+    assert listener.address.host == "127.0.0.1"
+    await listener.close()
+
+
+async def test_an_address_of_another_machine_is_told_with_what_to_do() -> None:
+    with pytest.raises(OSError, match=r"192.0.2.1:9092 is not an address of this machine") as raised:
+        await SocketNetwork().listen(Address(NOT_OURS, 9092), Silent, FRAME_MAX)
+    assert "advertised.listeners" in str(explain(raised.value))
+
+
+async def test_a_name_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: Any, **__: Any) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(socket.gaierror) as raised:
+        await SocketNetwork().listen(Address(NAME, 9092), Silent, FRAME_MAX)
+    assert str(explain(raised.value)) == f"cannot listen on {NAME}:9092: name or service not known"
+
+
+@pytest.mark.proves("H3", part="the dead are found")
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]], ids=["one address", "two"])
+async def test_a_refusal_at_each_address_of_a_name_is_a_refusal(stands_for: Stands, hosts: list[str]) -> None:
+    stands_for(*hosts)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError) as raised:
+        await SocketNetwork().connect(Address(NAME, port), Silent(), FRAME_MAX)
+    assert raised.value.errno == errno.ECONNREFUSED
