@@ -296,7 +296,7 @@ class SimulatedLoop(_Loop):
 
     def _run_call(self, call: _Call) -> None:
         self.trace.record("call", f"{call.life.name if call.life else '-'} {_name(call.callback)}")
-        self._running = call
+        self._running, life = call, call.life
         try:
             call.context.run(call.callback, *call.arguments)
         except (KeyboardInterrupt, SystemExit):
@@ -305,8 +305,10 @@ class SimulatedLoop(_Loop):
             self.call_exception_handler({"message": f"{_name(call.callback)} raised", "exception": error})
         finally:
             self._running = None
+            # Since Python 3.12 a traceback keeps this frame: a task would hold itself, and nobody hear what it raised.
+            del call
         if self.after_event is not None and self._failure is None:
-            self.after_event(call.life)
+            self.after_event(life)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
