@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,29 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert len(result.stdout.splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")
+@pytest.mark.proves("S1", part="an append never rewrites what is there")
+def test_no_file_of_a_broker_gets_the_number_of_a_stream_that_was_closed(tmp_path: Path, nobody: str) -> None:
+    start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", nobody, "-c", "moldau.metrics.listener="]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *start]) as broker:
+        until = time.monotonic() + 30
+        while (listed := run("topic", "list", "-b", nobody)).returncode and broker.poll() is None:
+            assert time.monotonic() < until, listed.stderr
+        leads_to = [os.readlink(f"/proc/{broker.pid}/fd/{number}") for number in range(3)]
+        broker.terminate()
+        assert broker.wait(30) == 0
+    assert leads_to == [os.devnull] * 3
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_commands_do_without_streams_that_were_closed(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000.index").write_bytes(bytes(16))
+    for words in (["version"], ["log", "dump", str(tmp_path)]):
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MOLDAU, *words]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_an_interrupt_is_code_130_without_a_traceback() -> None:

@@ -14,6 +14,7 @@ from moldau.cli.errors import Complaint, explain
 
 INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
 DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
+STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # as the system numbers them
 
 
 class Program(TyperGroup):
@@ -59,6 +60,17 @@ def _tell(complaint: Complaint) -> int:
     return complaint.exit_code
 
 
+def _open_streams() -> None:
+    """Those that were closed when we were started lead nowhere from now on. Else the next file, a log perhaps, is given
+    the number of a stream, and what is meant for people is written into it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate(STREAMS):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open until the end
+
+
 def _forget_output() -> None:
     """Whoever read our output has left (`| head`); what is still buffered must not complain at exit."""
     try:
@@ -99,6 +111,7 @@ program = typer.main.get_command(app)
 
 def main() -> None:
     """The entry point. `--debug` may stand anywhere, since nobody remembers where it belongs."""
+    _open_streams()
     arguments = sys.argv[1:]
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "--debug" in options:
