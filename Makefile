@@ -39,6 +39,10 @@ demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, 
 test: $(SPARK_STAMP) check ## check, then run the tests, in two lanes
 	$(BIN)/python tools/lanes.py
 
+.PHONY: test-pythons
+test-pythons: $(DEV_STAMP) ## a broker, a cluster and the fixtures on the other Pythons that are here; PYTHONS='python3.12 python3.13'
+	$(BIN)/python tools/pythons.py $(PYTHONS)
+
 .PHONY: test-spark-standalone
 test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of processes: a master and two workers
 	$(PYTEST) extra/spark/test_standalone_pipelines.py
@@ -147,8 +151,8 @@ mutants: $(DEV_STAMP) ## put bugs in on purpose and see the tests fail; ONLY=S3 
 	$(BIN)/python tools/promises.py
 
 .PHONY: clean
-clean: ## remove .venv and all caches; ./data stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+clean: ## remove .venv, those of other Pythons and all caches; ./data stays
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,0 +1,47 @@
+"""`make test-pythons`: which Pythons are tried, and what is said of the others."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from pythons import ROOT, TELLING, Python, ask, choose, main
+
+NEW = Python((3, 13, 0), "/opt/new/python3")
+OLD = Python((3, 11, 2), "/usr/bin/python3")
+
+
+def test_every_version_is_tried_once_the_oldest_first() -> None:
+    again = Python((3, 13, 0), "/elsewhere/python3")
+    assert choose([NEW, again, OLD], ours=(3, 11, 7)) == ([OLD, NEW], [])
+
+
+def test_ours_and_those_that_are_too_old_are_not_tried() -> None:
+    too_old = Python((3, 10, 13), "/usr/bin/python3.10")
+    assert choose([too_old, OLD, NEW], ours=OLD.version) == ([NEW], [])
+
+
+def test_one_that_cannot_make_environments_is_told_of_unless_another_of_its_version_can() -> None:
+    bare, unable = NEW._replace(program="/bare", can_make_environments=False), OLD._replace(can_make_environments=False)
+    chosen, left_out = choose([bare, unable, NEW], ours=(3, 12, 1))
+    assert chosen == [NEW]
+    assert left_out == ["left out: /usr/bin/python3 (3.11.2) has no venv, or no ensurepip"]
+
+
+def test_a_python_says_what_it_is_and_what_is_none_says_nothing(tmp_path: Path) -> None:
+    python = ask(sys.executable)
+    assert python is not None
+    assert python.version == sys.version_info[:3]
+    stand_in = tmp_path / "python3.99"
+    stand_in.write_text("#!/bin/sh\nexit 127\n")
+    stand_in.chmod(0o755)
+    assert ask(str(stand_in)) is None
+    assert ask(str(tmp_path / "nothing")) is None
+
+
+def test_one_that_was_named_and_is_none_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["/nowhere/python3"]) == 1
+    assert "/nowhere/python3 is no Python that runs here" in capsys.readouterr().out
+
+
+def test_the_tests_that_tell_are_there() -> None:
+    assert [each for each in TELLING if not (ROOT / each).exists()] == []
