@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,5 +66,6 @@ def test_at_least_once_loses_none_and_repeats_what_was_not_committed(broker: Bro
 
 def test_exactly_once_has_every_message_once(broker: Broker, tmp_path: Path) -> None:
     _crash_and_go_on(broker, "exactly_once.py", tmp_path / "results")
-    rows = sqlite3.connect(tmp_path / "results").execute("select message from results").fetchall()
+    with closing(sqlite3.connect(tmp_path / "results")) as results:
+        rows = results.execute("select message from results").fetchall()
     assert [row[0] for row in rows] == [str(number) for number in range(COUNT)]
