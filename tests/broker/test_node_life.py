@@ -181,7 +181,7 @@ def test_what_a_killed_process_did_not_sync_is_on_disk_before_anybody_sees_it() 
     on_broker(script)
 
 
-@pytest.mark.proves("S8")
+@pytest.mark.proves("S6", "S8")
 def test_a_sync_that_fails_stops_the_node() -> None:
     failures: list[str] = []
 

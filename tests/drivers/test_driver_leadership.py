@@ -182,6 +182,7 @@ def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leaders
     scene.run(act)
 
 
+@pytest.mark.proves("A1")
 def test_a_decision_that_cannot_be_written_is_not_held_against_others() -> None:
     scene = Scene()
 

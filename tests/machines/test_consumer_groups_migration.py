@@ -145,6 +145,7 @@ class TestUpgrade:
         scene.beat("m", -1)
         assert read_assignment(scene.group().members[first].assignment).assigned_partitions[0].topic == "a"
 
+    @pytest.mark.proves("C2")
     def test_what_a_leader_with_librdkafka_returns_to_members_is_no_hindrance(self) -> None:
         scene = ConsumerScene(a=4)
         member_id, _ = scene.enter(protocols=(("cooperative-sticky", owned_subscription("a")),))

@@ -43,6 +43,7 @@ def test_an_id_takes_sixteen_random_bytes() -> None:
         member_id_from("client", b"short")
 
 
+@pytest.mark.proves("A1")
 @pytest.mark.parametrize("character", ["x", "🐢"])
 def test_an_id_is_never_longer_than_a_text_may_be(character: str) -> None:
     name = character * (32_767 // len(character.encode()))
@@ -80,6 +81,7 @@ def test_a_group_needs_an_id() -> None:
     assert (scene := Scene()).error(scene.send_join(group_id="")) == ErrorCode.INVALID_GROUP_ID
 
 
+@pytest.mark.proves("A1")
 def test_a_member_that_says_more_than_the_log_could_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.machine.JOIN_BYTES_MAX", 100)
     scene = Scene()

@@ -110,6 +110,7 @@ def test_a_restart_with_another_subscription_of_the_same_assignor_costs_no_rebal
     assert [each.subscription for each in scene.machine.state.classic["g"].members] == [b"r", b"other"]
 
 
+@pytest.mark.proves("A1")
 def test_a_restart_that_the_log_could_not_hold_is_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.classic.group.DECISION_BYTES_MAX", 100)
     scene = Scene()

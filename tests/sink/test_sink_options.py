@@ -81,6 +81,7 @@ def test_a_stream_refuses(options: dict[str, str], words: str) -> None:
         sink_stream_options({**TOPIC, **options})
 
 
+@pytest.mark.proves("D2")
 def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
