@@ -182,14 +182,25 @@ class Cluster:
     ) -> str:
         """Create a topic, with as many replicas as there are nodes (three at most) if not said otherwise.
 
-        Keyword arguments are its settings with `_` for `.`. When this returns, each partition has its leader.
+        Keyword arguments are its settings with `_` for `.`. When this returns, each partition has its leader, and every
+        broker knows that, whichever is asked next.
         """
         replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
         with self.client() as client:
             configs = texts(setting_names(config))
             client.create_topic(name, partitions=partitions, replication_factor=replicas, configs=configs)
-        self.wait_until(lambda: all(self.leaders_of(name).values()), f"leaders of {name}")
+        self.wait_until(lambda: self._is_known_to_all(name), f"leaders of {name}")
         return name
+
+    def _is_known_to_all(self, topic: str) -> bool:
+        from moldau.wire.messages import MetadataRequest
+
+        asked = MetadataRequest.MetadataRequestTopic(name=topic)
+        request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+        with self.client() as client:
+            brokers = client.run(client.asynchronous.brokers())
+            told = [client.run(client.asynchronous.send(request, node=each.node_id)).topics[0] for each in brokers]
+        return all(not each.error_code and all(part.leader_id >= 0 for part in each.partitions) for each in told)
 
     def leaders_of(self, topic: str) -> dict[int, int | None]:
         """Who leads each partition just now; None where nobody does."""
