@@ -21,6 +21,7 @@ MEASURING: Final = (
 )
 CLIENTS: Final = ("tests/clients",)
 SPARK: Final = ("tests/spark",)  # in a process of its own: its session and its JVM end with it
+SEEDS: Final = ("tests/simulation/test_found_seeds.py",)  # they compute, but that lane ends first
 CHECKED: Final = ("tests/house",)  # by `make check`
 PATIENT: Final = "others"  # they compute, and clients have deadlines: so they stand back
 
@@ -32,10 +33,10 @@ Lane = Sequence[Sequence[str]]
 
 def steps() -> list[dict[str, Lane]]:
     """Step after step, the lanes of each beside each other; a lane is what pytest is told, run after run."""
-    elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK, *CHECKED)]
+    elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK, *SEEDS, *CHECKED)]
     return [
         {"measuring": [MEASURING]},
-        {"clients": [CLIENTS, SPARK], PATIENT: [["tests", *elsewhere]]},
+        {"clients": [CLIENTS, SPARK, SEEDS], PATIENT: [["tests", *elsewhere]]},
     ]
 
 

@@ -11,7 +11,7 @@ def runs() -> list[list[str]]:
 
 
 def test_what_is_named_is_there() -> None:
-    named = [*lanes.MEASURING, *lanes.CLIENTS, *lanes.SPARK, *lanes.CHECKED]
+    named = [*lanes.MEASURING, *lanes.CLIENTS, *lanes.SPARK, *lanes.SEEDS, *lanes.CHECKED]
     assert [each for each in named if not (lanes.ROOT / each).exists()] == []
 
 

@@ -3,19 +3,13 @@
 import os
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from moldau.testing.simulation import Simulation, replay
-from moldau.testing.sweep import script_of
 from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN
 from moldau.testing.world.cluster_world import Trouble, cluster_world
 from moldau.testing.world.mover import MOVED
-
-FOUND = tomllib.loads((Path(__file__).parent / "found_seeds.toml").read_text())["found"]
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
@@ -69,11 +63,6 @@ def test_all_machines_without_power_at_once_lose_nothing_of_topics_that_are_sync
     outcome.check()
     assert outcome.faults["power loss of all"] >= 1
     assert outcome.tally["looks at who lost power"] >= 1
-
-
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: f"{found['world']}-{found['trouble']}-{found['seed']}")
-def test_a_seed_that_once_found_something_finds_nothing_now(found: dict[str, Any]) -> None:
-    Simulation(found["seed"]).run(script_of(found["world"], found["trouble"]))
 
 
 def test_a_seed_of_a_cluster_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
