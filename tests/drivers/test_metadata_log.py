@@ -211,6 +211,25 @@ def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it
     on_log(follow, come_back, between=tear)
 
 
+def test_epochs_that_were_not_written_down_before_a_snapshot_are_found_in_the_log_below_it() -> None:
+    async def follow(log: MetadataLog) -> None:
+        log.append_followed(batch(0, 1, 3), 1)
+        log.append_followed(batch(3, 2, 2), 2)
+        log._open_log.roll(1)
+        await log.snapshots.write(SnapshotId(5, 2), MetadataImage(), VOTERS, 1)
+
+    def as_before_the_last_sync(disk: SimulatedDisk) -> None:
+        file = disk.mount().open(f"{FOLDER}/leader-epoch-checkpoint")
+        file.truncate(0)
+        file.pwrite(b"0\n1\n1 0\n", 0)
+
+    async def come_back(log: MetadataLog) -> None:
+        assert (log.end_offset, log.last_epoch) == (5, 2)
+        assert log.end_of_epoch(1) == OffsetAndEpoch(3, 1)
+
+    on_log(follow, come_back, between=as_before_the_last_sync)
+
+
 # Images
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from moldau.broker.drivers.metadata_batches import build_records, check_batch, read_records
@@ -25,6 +26,8 @@ from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
+from moldau.storage.checkpoints import BrokenCheckpoint
+from moldau.storage.epochs import LeaderEpochs
 from moldau.storage.files import SyncFailed, replace_file
 from moldau.storage.flushing import Flush
 from moldau.storage.folder import PARTITION_METADATA, encode_id
@@ -111,7 +114,7 @@ class MetadataLog:
                 retention_bytes=-1,
             ),
             now_ms=self._clock.wall_ms(),
-            recovery_point=newest,
+            recovery_point=self._recovery_point(),
             log_start_offset=self.snapshots.kept_from_offset,
             has_lost_power=self._has_lost_power,
             has_failed_sync=self._has_failed_sync,
@@ -120,6 +123,18 @@ class MetadataLog:
             log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)
             self._log.truncate_and_start_at(newest)
         self.synced_offset = newest
+
+    def _recovery_point(self) -> int:
+        """What is below the newest snapshot is not looked through, if the file of the epochs knows its epoch. It is
+        written when the log is synced, which a snapshot does not wait for."""
+        newest = self.snapshots.newest
+        if newest is None:
+            return 0
+        epochs = LeaderEpochs(self._disk, self.folder)
+        with suppress(BrokenCheckpoint):  # it is made anew from the log then
+            epochs.load()
+            return newest.offset if epochs.latest >= newest.epoch else 0
+        return newest.offset
 
     def tell(self, *, appended: Told, synced: Told) -> None:
         """Call these with the new end: of what this node appended as leader, and of what is on disk for certain."""
