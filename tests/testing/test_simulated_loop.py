@@ -4,12 +4,13 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import pytest
 
 from moldau.testing.disk import Crashed, SimulatedDisk
 from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.life import Life
+from moldau.testing.life import Life, context_of
 from moldau.testing.loop import Deadlock, SimulatedLoop, SimulationFailed
 from moldau.testing.trace import Trace
 
@@ -105,6 +106,25 @@ def test_an_exception_nobody_asked_a_task_for_fails_the_run() -> None:
 
     with pytest.raises(SimulationFailed, match="unheard"):
         SimulatedLoop().run(main())
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_a_task_of_a_killed_process_raised_is_not_asked_for(is_killed: bool) -> None:
+    life, loop = Life("process"), SimulatedLoop()
+
+    async def break_down() -> None:
+        raise ValueError("unheard")
+
+    async def main() -> None:
+        task = loop.create_task(break_down(), context=context_of(life))
+        await asyncio.sleep(1)
+        if is_killed:
+            loop.kill(life)
+        del task
+        await asyncio.sleep(0)
+
+    with nullcontext() if is_killed else pytest.raises(SimulationFailed, match="unheard"):
+        loop.run(main())
 
 
 def test_a_run_is_bounded_in_virtual_time() -> None:

@@ -149,7 +149,7 @@ class Chaos:
         self._simulation.network.heal()
         self._simulation.network.faults = NetworkFaults()
         for server in self._servers:
-            server.disk.faults = DiskFaults()
+            server.disk.faults = DiskFaults(scatters=server.disk.faults.scatters)
             server.disk.capacity_bytes = CAPACITY_BYTES
 
     async def _revive(self, server: Host) -> None:

@@ -62,6 +62,11 @@ else:
     from asyncio import AbstractEventLoop as _Loop
 
 
+def _of(life: Life | None) -> str:
+    """What the names of its tasks end with: a task that is let go tells nothing else of where it came from."""
+    return f" of {life.name}" if life is not None else ""
+
+
 class SimulatedLoop(_Loop):
     """Runs coroutines to their end in no time at all."""
 
@@ -72,6 +77,7 @@ class SimulatedLoop(_Loop):
         self._timers: list[tuple[float, int, _Call]] = []
         self._sequence = 0
         self._tasks: dict[asyncio.Task[Any], _Owned] = {}
+        self._killed: list[Life] = []
         self._tasks_made = 0
         self._running: _Call | None = None
         self._failure: tuple[str, BaseException | None] | None = None
@@ -117,6 +123,7 @@ class SimulatedLoop(_Loop):
         if not life.is_alive:
             return
         life.is_alive = False
+        self._killed.append(life)
         life.held = None
         self.trace.record("kill", life.name)
         for promise in [each for each, owner in self._promises.items() if owner is life]:
@@ -208,8 +215,10 @@ class SimulatedLoop(_Loop):
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         context = context if context is not None else contextvars.copy_context()
         self._tasks_made += 1  # asyncio's own numbers go on from one run to the next
-        task = asyncio.Task(coro, loop=self, name=str(name or f"task-{self._tasks_made}"), context=context)
-        self._tasks[task] = _Owned(life_in(context), context)
+        life = life_in(context)
+        whole_name = f"{name or f'task-{self._tasks_made}'}{_of(life)}"
+        task = asyncio.Task(coro, loop=self, name=whole_name, context=context)
+        self._tasks[task] = _Owned(life, context)
         task.add_done_callback(self._forget, context=Context())
         return task
 
@@ -223,6 +232,8 @@ class SimulatedLoop(_Loop):
         """What nobody handled fails the run, unless a dead process is where it comes from."""
         exception = context.get("exception")
         is_of_the_dead = self._running is not None and self._running.is_of_the_dead
+        if isinstance(task := context.get("future"), asyncio.Task):  # whoever was killed could not ask what it raised
+            is_of_the_dead = is_of_the_dead or any(task.get_name().endswith(_of(life)) for life in self._killed)
         if not isinstance(exception, Crashed) and not is_of_the_dead and self._failure is None:
             self._failure = (context["message"], exception)
 

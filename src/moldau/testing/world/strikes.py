@@ -289,7 +289,7 @@ class ClusterChaos:
         self._simulation.network.heal()
         self._simulation.network.faults = NetworkFaults()
         for node in self._nodes:
-            node.disk.faults = DiskFaults()
+            node.disk.faults = DiskFaults(scatters=node.disk.faults.scatters)
             node.disk.capacity_bytes = CAPACITY_BYTES
             node.slowness = self._slowness[node.name]
 
