@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,26 @@ import pytest
 from speaking import KafkaClient
 from speaking_aiokafka import AioKafka
 from speaking_confluent import ConfluentKafka
-from speaking_kafka_python import KafkaPython
+from speaking_kafka_python import KafkaPython, inet
 
 from moldau.testing import Broker
 
 _numbers = itertools.count(1)
+
+
+class _ForgottenSocket(socket.socket):
+    """Closes itself without a word when nobody has it any more."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sockets_of_kafka_python() -> Iterator[None]:
+    """kafka-python forgets the socket of a client that is closed while it has something to send."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inet.KafkaNetSocket, "socket", lambda _self, *kind: _ForgottenSocket(*kind))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,9 @@ with warnings.catch_warnings():
     import kafka
     from kafka import admin
     from kafka import errors as kafka_errors
+    from kafka.net import inet
 
-__all__ = ["KafkaPython", "kafka", "kafka_errors"]
+__all__ = ["KafkaPython", "inet", "kafka", "kafka_errors"]
 
 WAIT_MS = int(WAIT_S * 1000)
 
