@@ -8,6 +8,7 @@ from questions_records import NO_ID, UNKNOWN_ID
 
 from moldau.wire.messages import (
     AlterConfigsRequest,
+    AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -16,11 +17,14 @@ from moldau.wire.messages import (
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     MetadataRequest,
 )
 
 TOPIC: Final = 2
 BROKER: Final = 4
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 # -- metadata
@@ -288,6 +292,20 @@ def folders(name: str, topic: str, partitions: list[int]) -> Question:
     return Question(f"log folders: {name}", range(1, 5), request, PLACES)
 
 
+def move(name: str, topic: str, partitions: list[int], path: str) -> Question:
+    def request(scene: Scene) -> AlterReplicaLogDirsRequest:
+        asked = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic or scene.topic, partitions=partitions)
+        return AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[asked])]
+        )
+
+    return Question(f"move to another folder: {name}", range(1, 3), request)
+
+
+def resources(name: str, types: list[int]) -> Question:
+    return Question(f"who has configs: {name}", range(1, 2), lambda _: ListConfigResourcesRequest(resource_types=types))
+
+
 def cluster(name: str, versions: range, **fields: Any) -> Question:
     return Question(f"cluster: {name}", versions, lambda _: DescribeClusterRequest(**fields))
 
@@ -309,4 +327,12 @@ CLUSTER: Final = [
     folders("of a topic", "", [0, 1]),
     folders("of an unknown topic", "nowhere", [0]),
     folders("of an unknown partition", "", [9]),
+    move("that is not there", "", [0, 1], "/nowhere"),
+    move("an unknown topic to one that is not there", "nowhere", [0], "/nowhere"),
+    Question("who has configs, before there was a choice", range(1), lambda _: ListConfigResourcesRequest()),
+    resources("brokers", [BROKER]),
+    resources("groups and client metrics", [GROUP, CLIENT_METRICS]),
+    resources("brokers twice", [BROKER, BROKER]),
+    resources("something else", [BROKER, 99]),
+    resources("of no type", [0]),
 ]

@@ -3,7 +3,8 @@
 Left out on purpose, because we know better: unknown codecs (Kafka has no code for them), trailing bytes after a batch
 (Kafka takes them), a produce request without records (Kafka never answers), isolation levels and operations that do
 not exist (Kafka says UNKNOWN_SERVER_ERROR), a partition that is asked for twice in ListOffsets, where a topic's
-retention comes from when it comes from `log.retention.hours` (Kafka does not say).
+retention comes from when it comes from `log.retention.hours` (Kafka does not say), loggers in ListConfigResources,
+which have no configs here.
 """
 
 import itertools

@@ -146,7 +146,16 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "AlterConfigs": lambda: m.AlterConfigsRequest(
         resources=[m.AlterConfigsRequest.AlterConfigsResource(resource_type=2, resource_name="t")]
     ),
+    "AlterReplicaLogDirs": lambda: m.AlterReplicaLogDirsRequest(
+        dirs=[
+            m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                path="/data",
+                topics=[m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=[0])],
+            )
+        ]
+    ),
     "DescribeLogDirs": lambda: m.DescribeLogDirsRequest(topics=None),
+    "ListConfigResources": lambda: m.ListConfigResourcesRequest(),
     "CreatePartitions": lambda: m.CreatePartitionsRequest(
         topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)]
     ),

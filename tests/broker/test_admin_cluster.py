@@ -116,7 +116,7 @@ def test_a_null_name_without_an_id_is_refused(version: int) -> None:
     on_broker(script)
 
 
-# -- DescribeCluster, DescribeLogDirs, DescribeTopicPartitions
+# -- DescribeCluster, DescribeLogDirs, AlterReplicaLogDirs, ListConfigResources, DescribeTopicPartitions
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -155,6 +155,55 @@ def test_log_folders_say_what_each_partition_takes(version: int) -> None:
         some = m.DescribeLogDirsRequest.DescribableLogDirTopic(topic="t", partitions=[1, 7])
         answer = await talker.ask(version, m.DescribeLogDirsRequest(topics=[some]))
         assert [p.partition_index for each in answer.results[0].topics for p in each.partitions] == [1]
+
+    on_broker(script)
+
+
+def _moved(path: str, **partitions: list[int]) -> m.AlterReplicaLogDirsRequest:
+    asked = m.AlterReplicaLogDirsRequest
+    topics = [asked.AlterReplicaLogDirTopic(name=name, partitions=each) for name, each in partitions.items()]
+    return asked(dirs=[asked.AlterReplicaLogDir(path=path, topics=topics)])
+
+
+@pytest.mark.proves("A1")
+@pytest.mark.parametrize("version", [1, 2])
+def test_partitions_lie_in_the_one_folder_and_in_no_other(version: int) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", partitions=2)
+        talker = await scene.connect()
+        stays = await talker.ask(version, _moved("/data", t=[0, 1, 7], nowhere=[0]))
+        goes = await talker.ask(version, _moved("/elsewhere", t=[1]))
+        codes = {(each.topic_name, p.partition_index): p.error_code for each in stays.results for p in each.partitions}
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == {("t", 0): 0, ("t", 1): 0, ("t", 7): unknown, ("nowhere", 0): unknown}
+        assert [p.error_code for each in goes.results for p in each.partitions] == [ErrorCode.LOG_DIR_NOT_FOUND]
+
+    on_broker(script)
+
+
+@pytest.mark.proves("A1")
+def test_who_has_configs_is_told_by_kind_or_for_all_kinds() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("u")
+        await scene.create("t")
+        talker = await scene.connect()
+        alter = m.IncrementalAlterConfigsRequest
+        interval = alter.AlterableConfig(name="consumer.heartbeat.interval.ms", config_operation=0, value="6000")
+        group = alter.AlterConfigsResource(resource_type=32, resource_name="g", configs=[interval])
+        assert (await talker.ask(1, alter(resources=[group]))).responses[0].error_code == 0
+
+        async def listed(version: int, *types: int) -> list[tuple[int, str]]:
+            answer = await talker.ask(version, m.ListConfigResourcesRequest(resource_types=[*types]))
+            assert answer.error_code == 0
+            return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+        assert await listed(0) == []
+        assert await listed(1, 32) == [(32, "g")]
+        assert await listed(1, 8, 16) == []
+        assert await listed(1) == [(2, "t"), (2, "u"), (4, "1"), (32, "g")]
+        refused = await talker.ask(1, m.ListConfigResourcesRequest(resource_types=[2, 3]))
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert not refused.config_resources
 
     on_broker(script)
 

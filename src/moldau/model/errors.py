@@ -285,6 +285,10 @@ class LogDirNotFound(KafkaError):
     code = ErrorCode.LOG_DIR_NOT_FOUND
 
 
+class ReplicaNotAvailable(KafkaError):
+    code = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
 class FetchSessionIdNotFound(KafkaError):
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 

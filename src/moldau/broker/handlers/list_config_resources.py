@@ -1,0 +1,45 @@
+"""ListConfigResources: who has settings, for tools that describe them all."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.context import RequestContext
+from moldau.broker.turns import Turn
+from moldau.machines.metadata.image import ResourceType
+from moldau.model.errors import UnsupportedVersion
+from moldau.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
+
+Listed = ListConfigResourcesResponse.ConfigResource
+
+ALL_SINCE: Final = 1  # before, it was about client metrics alone, and had another name
+
+
+async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+    """Of the kinds that are asked for, or of all. Loggers and client metrics have no settings here."""
+    context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
+    asked = set(request.resource_types) or set(ResourceType)
+    unknown = asked - set(ResourceType)
+    if unknown:
+        raise UnsupportedVersion(f"There are no resources of type {min(unknown)}.")
+    if context.api_version < ALL_SINCE:
+        asked = {ResourceType.CLIENT_METRICS}
+    turn = Turn(context)
+    listed = []
+    for kind in sorted(asked):
+        for name in _names(kind, context):
+            listed.append(Listed(resource_name=name, resource_type=int(kind)))
+            if turn.is_over():
+                await turn.next()
+    return ListConfigResourcesResponse(config_resources=listed)
+
+
+def _names(kind: int, context: RequestContext) -> Iterable[str]:
+    image = context.broker.image
+    if kind == ResourceType.TOPIC:
+        return sorted(image.topics)
+    if kind == ResourceType.BROKER:
+        return [str(broker.broker_id) for broker, _ in context.broker.reachable_brokers(context.listener)]
+    if kind == ResourceType.GROUP:
+        return sorted(each.name for each in image.configs if each.type == ResourceType.GROUP)
+    return []
