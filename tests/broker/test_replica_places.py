@@ -312,6 +312,29 @@ def test_a_full_disk_of_a_follower_is_waited_for() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H5", part="truncation")
+@pytest.mark.parametrize("operation", ["unlink", "open"])
+def test_a_disk_that_refuses_a_follower_to_begin_anew_is_waited_for(operation: str) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        await cluster.stop(3)
+        for number in range(10):
+            await send(cluster, str(number).encode())
+        deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=8)
+        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])]
+        await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+        cluster.simulation.network.cut_both("n2", "n3")
+        await cluster.start(3)
+        cluster.simulation.disks_fail = True
+        cluster.host(3).disk.fail(operation, 28, path="/data/t-0/", times=3)
+        cluster.simulation.network.heal()
+        await cluster.until(lambda: copy_of(cluster, 3).log.end_offset == 11, 5.0)
+        await are_same(cluster, 2, 3)
+
+    on_cluster(script)
+
+
 def test_many_partitions_fail_over_together() -> None:
     async def script(cluster: Cluster) -> None:
         placed = [[2, 3, 4], [3, 4, 2], [4, 2, 3]] * 10

@@ -279,15 +279,11 @@ class ReplicaFetcher:
             self._refused(following, answer.error_code)
         elif answer.diverging_epoch is not None:
             diverging = answer.diverging_epoch
-            self._diverged(following, EpochEnd(diverging.epoch, diverging.end_offset))
+            self._cut_or_back_off(
+                following, following.machine.diverged(EpochEnd(diverging.epoch, diverging.end_offset))
+            )
         else:
             self._take_or_back_off(following, answer, now_ms)
-
-    def _diverged(self, following: Following, leaders: EpochEnd) -> None:
-        try:
-            self._cut_off(following, following.machine.diverged(leaders))
-        except (KafkaError, OSError) as error:
-            self._failed_for_now(following, error)
 
     def _take_or_back_off(self, following: Following, answer: Any, now_ms: int) -> None:
         try:
@@ -361,6 +357,12 @@ class ReplicaFetcher:
 
     # Cutting
 
+    def _cut_or_back_off(self, following: Following, cut: Cut) -> None:
+        try:
+            self._cut_off(following, cut)
+        except (KafkaError, OSError) as error:
+            self._failed_for_now(following, error)
+
     def _cut_off(self, following: Following, cut: Cut) -> None:
         logger.info("%s is cut as broker %d says: %s", following.partition.name, self.leader, cut)
         replay = following.replay_for(cut)
@@ -399,11 +401,11 @@ class ReplicaFetcher:
             return
         if not following.is_current:
             return
+        following.is_held = False
         cut = following.machine.went_out_of_range(start_offset, end_offset)
         if cut is not None:
-            self._cut_off(following, cut)
+            self._cut_or_back_off(following, cut)
         else:
-            following.is_held = False
             self._back_off(following)
 
     async def _list_offset(self, following: Following, timestamp: int) -> int:
