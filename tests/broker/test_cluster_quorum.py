@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 from broker_scene import batch, produce
-from cluster_scene import ALL_CONTROL, BROKER, CONTROLLER, Cluster, on_cluster
+from cluster_scene import ALL_CONTROL, BROKER, CONTROLLER, CONTROLLERS, Cluster, on_cluster
 
 from moldau.machines.metadata.image import TopicImage
+from moldau.model.errors import ErrorCode
 from moldau.wire import messages as m
 
 HOSTS = ("n1", "n2", "n3")
@@ -39,15 +40,19 @@ def test_a_topic_can_be_created_through_every_broker_whoever_is_active() -> None
     on_cluster(script, roles=ALL_CONTROL)
 
 
+async def write_voters_down(cluster: Cluster, through: int) -> None:
+    update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
+    talker = await cluster.connect(through)
+    answer = await talker.ask(2, m.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update]))
+    assert (answer.error_code, answer.error_message) == (0, None)
+
+
 @pytest.mark.proves("H6")
 def test_fixed_voters_are_written_down_through_any_broker_and_others_only_follow() -> None:
     async def script(cluster: Cluster) -> None:
-        update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
         await cluster.create("t")
         for through in (4, *others(cluster, cluster.active)):
-            talker = await cluster.connect(through)
-            answer = await talker.ask(2, m.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update]))
-            assert (answer.error_code, answer.error_message) == (0, None)
+            await write_voters_down(cluster, through)
         quorums = [node.broker.metadata.quorum.machine for node in cluster.nodes.values()]
         await cluster.until(lambda: {each.kraft_version for each in quorums} == {1}, 5.0)
         assert [each.is_voter for each in quorums] == [True, True, True, False]
@@ -56,6 +61,26 @@ def test_fixed_voters_are_written_down_through_any_broker_and_others_only_follow
         await cluster.create("u")
 
     on_cluster(script, roles=(*ALL_CONTROL, BROKER))
+
+
+@pytest.mark.proves("H6", part="voters change")
+def test_nobody_waits_behind_a_voter_that_is_being_added_through_the_same_broker() -> None:
+    async def script(cluster: Cluster) -> None:
+        await write_voters_down(cluster, 2)
+        where = m.AddRaftVoterRequest.Listener(name="CONTROLLER", host="n9", port=CONTROLLERS)
+        talker = await cluster.connect(2)
+        adding = talker.begin(
+            1,
+            m.AddRaftVoterRequest(timeout_ms=10_000, voter_id=9, voter_directory_id=b"9" * 16, listeners=[where]),
+        )
+        await asyncio.sleep(0.1)
+        began_s = cluster.simulation.now_s
+        await cluster.create("t", through=2)
+        assert cluster.simulation.now_s - began_s < 1.0
+        assert not adding.done()
+        assert (await adding).error_code == ErrorCode.REQUEST_TIMED_OUT  # there is no such controller
+
+    on_cluster(script)
 
 
 @pytest.mark.proves("H3", "H6")

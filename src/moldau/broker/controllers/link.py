@@ -18,7 +18,7 @@ from moldau.model.errors import (
 from moldau.model.units import SECOND_MS
 from moldau.wire.codec import response_decoder
 from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
-from moldau.wire.messages import EnvelopeRequest
+from moldau.wire.messages import AddRaftVoterRequest, EnvelopeRequest
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
@@ -27,7 +27,10 @@ ASK_MS: Final = 20 * SECOND_MS  # less than the patience of most clients, so tha
 RETRY_FIRST_MS: Final = 10.0
 RETRY_LONGEST_MS: Final = 200.0
 CONTROLLER: Final = "controller"  # the connection for what brokers ask on their own behalf
-FORWARDED: Final = "forwarded"  # and that for what their clients ask, some of which waits
+FORWARDED: Final = "forwarded"  # and that for what their clients ask
+NEW_VOTERS: Final = (
+    "forwarded, new voters"  # whose answers wait until one has caught up: nothing else waits behind them
+)
 
 
 class ControllerLink:
@@ -112,7 +115,8 @@ class ControllerLink:
             request_principal=context.principal.encode(),
             client_host_address=context.peer.encode(),
         )
-        answer = await self.ask(envelope, purpose=FORWARDED)
+        purpose = NEW_VOTERS if isinstance(request, AddRaftVoterRequest) else FORWARDED
+        answer = await self.ask(envelope, purpose=purpose)
         if answer.error_code != ErrorCode.NONE:
             raise _told(answer.error_code)
         frame = memoryview(answer.response_data)
