@@ -121,6 +121,28 @@ def test_a_damaged_batch_is_not_served_to_consumers_once_it_is_known_and_the_res
 
 
 @pytest.mark.proves("H3")
+def test_of_a_damaged_copy_the_controller_hears_no_more_when_its_topic_is_deleted() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]])
+        await fill(cluster)
+        await cluster.stop(3)
+        await send(cluster, b"nobody else has this")
+        damage(cluster, 2, 4)
+        await reassign(cluster, [2, 3, 1])
+        await cluster.until(lambda: copy_of(cluster, 2).damage is not None, 5.0)
+        telling = cluster.nodes[1].broker.controller_router.api(m.AssignReplicasToDirsRequest.API_KEY)
+        assert telling is not None
+        await cluster.until(lambda: telling.meter.count > 2, 5.0)
+        await (await cluster.connect(1)).ask(3, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+        await asyncio.sleep(2.0)
+        told = telling.meter.count
+        await asyncio.sleep(5.0)
+        assert telling.meter.count == told
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H3")
 @pytest.mark.proves("S6")
 def test_a_follower_whose_copy_is_found_damaged_while_it_is_read_goes_on_and_fetches_it_again() -> None:
     async def script(cluster: Cluster) -> None:

@@ -178,6 +178,7 @@ class Replicas:
     def remove(self, partition: Partition) -> None:
         """It is no longer here."""
         self._stop(partition)
+        self.copy_given_up(partition.topic_id, partition.name.partition)
 
     def _stop(self, partition: Partition) -> None:
         self._led.pop(partition, None)
