@@ -25,6 +25,7 @@ from moldau.machines.replication import Cut
 from moldau.model.errors import ErrorCode
 from moldau.storage import recovery
 from moldau.storage.recovery import ProducerReplay
+from moldau.wire.messages import UnregisterBrokerRequest
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
@@ -182,6 +183,23 @@ def test_an_idle_follower_is_not_taken_for_one_that_lags() -> None:
         assert (where(cluster).isr, where(cluster).partition_epoch) == ((2, 3, 1), before)
 
     on_cluster(script, settings=QUICK)
+
+
+@pytest.mark.proves("H1", part="the in-sync set")
+@pytest.mark.parametrize("unregistered", [2, 3])
+def test_a_broker_that_was_unregistered_and_lives_is_in_sync_again_though_nothing_is_written(unregistered: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2, 3]], min_insync_replicas=2)
+        await send(cluster, b"before")
+        await are_same(cluster, 2, 3)
+        talker = await cluster.connect(1)
+        answer = await talker.ask(0, UnregisterBrokerRequest(broker_id=unregistered))
+        assert answer.error_code == 0
+        await cluster.until(lambda: len(where(cluster).isr) == 1, 1.0)
+        await cluster.until(lambda: sorted(where(cluster).isr) == [2, 3], 10.0)
+        await send(cluster, b"after")
+
+    on_cluster(script, settings=["broker.heartbeat.interval.ms=50"])  # before its next fetch is due
 
 
 @pytest.mark.proves("H2")

@@ -23,7 +23,7 @@ from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 from moldau.client.errors import error_of
 from moldau.machines.replication import Cut, EpochEnd
 from moldau.model.errors import ErrorCode, KafkaError
-from moldau.model.ids import Address
+from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.ports import Clock
 from moldau.model.units import MiB
 from moldau.storage.recovery import ProducerReplay
@@ -68,6 +68,7 @@ class ReplicaFetcher:
         self._unsynced: dict[Following, None] = {}
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
+        self._broker_epoch = NO_EPOCH  # under which the session was begun
         self._number = 0  # of the last fetch
         self._in_flight = 0
         self._connecting: asyncio.Task[None] | None = None
@@ -133,6 +134,9 @@ class ReplicaFetcher:
         """Ask, unless there is a reason to wait. A second fetch only to end the wait of the first."""
         if self._is_closed or self._unsynced or not self._followed or self._pause or self._connecting:
             return
+        if self._means.broker_epoch() != self._broker_epoch:
+            # Registered anew: what the leader was told in this session, it was told by an earlier life.
+            self._session_id = NO_SESSION
         has_room = self._in_flight < UNDER_WAY_MAX  # leaders count on it
         may_interrupt = has_room and bool(self._to_tell) and self._session_id != NO_SESSION
         if (not self._in_flight or may_interrupt) and self._means.broker_epoch() >= 0:
@@ -183,6 +187,7 @@ class ReplicaFetcher:
         if self._session_id == NO_SESSION:
             self._to_forget.clear()
             self._session_epoch = INITIAL_EPOCH
+            self._broker_epoch = self._means.broker_epoch()
             self._to_tell = {each: None for each in self._followed.values() if each.may_be_asked_for}
         self._number += 1
         asked: list[Asked] = []
