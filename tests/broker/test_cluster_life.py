@@ -184,6 +184,20 @@ def test_a_broker_that_was_unregistered_registers_anew() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H6", part="brokers register")
+def test_a_broker_that_was_unregistered_registers_anew_though_its_disk_is_full() -> None:
+    async def script(cluster: Cluster) -> None:
+        known = cluster.broker(2)
+        cluster.simulation.disks_fail = True
+        cluster.host(2).disk.fail("open", 28, path=BROKER_EPOCH)
+        await cluster.nodes[1].broker.metadata.write(lambda machine: machine.decide_unregister_broker(2))
+        await cluster.until(lambda: 2 in cluster.nodes[1].broker.image.brokers, 5.0)
+        await cluster.until(lambda: cluster.broker(2).is_active, 5.0)
+        assert cluster.broker(2).epoch > known.epoch
+
+    on_cluster(script)
+
+
 def test_a_second_broker_with_the_same_id_is_refused_in_words() -> None:
     async def script(cluster: Cluster) -> None:
         request = m.BrokerRegistrationRequest(

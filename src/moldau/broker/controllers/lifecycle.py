@@ -82,6 +82,7 @@ class Lifecycle:
         """
         clock, patience_ms = self._broker.clock, self._broker.settings.initial_registration_timeout_ms
         began_ms = clock.monotonic_ms()
+        is_first = self.epoch == NO_EPOCH
         deadline_ms = began_ms + patience_ms if self.epoch == NO_EPOCH else inf
         while not await self._register_once(began_ms, deadline_ms - clock.monotonic_ms()):
             if deadline_ms - clock.monotonic_ms() < LAST_TRY_MS:
@@ -89,10 +90,18 @@ class Lifecycle:
                     f"No active controller has registered this broker within {patience_ms / 1000:g} s "
                     "(initial.broker.registration.timeout.ms). Do most of the controllers run, and can they be reached?"
                 )
-        self._on_registered(self.epoch)
+        self._remember_epoch(is_first=is_first)
         if self._is_alone:
             epoch, node_id = self.epoch, self._broker.node_id
             await self._broker.metadata.write(lambda machine: machine.decide_unfence_broker(node_id, epoch))
+
+    def _remember_epoch(self, *, is_first: bool) -> None:
+        try:
+            self._on_registered(self.epoch)
+        except OSError as error:  # the next life does not know this epoch, and counts as one that may lack something
+            if is_first:
+                raise
+            logger.warning("The new epoch of this broker cannot be written down: %s", error)
 
     async def _register_once(self, began_ms: float, patience_ms: float) -> bool:
         try:
