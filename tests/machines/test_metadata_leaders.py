@@ -220,3 +220,22 @@ def test_a_new_controller_goes_on_to_give_partitions_the_leader_that_is_back() -
     assert CHECK in timers  # leaderships that have to go back have the time they had
     assert scene.time_out(WorkMoved(1), 0.0) == []
     assert set(leaders(scene)) == {1}
+
+
+@pytest.mark.proves("H3", part="the next leader has everything")
+def test_very_many_partitions_without_a_leader_get_one_in_slices_when_loss_becomes_acceptable() -> None:
+    scene = large()
+    fence(scene, 2)
+    scene.time_out(WorkMoved(2), 0.0)
+    fence(scene, 1)
+    scene.time_out(WorkMoved(1), 0.0)
+    unfence(scene, 2)
+    assert set(leaders(scene)) == {-1}
+    change = ConfigChange("unclean.leader.election.enable", Operation.SET, "true")
+    wanted = [Alteration(Resource(ResourceType.BROKER, ""), [change])]
+    decision = scene.machine.decide_incremental_alter_configs(wanted)
+    scene.run(decision)
+    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX
+    assert decision.timers == [SetTimer(LeadersChecked(), 0)]
+    assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
+    assert set(leaders(scene)) == {2}

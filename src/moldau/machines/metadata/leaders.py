@@ -11,7 +11,7 @@ from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.partition_index import PartitionKey
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_SLICE_MAX
 from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
     ElectionNotNeeded,
@@ -52,6 +52,11 @@ class LeaderElected:
 
 def check_timer(view: ClusterView) -> SetTimer:
     return SetTimer(LeadersChecked(), view.settings.leader_imbalance_check_interval_ms)
+
+
+def next_look(changes: int) -> list[SetTimer]:
+    """At once, where so many got a leader in one go that there may be more who can."""
+    return [SetTimer(LeadersChecked(), 0)] if changes >= PARTITIONS_PER_SLICE_MAX else []
 
 
 def decide_leaders_checked(view: ClusterView) -> Decision[Record, None]:

@@ -144,7 +144,15 @@ class MetadataMachine:
     def _with_partitions(self, decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
         """The configs, and what they mean for partitions, in one piece."""
         changes = leader_configs.partition_changes(self._view, decision.records)
-        return _bounded(replace(decision, records=[*decision.records, *changes]) if changes else decision)
+        if not changes:
+            return _bounded(decision)
+        return _bounded(
+            replace(
+                decision,
+                records=[*decision.records, *changes],
+                timers=[*decision.timers, *leaders.next_look(len(changes))],
+            )
+        )
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
         return brokers.decide_register_broker(self._view, self._sessions, registration, next_offset=next_offset)
