@@ -16,8 +16,10 @@ from moldau.machines.metadata import (
     ResourceType,
 )
 from moldau.machines.metadata.brokers import WorkMoved
+from moldau.machines.metadata.features import FeatureUpdate, UpgradeType
+from moldau.machines.metadata.image import ELR_FEATURE
 from moldau.machines.metadata.leaders import ELECTIONS_PER_CHECK_MAX, ElectionType, LeadersChecked
-from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX, RECORDS_PER_DECISION_MAX
 from moldau.model.errors import ErrorCode, InvalidRequest, PolicyViolation
 
 CHECK = SetTimer(LeadersChecked(), 300_000)
@@ -239,3 +241,21 @@ def test_very_many_partitions_without_a_leader_get_one_in_slices_when_loss_becom
     assert decision.timers == [SetTimer(LeadersChecked(), 0)]
     assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
     assert set(leaders(scene)) == {2}
+
+
+@pytest.mark.proves("H2", part="too few in sync")
+def test_in_a_cluster_of_very_many_partitions_the_number_that_must_be_in_sync_changes_for_all() -> None:
+    scene = Scene(brokers=2)
+    count = RECORDS_PER_DECISION_MAX // 3 + 1
+    for name in ("t", "u", "v"):
+        scene.create_one(NewTopic(name, assignments=[(index, [1, 2]) for index in range(count)]))
+    change = ConfigChange("min.insync.replicas", Operation.SET, "2")
+    wanted = [Alteration(Resource(ResourceType.BROKER, ""), [change])]
+    (outcome,) = scene.run(scene.machine.decide_incremental_alter_configs(wanted))
+    assert outcome.error == ErrorCode.NONE
+    topics = scene.machine.image.topics.values()
+    assert {partition.partition_epoch for topic in topics for partition in topic.partitions} == {1}
+    off = FeatureUpdate(ELR_FEATURE, 0, UpgradeType.SAFE_DOWNGRADE)
+    scene.run(scene.machine.decide_update_features([off]))
+    (switched,) = scene.run(scene.machine.decide_update_features([FeatureUpdate(ELR_FEATURE, 1)]))
+    assert switched.error == ErrorCode.NONE

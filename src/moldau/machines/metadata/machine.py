@@ -142,17 +142,12 @@ class MetadataMachine:
         )
 
     def _with_partitions(self, decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
-        """The configs, and what they mean for partitions, in one piece."""
-        changes = leader_configs.partition_changes(self._view, decision.records)
+        """The configs, and what they mean for partitions, in one piece. Of those there are as many as there are."""
+        changes = leader_configs.partition_changes(self._view, _bounded(decision).records)
         if not changes:
-            return _bounded(decision)
-        return _bounded(
-            replace(
-                decision,
-                records=[*decision.records, *changes],
-                timers=[*decision.timers, *leaders.next_look(len(changes))],
-            )
-        )
+            return decision
+        timers = [*decision.timers, *leaders.next_look(len(changes))]
+        return replace(decision, records=[*decision.records, *changes], timers=timers)
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
         return brokers.decide_register_broker(self._view, self._sessions, registration, next_offset=next_offset)
@@ -206,7 +201,7 @@ class MetadataMachine:
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Record, list[features.FeatureUpdated]]:
-        return _bounded(features.decide_update_features(self._view, updates, validate_only=validate_only))
+        return features.decide_update_features(self._view, updates, validate_only=validate_only)
 
 
 def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
