@@ -39,7 +39,7 @@ from moldau.broker.stalls import LoopStalls
 from moldau.broker.topics import METADATA_TOPIC
 from moldau.broker.transactions.transactions import Transactions
 from moldau.client.errors import check
-from moldau.machines.metadata.delta import MetadataDelta
+from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, Resource, ResourceType, VersionRange
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
@@ -101,6 +101,7 @@ class Broker:
         self.controller = ControllerLink(self, peers)
         self.death_watch = DeathWatch(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
+        self._has_joined = False  # and follows the metadata with its partitions
         self._make_services(ports, peers, store, on_failure)
 
     def _make_services(
@@ -180,6 +181,13 @@ class Broker:
         self.departures.followed(self.image, image)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._take_settings(image)
+        if not self._has_joined:
+            own = image.brokers.get(self.node_id)
+            if own is None or own.incarnation_id != self.incarnation_id:
+                # From before this life, in which folders were made for later ones: for topics that were created again,
+                # for copies that went and came back. They are not to be thrown away on the word of an older image.
+                return
+            self._has_joined, delta = True, delta_between(MetadataImage(), image)
         await self.partitions.follow(image, delta)
         await self.groups.follow(image, delta)
         await self.transactions.follow(image, delta)
