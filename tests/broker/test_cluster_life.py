@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from cluster_scene import Cluster, on_cluster
+from cluster_scene import CLIENTS, Cluster, on_cluster
 
+from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.peers import Peers
 from moldau.model.errors import ErrorCode, InvalidConfig, RequestTimedOut
 from moldau.model.ids import Address
@@ -194,6 +195,18 @@ def test_a_broker_that_was_unregistered_registers_anew_though_its_disk_is_full()
         await cluster.until(lambda: 2 in cluster.nodes[1].broker.image.brokers, 5.0)
         await cluster.until(lambda: cluster.broker(2).is_active, 5.0)
         assert cluster.broker(2).epoch > known.epoch
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H6", part="brokers register")
+def test_a_broker_bears_that_somebody_else_answers_where_its_controller_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(cluster: Cluster) -> None:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(MetadataDriver, "controller_address", Address("n3", CLIENTS))
+            await asyncio.sleep(5)
+        await asyncio.sleep(5)
+        assert [cluster.broker(each).is_active for each in (2, 3)] == [True, True]
 
     on_cluster(script)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.client.errors import error_of
 from moldau.machines.metadata.image import MetadataImage
-from moldau.model.errors import ErrorCode, KafkaError, RequestTimedOut
+from moldau.model.errors import ErrorCode, KafkaError, RequestTimedOut, UnsupportedVersion
 from moldau.model.ids import NO_EPOCH
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
@@ -171,6 +171,9 @@ class Lifecycle:
         except RequestTimedOut as error:
             logger.warning("No controller hears that this broker is alive: %s", error.message)
             return 0.0
+        except UnsupportedVersion as error:  # somebody else is where the controller was, for the time being
+            logger.warning("No controller hears that this broker is alive: %s", error.message)
+            return interval_ms
         if answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             logger.warning("The cluster knows this broker no longer: registering anew.")
             await self.register()
