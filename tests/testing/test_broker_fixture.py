@@ -66,6 +66,13 @@ def test_acknowledged_records_survive_a_kill_and_a_clean_restart(broker: Broker)
     assert broker.bootstrap_servers == where
 
 
+async def test_a_test_that_is_a_coroutine_asks_as_any_other(moldau_broker: Broker, moldau_topic: str) -> None:
+    assert moldau_broker.create_topic(f"{moldau_topic}-more") == f"{moldau_topic}-more"
+    with moldau_broker.client() as client:
+        client.produce(moldau_topic, 0, [(0, None, b"mine", ())])
+        assert client.list_offset(moldau_topic, 0, LATEST).offset == 1
+
+
 def test_metrics_have_a_port_of_their_own(broker: Broker) -> None:
     assert broker.metrics is not None
     with urllib.request.urlopen(broker.metrics, timeout=30) as page:

@@ -178,12 +178,9 @@ class Broker:
 
     def client(self) -> Any:
         """A blocking client of this broker, to use in a `with`."""
-        from moldau.client.blocking import BlockingClient
-        from moldau.node.ports.clock import SystemClock
-        from moldau.node.ports.randomness import system_random
-        from moldau.node.ports.sockets import SocketNetwork
+        from moldau.testing.asking import AskingClient
 
-        return BlockingClient(SocketNetwork(), SystemClock(), system_random(), self.bootstrap_servers)
+        return AskingClient(self.bootstrap_servers)
 
     def __enter__(self) -> Self:
         try:

@@ -167,15 +167,11 @@ class Cluster:
 
     def client(self) -> "BlockingClient":
         """A blocking client of the nodes that run and are not frozen, to use in a `with`."""
-        from moldau.client.blocking import BlockingClient
         from moldau.client.settings import ClientSettings
-        from moldau.node.ports.clock import SystemClock
-        from moldau.node.ports.randomness import system_random
-        from moldau.node.ports.sockets import SocketNetwork
+        from moldau.testing.asking import AskingClient
 
-        settings = ClientSettings(request_timeout_ms=ANSWER_MS_MAX)
         servers = ",".join(str(self.layout.node(node).address) for node in self._answering())
-        return BlockingClient(SocketNetwork(), SystemClock(), system_random(), servers, settings=settings)
+        return AskingClient(servers, ClientSettings(request_timeout_ms=ANSWER_MS_MAX))
 
     def create_topic(
         self, name: str, partitions: int = 1, replication_factor: int | None = None, **config: object

@@ -24,16 +24,11 @@ class NamespacedCluster(Cluster):
         return self._wires.address(node)
 
     def client(self) -> "BlockingClient":
-        from moldau.client.blocking import BlockingClient
         from moldau.client.settings import ClientSettings
-        from moldau.node.ports.clock import SystemClock
-        from moldau.node.ports.randomness import system_random
-        from moldau.node.ports.sockets import SocketNetwork
+        from moldau.testing.asking import AskingClient
 
         settings = ClientSettings(request_timeout_ms=3_000, connect_timeout_ms=1_000, total_timeout_ms=10_000)
-        return BlockingClient(
-            SocketNetwork(), SystemClock(), system_random(), self.bootstrap_servers, settings=settings
-        )
+        return AskingClient(self.bootstrap_servers, settings)
 
     def _broker(self, node: LocalNode) -> Broker:
         broker = super()._broker(node)

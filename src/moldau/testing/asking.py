@@ -1,0 +1,30 @@
+"""The client behind `Broker.client` and `Cluster.client`: it waits, also where an event loop is running already."""
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from moldau.client.blocking import BlockingClient
+from moldau.client.settings import ClientSettings
+from moldau.node.ports.clock import SystemClock
+from moldau.node.ports.randomness import system_random
+from moldau.node.ports.sockets import SocketNetwork
+
+Result = TypeVar("Result")
+
+
+class AskingClient(BlockingClient):
+    """A blocking client on the real network."""
+
+    def __init__(self, bootstrap_servers: str, settings: ClientSettings | None = None) -> None:
+        super().__init__(SocketNetwork(), SystemClock(), system_random(), bootstrap_servers, settings=settings)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return super().run(work)
+        # A test that is a coroutine: no second loop may run in its thread.
+        with ThreadPoolExecutor(max_workers=1) as elsewhere:
+            return elsewhere.submit(super().run, work).result()
