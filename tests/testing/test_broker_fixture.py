@@ -84,3 +84,26 @@ def test_a_folder_in_use_and_a_wrong_setting_are_told_in_the_brokers_words(broke
         pass
     with pytest.raises(BrokerFailed, match=r"no\.such\.setting"), Broker(data=tmp_path, no_such_setting=1):
         pass
+
+
+def test_files_of_the_project_under_test_are_not_taken_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("queue", "types", "select"):
+        (tmp_path / f"{module}.py").write_text("class Order: ...\n")
+    monkeypatch.chdir(tmp_path)
+    with Broker() as broker:
+        broker.create_topic("orders")
+
+
+def test_a_broker_finds_its_data_again_though_the_test_went_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Broker(data="mine") as broker:
+        broker.create_topic("orders")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        broker.restart()
+        with broker.client() as client:
+            assert [each.name for each in client.describe_topics()] == ["orders"]

@@ -47,7 +47,8 @@ class Broker:
     settings.
     """
 
-    command: ClassVar[Sequence[str]] = (sys.executable, "-m", "moldau.cli.main")
+    # -P: a file of the project under test is not taken for a module of that name, though tests run in its folder.
+    command: ClassVar[Sequence[str]] = (sys.executable, "-P", "-m", "moldau.cli.main")
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class Broker:
         self._listen = listen
         self._bootstrap_servers = ""
         self._folder = Path(tempfile.mkdtemp(prefix="moldau-"))
-        self.data = Path(data) if data is not None else self._folder / "data"
+        # Absolute, because a test may go to another folder before it starts the broker again.
+        self.data = Path(data).absolute() if data is not None else self._folder / "data"
         self._log_path = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = self._announced = -1

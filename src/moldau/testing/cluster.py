@@ -57,7 +57,7 @@ class Cluster:
         self._paused: set[int] = set()
         self._brokers: dict[int, Broker] = {}
         self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
-        self.data = Path(data) if data is not None else self._own_folder / "data"
+        self.data = Path(data).absolute() if data is not None else self._own_folder / "data"
         try:
             self._lay_out(brokers)
         except BaseException:

@@ -1,6 +1,5 @@
 """A cluster whose nodes live in network namespaces, so that cables can be pulled."""
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -32,5 +31,5 @@ class NamespacedCluster(Cluster):
 
     def _broker(self, node: LocalNode) -> Broker:
         broker = super()._broker(node)
-        broker.command = (*self._wires.command(node.node_id), sys.executable, "-m", "moldau.cli.main")  # type: ignore[misc]
+        broker.command = (*self._wires.command(node.node_id), *broker.command)  # type: ignore[misc]
         return broker
