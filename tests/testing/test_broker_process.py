@@ -153,6 +153,24 @@ def test_a_failing_test_shows_the_brokers_log(tmp_path: Path) -> None:
     assert "started with" in caught.value.__notes__[0]
 
 
+def test_a_broker_ends_with_what_is_raised_though_it_takes_no_notes(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path).start()
+    pid = broker.pid
+    confluents_error: Any = object()  # its `KafkaError` is no exception, and yet comes out of callbacks as one
+    broker.__exit__(None, confluents_error, None)
+    assert not is_alive(pid)
+    assert not broker.data.parent.exists()
+
+
+def test_a_program_that_is_not_there_leaves_no_pipes_open(tmp_path: Path) -> None:
+    broker = StandIn(tmp_path)
+    broker.command = (str(tmp_path / "nothing"),)  # type: ignore[misc]
+    before = os.listdir("/dev/fd")
+    with pytest.raises(FileNotFoundError), broker:
+        pass
+    assert os.listdir("/dev/fd") == before
+
+
 def test_temporary_data_goes_and_given_data_stays(tmp_path: Path) -> None:
     with StandIn(tmp_path) as temporary:
         temporary.data.mkdir()

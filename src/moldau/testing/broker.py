@@ -108,6 +108,9 @@ class Broker:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = self._spawn(announce, lifeline)
+        except BaseException:
+            self._forget_process()
+            raise
         finally:
             os.close(announce)
             os.close(lifeline)
@@ -195,7 +198,8 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            error.add_note(f"The broker's log:\n{self.last_words}")
+            if isinstance(error, BaseException):  # confluent-kafka raises a `KafkaError`, which is none, in callbacks
+                error.add_note(f"The broker's log:\n{self.last_words}")
             self.kill()
         self.close()
 

@@ -271,7 +271,8 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            error.add_note(self._last_words())
+            if isinstance(error, BaseException):  # or else it is a `KafkaError` of confluent-kafka
+                error.add_note(self._last_words())
             self.kill(*self.nodes)
         self.close()
 
