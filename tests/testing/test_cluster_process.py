@@ -107,6 +107,18 @@ def test_paused_nodes_go_on_when_they_are_resumed(cluster: Cluster) -> None:
     assert "stopping" in cluster[3].log
 
 
+def test_what_befell_a_node_by_itself_is_healed_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "wait_until_in_sync", lambda: None)  # stand-ins hold no replicas
+    cluster[2].pause()
+    cluster.pause(3)
+    cluster[3].kill()
+    cluster.heal()
+    assert running(cluster) == [1, 2, 3, 4]
+    assert not any(cluster[node].is_paused for node in cluster.nodes)
+    cluster.stop(2)  # in time: it is no longer frozen
+    assert "stopping" in cluster[2].log
+
+
 def test_a_broker_is_added_beside_the_others_and_does_not_vote(cluster: Cluster) -> None:
     servers = cluster.bootstrap_servers
     assert cluster.add() == (5,)

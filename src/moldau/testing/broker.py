@@ -71,7 +71,7 @@ class Broker:
         self._log_path = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = self._announced = -1
-        self._is_ending = False
+        self._is_ending = self._is_paused = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -87,6 +87,11 @@ class Broker:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_paused(self) -> bool:
+        """It runs, but is frozen."""
+        return self._is_paused and self.is_running
 
     @property
     def log(self) -> str:
@@ -164,9 +169,11 @@ class Broker:
     def pause(self) -> None:
         """Freeze it (SIGSTOP): its connections stay open and nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
+        self._is_paused = True
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)
+        self._is_paused = False
 
     def close(self) -> None:
         """Stop it and remove its temporary folder."""
@@ -251,7 +258,7 @@ class Broker:
 
     def _forget_process(self) -> None:
         self._process = None
-        self._is_ending = False
+        self._is_ending = self._is_paused = False
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

@@ -54,7 +54,6 @@ class Cluster:
     ) -> None:
         self._settings = texts({**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)})
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
-        self._paused: set[int] = set()
         self._brokers: dict[int, Broker] = {}
         self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         self.data = Path(data).absolute() if data is not None else self._own_folder / "data"
@@ -107,14 +106,12 @@ class Cluster:
         """End these nodes without warning (SIGKILL), as good as at once."""
         for node in nodes:
             self[node].kill()
-            self._paused.discard(node)
 
     def stop(self, *nodes: int) -> None:
         """Ask these nodes, or all, to end, and wait until they have."""
         wanted = nodes or self.running
         for node in wanted:
             self[node].terminate()
-            self._paused.discard(node)
         failures = []
         for node in wanted:
             try:
@@ -135,12 +132,11 @@ class Cluster:
         """Freeze these nodes (SIGSTOP): connections stay open, nothing answers."""
         for node in nodes:
             self[node].pause()
-            self._paused.add(node)
 
     def resume(self, *nodes: int) -> None:
-        for node in nodes or tuple(sorted(self._paused)):
+        """Let these go on, or all that are frozen."""
+        for node in nodes or tuple(node for node in self.nodes if self[node].is_paused):
             self[node].resume()
-            self._paused.discard(node)
 
     def add(self, count: int = 1) -> tuple[int, ...]:
         """Start new brokers beside those there are; their ids."""
@@ -303,7 +299,7 @@ class Cluster:
         )
 
     def _answering(self) -> Iterable[int]:
-        return [node for node in self.running if node not in self._paused] or self.nodes
+        return [node for node in self.running if not self[node].is_paused] or self.nodes
 
     def _controller(self) -> int | None:
         from moldau.client.quorum import Quorum
