@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +146,36 @@ def test_temporary_folders_go_with_the_cluster(stand_in: type[Broker]) -> None:
 def test_what_never_comes_is_given_up_with_the_nodes_last_words(cluster: Cluster) -> None:
     with pytest.raises(BrokerFailed, match=r"(?s)Not within 0\.05 s: a miracle.*Node 4 said:\nstarted with"):
         cluster.wait_until(lambda: False, "a miracle", 0.05)
+
+
+def test_a_cluster_that_cannot_start_says_which_node_ended_and_why(tmp_path: Path) -> None:
+    program = tmp_path / "stand_in.py"
+    waits_for_the_others = "if '-c node.id=1 ' in ' '.join(arguments): select.select([], [], [], 60)\n"
+    ends = "if '-c node.id=3 ' in ' '.join(arguments): sys.exit('the port is taken')\n"
+    program.write_text(STAND_IN.replace("woken, wake", f"{waits_for_the_others}{ends}woken, wake", 1))
+
+    class StandIn(Broker):
+        command = (sys.executable, str(program))
+
+    started = time.monotonic()
+    with pytest.raises(BrokerFailed, match=r"(?s)ended with code 1.*the port is taken") as caught, _of(StandIn)():
+        pass
+    assert "It was node 3.\nNode 1 said:\nstarted with" in caught.value.__notes__[0]
+    assert time.monotonic() - started < 20  # what became of node 1, nobody waits for
+
+
+def test_a_cluster_that_does_not_start_says_which_node_is_late_and_what_all_said(tmp_path: Path) -> None:
+    program = tmp_path / "stand_in.py"
+    waits = "if '-c node.id=2 ' in ' '.join(arguments): select.select([], [], [], 60)\n"
+    program.write_text(STAND_IN.replace("woken, wake", f"{waits}woken, wake", 1))
+
+    class StandIn(Broker):
+        command = (sys.executable, str(program))
+
+    with pytest.raises(BrokerFailed, match="not ready") as caught, _of(StandIn)(ready_s_max=2):
+        pass
+    assert "It was node 2." in caught.value.__notes__[0]
+    assert "Node 3 said:\nstarted with" in caught.value.__notes__[0]
 
 
 def test_a_failing_test_shows_what_all_nodes_said(stand_in: type[Broker]) -> None:

@@ -121,16 +121,21 @@ class Broker:
             os.close(lifeline)
         return self
 
-    def wait_until_ready(self) -> Self:
+    def wait_until_ready(self, wait_s: float | None = None) -> Self:
         """After `launch`: until it serves."""
         try:
-            self._take_announcement(self._announced)
+            self._take_announcement(self._read_line(self._announced, self.ready_s_max if wait_s is None else wait_s))
         except BaseException:
             self.kill()
             raise
         finally:
             self._close_announced()
         return self
+
+    @property
+    def announced(self) -> int:
+        """After `launch`, a descriptor that can be read once it serves or has ended."""
+        return self._announced
 
     def stop(self) -> None:
         """Ask it to end (SIGTERM) and wait until it has, which must be without error."""
@@ -228,15 +233,15 @@ class Broker:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
             )
 
-    def _take_announcement(self, announced: int) -> None:
-        announcement = json.loads(self._read_line(announced))
+    def _take_announcement(self, line: bytes) -> None:
+        announcement = json.loads(line)
         self._bootstrap_servers = announcement["bootstrap_servers"]
         self.metrics = announcement.get("metrics")
         if self._listen is not None:
             self._listen = self._bootstrap_servers.split(",")[0]
 
-    def _read_line(self, announced: int) -> bytes:
-        deadline = time.monotonic() + self.ready_s_max
+    def _read_line(self, announced: int, wait_s: float) -> bytes:
+        deadline = time.monotonic() + wait_s
         line = b""
         watched = select.poll()  # `select.select` refuses a descriptor above 1023
         watched.register(announced, select.POLLIN)

@@ -6,11 +6,12 @@ with Cluster(brokers=3) as cluster:
 """
 
 import random
+import select
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -93,8 +94,15 @@ class Cluster:
         """Start these nodes, or all that do not run, and wait until they serve."""
         wanted = nodes or tuple(node for node in self.nodes if node not in self.running)
         self.launch(*wanted)
-        for node in wanted:
-            self[node].wait_until_ready()
+        deadline = time.monotonic() + self._ready_s_max
+        for node in self._as_they_speak(wanted, deadline):
+            try:
+                self[node].wait_until_ready(max(deadline - time.monotonic(), 0.0))
+            except BrokerFailed as error:
+                error.add_note(
+                    f"It was node {node}.\n{self._last_words(other for other in self.nodes if other != node)}"
+                )
+                raise
         return self
 
     def launch(self, *nodes: int) -> None:
@@ -298,6 +306,18 @@ class Cluster:
             stop_s_max=self._stop_s_max,
         )
 
+    def _as_they_speak(self, nodes: Iterable[int], deadline: float) -> Iterator[int]:
+        """Each node once it serves or has ended: one that waits for others says nothing, they may have said why."""
+        silent = {self[node].announced: node for node in nodes}
+        watched = select.poll()
+        for descriptor in silent:
+            watched.register(descriptor, select.POLLIN)
+        while silent and (heard := watched.poll(max(deadline - time.monotonic(), 0.0) * 1000)):
+            for descriptor, _ in heard:
+                watched.unregister(descriptor)
+                yield silent.pop(descriptor)
+        yield from silent.values()
+
     def _answering(self) -> Iterable[int]:
         return [node for node in self.running if not self[node].is_paused] or self.nodes
 
@@ -323,8 +343,8 @@ class Cluster:
         if failures:
             raise failures[0]
 
-    def _last_words(self) -> str:
-        return "\n".join(f"Node {node} said:\n{broker.last_words}" for node, broker in self._brokers.items())
+    def _last_words(self, nodes: Iterable[int] | None = None) -> str:
+        return "\n".join(f"Node {node} said:\n{self[node].last_words}" for node in nodes or self.nodes)
 
 
 def free_ports(count: int) -> range:
