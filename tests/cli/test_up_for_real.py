@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.testing.cluster import free_ports
+from moldau.testing.free_ports import free_ports
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.proves("H3")]
 

@@ -1,6 +1,7 @@
 """How the cluster fixture treats its processes, tried on stand-ins that keep the agreement about pipes and no more."""
 
 import os
+import random
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from moldau.testing import Cluster
 from moldau.testing.broker import Broker, BrokerFailed
+from moldau.testing.free_ports import PortsInARow
 
 STAND_IN = """
 import json, os, select, signal, sys
@@ -189,6 +191,26 @@ def test_ports_lie_below_those_of_outgoing_connections(cluster: Cluster) -> None
         outgoing.bind(("127.0.0.1", 0))
         assert outgoing.getsockname()[1] >= 32_000
     assert all(16_000 <= int(each.split(":")[1]) < 32_000 for each in cluster.bootstrap_servers.split(","))
+
+
+def test_a_cluster_that_is_yet_to_start_keeps_its_ports_from_others(
+    stand_in: type[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = PortsInARow(), PortsInARow()
+    draws = [one.draw(30).start, other.draw(30).start]
+    chances = [draws[0], draws[0], draws[1]]
+    one.release()
+    other.release()
+    monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: chances.pop(0))
+    first = _of(stand_in)()
+    second = _of(stand_in)()
+    assert set(first.bootstrap_servers.split(",")).isdisjoint(second.bootstrap_servers.split(","))
+    first.close()
+    chances.append(draws[0])
+    third = _of(stand_in)()  # what was given back may be drawn again
+    assert third.bootstrap_servers == first.bootstrap_servers
+    second.close()
+    third.close()
 
 
 @pytest.fixture

@@ -5,28 +5,23 @@ with Cluster(brokers=3) as cluster:
     cluster.kill(cluster.leader_of("orders"))
 """
 
-import random
 import select
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from moldau.cli.local.layout import LocalCluster, LocalNode
 from moldau.testing.broker import READY_S_MAX, STOP_S_MAX, TEST_SETTINGS, Broker, BrokerFailed, setting_names, texts
+from moldau.testing.free_ports import HOST, PortsInARow
 
 if TYPE_CHECKING:
     from moldau.client.blocking import BlockingClient
 
-HOST: Final = "127.0.0.1"
-# Below the ports that the system gives to outgoing connections: the port of a node that is down must stay free.
-PORTS: Final = range(16_000, 32_000)
 SPARE_PORTS: Final = 5  # for nodes that are added
-PORT_TRIES_MAX: Final = 200
 LOOK_EVERY_S: Final = 0.02
 WAIT_S_MAX: Final = 60.0
 ANSWER_MS_MAX: Final = 5_000  # of a node that may be frozen
@@ -56,6 +51,7 @@ class Cluster:
         self._settings = texts({**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)})
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
         self._brokers: dict[int, Broker] = {}
+        self._reserved = PortsInARow()
         self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         self.data = Path(data).absolute() if data is not None else self._own_folder / "data"
         try:
@@ -284,7 +280,7 @@ class Cluster:
 
     def _lay_out(self, brokers: int) -> None:
         is_new = not self._brokers
-        ports = free_ports(2 * brokers + SPARE_PORTS) if is_new else None
+        ports = self._reserved.draw(2 * brokers + SPARE_PORTS) if is_new else None
         self.layout = LocalCluster.open(
             self.data,
             brokers=brokers,
@@ -339,30 +335,10 @@ class Cluster:
                     error.add_note(f"It was node {node}.")
                     failures.append(error)
         finally:
+            self._reserved.release()
             shutil.rmtree(self._own_folder, ignore_errors=True)
         if failures:
             raise failures[0]
 
     def _last_words(self, nodes: Iterable[int] | None = None) -> str:
         return "\n".join(f"Node {node} said:\n{self[node].last_words}" for node in nodes or self.nodes)
-
-
-def free_ports(count: int) -> range:
-    """So many free ports in a row."""
-    chance: Any = random.SystemRandom()
-    for _ in range(PORT_TRIES_MAX):
-        first = chance.randrange(PORTS.start, PORTS.stop - count)
-        ports = range(first, first + count)
-        if all(map(_is_free, ports)):
-            return ports
-    raise BrokerFailed(f"There are no {count} free ports in a row.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
