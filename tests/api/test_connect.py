@@ -1,6 +1,8 @@
 """The small Python API against a real broker."""
 
+import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -130,6 +132,44 @@ def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> 
     with pytest.raises(Failed, match="once"):
         other.publish("once", b"x", partition=99, waits=True)
     other.close()
+
+
+@pytest.mark.proves("A2", part="publish and consume")
+def test_who_waits_for_a_message_hears_of_that_one_though_others_publish_too(connection: Connection) -> None:
+    connection.create_topic("letters", partitions=2, max_message_bytes=1000)
+    letters = [b"x", random.randbytes(5000)]  # the second is too large, and does not compress
+
+    def send_many(which: int) -> list[str]:
+        return [send(which) for _ in range(30)]
+
+    def send(which: int) -> str:
+        try:  # a partition for each kind: a batch is refused as a whole
+            place = connection.publish("letters", letters[which], partition=which, waits=True)
+        except Failed as failed:
+            return str(failed)
+        assert place is not None
+        return place.topic
+
+    with ThreadPoolExecutor(4) as threads:
+        told = list(threads.map(send_many, [0, 1, 0, 1]))
+    assert set(told[0] + told[2]) == {"letters"}
+    assert set(told[1] + told[3]) == {"letters: Broker: Message size too large"}
+    connection.flush()  # those failures were told
+
+
+@pytest.mark.proves("A2", part="publish and consume")
+def test_a_failure_that_nobody_waits_for_any_more_is_told_to_the_next(connection: Connection, broker: Broker) -> None:
+    connection.create_topic("late")
+    with moldau.connect(broker.bootstrap_servers, message_timeout_ms=2_000) as other:
+        other.publish("late", "first", waits=True)
+        broker.pause()
+        try:
+            with pytest.raises(Failed, match=r"late: not acknowledged in 0\.5 s"):
+                other.publish("late", "second", waits=True, timeout_s=0.5)
+            with pytest.raises(Failed, match="timed out"):
+                other.flush()
+        finally:
+            broker.resume()
 
 
 @pytest.mark.proves("A2", part="publish and consume")

@@ -1,5 +1,6 @@
 """Publishing: batched in the background, idempotent, with bounded memory; failures are never silent."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -7,11 +8,25 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from moldau.api.words import Failed, Headers, Place, Value, encoded, encoded_headers
 
 FULL_WAIT_S: Final = 1.0
+LOOK_S: Final = 0.1
 FAILURES_KEPT: Final = 10
 
 
+@dataclass(slots=True)
+class _Delivery:
+    """What became of one message."""
+
+    is_awaited: bool
+    place: Place | None = None
+    failure: str | None = None
+
+
 class Publisher:
-    """One idempotent producer. What could not be delivered is raised by the next call, `flush`, or the end."""
+    """One idempotent producer, for any number of threads.
+
+    Who waits for a message hears of that one. What else could not be delivered is raised by the next call, `flush`, or
+    the end.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._producer = Producer({"enable.idempotence": True, "compression.type": "lz4", **config})
@@ -30,11 +45,13 @@ class Publisher:
         timeout_s: float,
     ) -> Place | None:
         self._raise_failures()
-        placed: list[Place] = []
+        delivery = _Delivery(waits)
 
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is None:
-                placed.append(Place(message.topic(), message.partition(), message.offset()))
+                delivery.place = Place(message.topic(), message.partition(), message.offset())
+            elif delivery.is_awaited:
+                delivery.failure = f"{topic}: {error.str()}"
             else:
                 self._note(f"{topic}: {error.str()}")
 
@@ -54,8 +71,7 @@ class Publisher:
         if not waits:
             self._producer.poll(0)
             return None
-        self.flush(timeout_s)
-        return placed[0]
+        return self._awaited(topic, delivery, timeout_s)
 
     def _enqueue(self, topic: str, **message: Any) -> None:
         """A full queue is back-pressure: wait for room rather than lose or grow."""
@@ -68,6 +84,19 @@ class Publisher:
                 self._raise_failures()
             except KafkaException as error:
                 raise Failed(f"{topic}: {error.args[0].str()}") from error
+
+    def _awaited(self, topic: str, delivery: _Delivery, timeout_s: float) -> Place:
+        """Until this message has its place, whatever else is on its way."""
+        waited_s = 0.0
+        while delivery.place is None and delivery.failure is None and waited_s < timeout_s:
+            self._producer.flush(min(LOOK_S, timeout_s - waited_s))
+            waited_s += LOOK_S
+        if delivery.failure is not None:
+            raise Failed(delivery.failure)
+        if delivery.place is None:
+            delivery.is_awaited = False
+            raise Failed(f"{topic}: not acknowledged in {timeout_s:g} s; is the cluster reachable?")
+        return delivery.place
 
     def flush(self, timeout_s: float) -> None:
         """Until everything published so far is acknowledged; raises if anything was not."""
