@@ -4,11 +4,13 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 import moldau
 from moldau.api import Connection, Failed, Message
+from moldau.api.publishing import Publisher
 from moldau.testing import Broker
 
 pytestmark = pytest.mark.proves("A2")
@@ -155,6 +157,23 @@ def test_who_waits_for_a_message_hears_of_that_one_though_others_publish_too(con
     assert set(told[0] + told[2]) == {"letters"}
     assert set(told[1] + told[3]) == {"letters: Broker: Message size too large"}
     connection.flush()  # those failures were told
+
+
+@pytest.mark.proves("A2", part="publish and consume")
+def test_what_threads_publish_first_at_the_same_time_is_all_seen_to_its_end(
+    connection: Connection, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.create_topic("together", max_message_bytes=1000)
+
+    def make_while_another_thread_publishes(config: dict[str, Any]) -> Publisher:
+        monkeypatch.undo()
+        other.publish("together", random.randbytes(5000))
+        return Publisher(config)
+
+    monkeypatch.setattr("moldau.api.connection.Publisher", make_while_another_thread_publishes)
+    other = moldau.connect(broker.bootstrap_servers)
+    with pytest.raises(Failed, match="too large"), other:
+        other.publish("together", "here")
 
 
 @pytest.mark.proves("A2", part="publish and consume")

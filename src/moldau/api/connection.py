@@ -11,6 +11,7 @@ from moldau.api.publishing import Publisher
 from moldau.api.words import Failed, Headers, Message, Place, Value
 
 TIMEOUT_S: Final = 30.0
+ONLY: Final = "the only one"
 
 
 def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connection":
@@ -28,7 +29,7 @@ class Connection:
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
         self._admin = AdminClient(config)
-        self._publisher: Publisher | None = None
+        self._publishers: dict[str, Publisher] = {}  # at most the one
         self._consumptions: list[Consumption] = []
 
     # -- topics
@@ -79,14 +80,15 @@ class Connection:
 
         Messages of one key keep their order and go to one partition.
         """
-        if self._publisher is None:
-            self._publisher = Publisher(self._config)
-        return self._publisher.publish(topic, value, key, headers, partition, timestamp_ms, waits, timeout_s)
+        publisher = self._publishers.get(ONLY)
+        if publisher is None:  # of threads that come here together, each must get the one that is flushed in the end
+            publisher = self._publishers.setdefault(ONLY, Publisher(self._config))
+        return publisher.publish(topic, value, key, headers, partition, timestamp_ms, waits, timeout_s)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Until everything published so far is acknowledged; raises if anything was not."""
-        if self._publisher is not None:
-            self._publisher.flush(timeout_s)
+        for publisher in self._publishers.values():
+            publisher.flush(timeout_s)
 
     def consume(
         self,
