@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import moldau
-from moldau.api import Connection, Failed, Message
+from moldau.api import Connection, Consumption, Failed, Message
 from moldau.api.publishing import Publisher
 from moldau.testing import Broker
 
@@ -134,6 +134,43 @@ def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> 
     with pytest.raises(Failed, match="once"):
         other.publish("once", b"x", partition=99, waits=True)
     other.close()
+
+
+@pytest.mark.proves("C4", part="of a group")
+@pytest.mark.parametrize(
+    "members", [{"partition_assignment_strategy": "cooperative-sticky"}, {"group_protocol": "consumer"}]
+)
+def test_a_group_that_gives_partitions_out_one_by_one_begins_where_it_is_told(
+    connection: Connection, members: dict[str, str]
+) -> None:
+    connection.create_topic("stepwise", partitions=2)
+    group = f"of-{next(iter(members.values()))}"
+    for number in range(5):
+        connection.publish("stepwise", str(number), partition=1)
+    connection.flush()
+    assert read(connection, "stepwise", 1, start=3, group=group, **members)[0].text == "3"
+    assert read(connection, "stepwise", 1, start=0, group=group, **members)[0].text == "4"
+
+
+@pytest.mark.proves("A2", part="publish and consume")
+def test_a_look_up_that_fails_while_a_group_gives_partitions_out_is_told_in_words(
+    connection: Connection, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.create_topic("interrupted")
+    monkeypatch.setattr("moldau.api.consuming.LOOK_UP_S", 0.5)
+    seek = Consumption._seek
+
+    def seek_while_the_broker_is_silent(self: Consumption, *arguments: Any) -> None:
+        broker.pause()
+        seek(self, *arguments)
+
+    monkeypatch.setattr(Consumption, "_seek", seek_while_the_broker_is_silent)
+    with connection.consume("interrupted", group="unlucky", start=3) as messages:
+        try:
+            with pytest.raises(Failed, match="Where to begin could not be found out"):
+                next(messages)
+        finally:
+            broker.resume()
 
 
 @pytest.mark.proves("A2", part="publish and consume")

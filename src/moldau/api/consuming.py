@@ -1,6 +1,6 @@
 """Consuming: a plain iterator over messages, in a group or alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
@@ -64,6 +64,7 @@ class Consumption:
                 "enable.partition.eof": False,
             }
         )
+        self._is_cooperative = _is_cooperative(config)
         self._processed: Any = None
         self._is_assigned = group is None
         self._waited_s = 0.0
@@ -90,7 +91,7 @@ class Consumption:
     def _placed(self, partitions: list[TopicPartition], start: Start) -> list[TopicPartition]:
         if isinstance(start, datetime):
             wanted = [TopicPartition(each.topic, each.partition, int(start.timestamp() * 1000)) for each in partitions]
-            return list(self._consumer.offsets_for_times(wanted, timeout=LOOK_UP_S))
+            return _looked_up(lambda: self._consumer.offsets_for_times(wanted, timeout=LOOK_UP_S))
         offset = _WHERE[start] if isinstance(start, str) else start
         return [TopicPartition(each.topic, each.partition, offset) for each in partitions]
 
@@ -102,9 +103,10 @@ class Consumption:
 
     def _seek(self, given: list[TopicPartition], start: Start) -> None:
         """What the group has committed comes before where this consumer would begin."""
-        committed = self._consumer.committed(given, timeout=LOOK_UP_S)
+        committed = _looked_up(lambda: self._consumer.committed(given, timeout=LOOK_UP_S))
         new = [each for each in committed if each.offset < 0]
-        self._consumer.assign([each for each in committed if each.offset >= 0] + self._placed(new, start))
+        assign = self._consumer.incremental_assign if self._is_cooperative else self._consumer.assign
+        assign([each for each in committed if each.offset >= 0] + self._placed(new, start))
 
     # -- reading
 
@@ -163,6 +165,26 @@ class Consumption:
         if kind is None:
             self._note_processed()
         self.close()
+
+
+def _is_cooperative(config: dict[str, Any]) -> bool:
+    """Whether partitions come and go one by one, so that those which are given are further ones and not all."""
+    assignors = str(config.get("partition.assignment.strategy", ""))
+    return "cooperative" in assignors or str(config.get("group.protocol", "")).lower() == "consumer"
+
+
+def _looked_up(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """What the cluster told of partitions. In a callback, confluent-kafka makes of a `KafkaException` what nobody can
+    catch.
+    """
+    try:
+        found = ask()
+    except KafkaException as error:
+        raise Failed(f"Where to begin could not be found out: {error.args[0].str()}") from error
+    for each in found:
+        if each.error is not None:
+            raise Failed(f"{each.topic}-{each.partition}: {each.error.str()}")
+    return found
 
 
 def _commit(consumer: Consumer, message: Message | Place) -> None:
