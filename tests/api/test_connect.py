@@ -136,6 +136,14 @@ def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> 
     other.close()
 
 
+def test_a_cluster_that_is_not_there_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moldau.api.connection.TIMEOUT_S", 0.5)
+    with moldau.connect("127.0.0.1:1") as nobody:
+        for ask in (nobody.create_topic, nobody.delete_topic):
+            with pytest.raises(Failed, match=r"orders: no answer from 127\.0\.0\.1:1 in 0\.5 s"):
+                ask("orders")
+
+
 @pytest.mark.proves("C4", part="of a group")
 @pytest.mark.parametrize(
     "members", [{"partition_assignment_strategy": "cooperative-sticky"}, {"group_protocol": "consumer"}]

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.api.consuming import Consumption, Start, commit_for
@@ -21,6 +21,10 @@ def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connec
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "."): value for name, value in config.items()}
+
+
+def _code(failed: Failed) -> int | None:
+    return failed.__cause__.args[0].code() if isinstance(failed.__cause__, KafkaException) else None
 
 
 class Connection:
@@ -42,17 +46,23 @@ class Connection:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=settings)
         (created,) = self._admin.create_topics([topic], operation_timeout=TIMEOUT_S).values()
         try:
-            created.result(TIMEOUT_S)
-        except KafkaException as error:
-            if not (exists_ok and error.args[0].name() == "TOPIC_ALREADY_EXISTS"):
-                raise Failed(f"{name}: {error.args[0].str()}") from error
+            self._await(created, name)
+        except Failed as failed:
+            if not (exists_ok and _code(failed) == KafkaError.TOPIC_ALREADY_EXISTS):
+                raise
 
     def delete_topic(self, name: str) -> None:
         (deleted,) = self._admin.delete_topics([name], operation_timeout=TIMEOUT_S).values()
+        self._await(deleted, name)
+
+    def _await(self, change: Any, name: str) -> None:
         try:
-            deleted.result(TIMEOUT_S)
+            change.result(TIMEOUT_S)
         except KafkaException as error:
             raise Failed(f"{name}: {error.args[0].str()}") from error
+        except TimeoutError as error:
+            servers = self._config["bootstrap.servers"]
+            raise Failed(f"{name}: no answer from {servers} in {TIMEOUT_S:g} s; is the cluster reachable?") from error
 
     def topics(self) -> list[str]:
         """The names of all topics that are not the cluster's own."""
