@@ -181,6 +181,14 @@ def test_a_look_up_that_fails_while_a_group_gives_partitions_out_is_told_in_word
             broker.resume()
 
 
+def test_functions_to_call_back_keep_their_names(connection: Connection) -> None:
+    connection.create_topic("counted")
+    told: list[str] = []
+    with connection.consume("counted", stats_cb=told.append, statistics_interval_ms=50, idle_s=1) as messages:
+        assert list(messages) == []
+    assert told
+
+
 @pytest.mark.proves("A2", part="publish and consume")
 def test_who_waits_for_a_message_hears_of_that_one_though_others_publish_too(connection: Connection) -> None:
     connection.create_topic("letters", partitions=2, max_message_bytes=1000)

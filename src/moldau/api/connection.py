@@ -20,7 +20,8 @@ def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connec
 
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:
-    return {name.replace("_", "."): value for name, value in config.items()}
+    """Functions to call back, as `oauth_cb`, are the only ones whose own names have a `_`."""
+    return {name if name.endswith("_cb") else name.replace("_", "."): value for name, value in config.items()}
 
 
 def _code(failed: Failed) -> int | None:
