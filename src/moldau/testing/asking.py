@@ -21,10 +21,16 @@ class AskingClient(BlockingClient):
         super().__init__(SocketNetwork(), SystemClock(), system_random(), bootstrap_servers, settings=settings)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _is_in_a_loop():
             return super().run(work)
         # A test that is a coroutine: no second loop may run in its thread.
         with ThreadPoolExecutor(max_workers=1) as elsewhere:
             return elsewhere.submit(super().run, work).result()
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
