@@ -1,5 +1,7 @@
 """The public fixture with the real broker: what somebody who tests against Kafka would do with it."""
 
+import asyncio
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +73,33 @@ async def test_a_test_that_is_a_coroutine_asks_as_any_other(moldau_broker: Broke
     with moldau_broker.client() as client:
         client.produce(moldau_topic, 0, [(0, None, b"mine", ())])
         assert client.list_offset(moldau_topic, 0, LATEST).offset == 1
+
+
+def test_what_a_time_limit_interrupts_is_not_done_later(broker: Broker) -> None:
+    class TookTooLong(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise TookTooLong
+
+    async def tasks_left() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    broker.create_topic("awaited")
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with broker.client() as client:
+            assert client.list_offset("awaited", 0, LATEST).offset == 0
+            broker.pause()
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(TookTooLong):
+                client.list_offset("awaited", 0, LATEST)
+            assert client.run(tasks_left()) == 0
+            broker.resume()
+            assert client.list_offset("awaited", 0, LATEST).offset == 0
+    finally:
+        broker.resume()
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_metrics_have_a_port_of_their_own(broker: Broker) -> None:

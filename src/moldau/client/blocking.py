@@ -61,11 +61,14 @@ class BlockingClient:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for something that uses `asynchronous`. What an interrupt leaves undone is cancelled."""
+        """Wait for something that uses `asynchronous`. What an interrupt leaves undone is cancelled.
+
+        An interrupt is whatever a signal's handler raises, as that of a time limit for tests does.
+        """
         task = self._loop.create_task(work)
         try:
             return self._loop.run_until_complete(task)
-        except KeyboardInterrupt:
+        except BaseException:
             task.cancel()
             self._loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
             raise
