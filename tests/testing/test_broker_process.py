@@ -162,6 +162,26 @@ def test_a_broker_ends_with_what_is_raised_though_it_takes_no_notes(tmp_path: Pa
     assert not broker.data.parent.exists()
 
 
+LEAVES_THE_BLOCK = """
+    import os, sys
+    sys.path.insert(0, {here!r})
+    from pathlib import Path
+    from test_broker_process import StandIn
+    with StandIn(Path({folder!r})) as broker:
+        forked = os.fork()
+        if not forked:
+            sys.exit()
+        os.waitpid(forked, 0)
+        assert Path(broker._log_path).exists() and "stopping" not in broker.log
+"""
+
+
+def test_a_forked_process_that_leaves_the_block_takes_nothing_along(tmp_path: Path) -> None:
+    program = textwrap.dedent(LEAVES_THE_BLOCK.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_a_program_that_is_not_there_leaves_no_pipes_open(tmp_path: Path) -> None:
     broker = StandIn(tmp_path)
     broker.command = (str(tmp_path / "nothing"),)  # type: ignore[misc]

@@ -213,6 +213,15 @@ def test_a_cluster_that_is_yet_to_start_keeps_its_ports_from_others(
     third.close()
 
 
+def test_a_forked_process_that_leaves_the_block_takes_no_folders_along(stand_in: type[Broker]) -> None:
+    with _of(stand_in)(brokers=1) as cluster:
+        cluster._owner = 0  # as in a forked process, whose own number is another
+        cluster.__exit__(None, None, None)
+        assert running(cluster) == [1]
+        assert cluster.data.exists()
+        cluster._owner = os.getpid()
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary folders are made, and nothing else."""

@@ -72,6 +72,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = self._announced = -1
         self._is_ending = self._is_paused = False
+        self._owner = os.getpid()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -209,6 +210,8 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._owner:
+            return  # a process that was forked in the block leaves it: the broker is not its own
         if error is not None:
             if isinstance(error, BaseException):  # confluent-kafka raises a `KafkaError`, which is none, in callbacks
                 error.add_note(f"The broker's log:\n{self.last_words}")

@@ -5,6 +5,7 @@ with Cluster(brokers=3) as cluster:
     cluster.kill(cluster.leader_of("orders"))
 """
 
+import os
 import select
 import shutil
 import tempfile
@@ -52,6 +53,7 @@ class Cluster:
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
         self._brokers: dict[int, Broker] = {}
         self._reserved = PortsInARow()
+        self._owner = os.getpid()
         self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         self.data = Path(data).absolute() if data is not None else self._own_folder / "data"
         try:
@@ -270,6 +272,8 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._owner:
+            return  # as with a broker: a process that was forked in the block has none of it
         if error is not None:
             if isinstance(error, BaseException):  # or else it is a `KafkaError` of confluent-kafka
                 error.add_note(self._last_words())
