@@ -142,6 +142,20 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert len(result.stdout.splitlines()) == 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("words", ["version", "--version", "--help", "topic --help"])
+def test_output_that_finds_no_room_is_one_line_and_code_1(words: str) -> None:
+    command = f"unset PYTHONUNBUFFERED; {sys.executable} -m moldau.cli.main {words} > /dev/full"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
+def test_a_complaint_that_finds_no_room_keeps_its_code(nobody: str) -> None:
+    command = f"{sys.executable} -m moldau.cli.main topic list -b {nobody} 2> /dev/full"
+    assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")
 @pytest.mark.proves("S1", part="an append never rewrites what is there")
 def test_no_file_of_a_broker_gets_the_number_of_a_stream_that_was_closed(tmp_path: Path, nobody: str) -> None:

@@ -3,7 +3,8 @@
 import importlib
 import os
 import sys
-from typing import Annotated, Any, Final
+from contextlib import suppress
+from typing import IO, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -45,7 +46,7 @@ class Program(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _forget_output()
+            _forget(sys.stdout)
             raise typer.Exit(0) from None
         except Exception as error:
             complaint = explain(error)
@@ -56,7 +57,8 @@ class Program(TyperGroup):
 
 def _tell(complaint: Complaint) -> int:
     label = typer.style("error:", fg="red", bold=True) if sys.stderr.isatty() else "error:"
-    print(label, complaint, file=sys.stderr)
+    with suppress(OSError):  # where nothing can be said any more, the exit code says it
+        print(label, complaint, file=sys.stderr)
     return complaint.exit_code
 
 
@@ -71,12 +73,19 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open until the end
 
 
-def _forget_output() -> None:
-    """Whoever read our output has left (`| head`); what is still buffered must not complain at exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+def _forget(stream: IO[str]) -> None:
+    """Whoever read it has left (`| head`), or its disk is full; what is still buffered must not complain at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _end_streams() -> None:
+    """Python flushes them once more, and has words and an exit code of its own if it cannot: all has been said here."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            _forget(stream)
 
 
 app = typer.Typer(
@@ -90,7 +99,7 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        print(f"moldau {__version__}")
+        print(f"moldau {__version__}", flush=True)
         raise typer.Exit
 
 
@@ -117,7 +126,15 @@ def main() -> None:
     if "--debug" in options:
         arguments.remove("--debug")
         os.environ[DEBUG_VARIABLE] = "1"
-    program(args=arguments, prog_name="moldau")
+    try:
+        program(args=arguments, prog_name="moldau")
+    except OSError as error:  # of the help or the version, which are printed before there is a command
+        complaint = explain(error)
+        if complaint is None or os.environ.get(DEBUG_VARIABLE):
+            raise
+        sys.exit(_tell(complaint))
+    finally:
+        _end_streams()
 
 
 if __name__ == "__main__":
