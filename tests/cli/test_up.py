@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,10 @@ from typer.testing import CliRunner
 from moldau.cli.errors import Complaint
 from moldau.cli.local.layout import LocalCluster
 from moldau.cli.main import app
+from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.files import SystemDisk
+from moldau.storage.folder import DataFolder
+from moldau.testing.cluster import free_ports
 
 STAND_IN = """
 import json, os, select, signal, sys
@@ -286,6 +291,42 @@ def test_a_port_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path / "known", port=9192)
     assert CliRunner().invoke(app, ["up", "--data", str(tmp_path / "known"), "--port", "65534"]).exit_code == 2
     assert LocalCluster.open(tmp_path / "known").memory == first.memory
+
+
+@pytest.mark.proves("A4", part="reassignment")
+def test_a_cluster_that_runs_keeps_its_settings_when_it_is_started_once_more(tmp_path: Path) -> None:
+    first = LocalCluster.open(tmp_path, brokers=3, port=9192)
+    files = [tmp_path / "cluster.json", *(node.settings_file for node in first.nodes)]
+    before = [each.read_bytes() for each in files]
+    node = DataFolder.open(SystemDisk(Capabilities.detect()), str(first.nodes[1].folder))
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--port", "9292", "-c", "num.partitions=7"])
+    node.close()
+    assert result.exit_code == 1
+    assert f"the cluster in {tmp_path} runs already (node 2 does)" in result.stderr
+    assert [each.read_bytes() for each in files] == before
+
+
+@pytest.mark.proves("A4", part="reassignment")
+@pytest.mark.parametrize("taken", ["broker", "controller"])
+def test_no_cluster_is_made_with_ports_that_are_taken(tmp_path: Path, taken: str) -> None:
+    """Its controllers would keep them for ever, and no --port would help."""
+    first = free_ports(3).start
+    alike = LocalCluster.open(tmp_path / "alike", port=first)
+    port = alike.nodes[2].address.port if taken == "broker" else alike.memory.controllers[2].port
+    with socket.create_server(("localhost", port)):
+        result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "new"), "--port", str(first)])
+    assert result.exit_code == 1
+    assert f"localhost:{port} is in use: does another cluster run? choose another --port" in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_controller_whose_port_was_taken_meanwhile_says_that_it_stays(tmp_path: Path) -> None:
+    with socket.create_server(("localhost", 0)) as somebody:
+        port = somebody.getsockname()[1]
+        LocalCluster.open(tmp_path, port=free_ports(3).start, controller_port=port)
+        result = CliRunner().invoke(app, ["up", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"localhost:{port} is in use: stop what listens there" in result.stderr
 
 
 def test_a_file_that_is_not_ours_is_told_of(tmp_path: Path) -> None:

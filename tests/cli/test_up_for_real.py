@@ -131,4 +131,4 @@ def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
         done = subprocess.run([*MOLDAU, "up", *options], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
     assert f"{ports.start + 1} is in use" in done.stderr
-    assert "node 2 did not start" in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) == 1

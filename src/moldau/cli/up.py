@@ -40,8 +40,10 @@ def up(
     A second start on the same folder continues the same cluster. The first three nodes are controllers too.
     """
     from moldau.cli.local.layout import LocalCluster
+    from moldau.cli.local.vacancy import check_vacant
 
-    cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=pairs(settings, "-c"))
+    said = pairs(settings, "-c")
+    cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=said, check=check_vacant)
     _run(cluster, restart, quiet)
 
 

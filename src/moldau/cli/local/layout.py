@@ -111,13 +111,18 @@ class LocalCluster:
         host_of: HostOf = localhost,
         controller_port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        check: Callable[[Self], None] = lambda _: None,
     ) -> Self:
-        """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted."""
+        """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted.
+
+        `check` may refuse it before anything is written: what is refused is not remembered.
+        """
         memory = _remembered(folder, brokers, port, controller_port)
-        if memory.port + memory.brokers - 1 > PORT_MAX:  # before anything is written: what is refused is not remembered
+        if memory.port + memory.brokers - 1 > PORT_MAX:
             raise wrong_usage(f"--port {memory.port} leaves no room for {memory.brokers} brokers")
         nodes = tuple(_node(folder, host_of, memory, node_id, settings or {}) for node_id in _ids(memory))
         cluster = cls(folder, memory, nodes)
+        check(cluster)
         cluster._write(_first_voters(memory, host_of))
         return cluster
 
