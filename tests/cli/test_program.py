@@ -18,6 +18,7 @@ from moldau.cli.main import app
 from moldau.cli.options import pairs
 from moldau.cli.output import human_bytes, topic_id_text
 from moldau.model.errors import InvalidConfig, UnknownTopicOrPartition
+from moldau.testing.cluster import free_ports
 
 MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
 
@@ -143,6 +144,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
+@pytest.mark.proves("A4", part="topics and settings")
 @pytest.mark.parametrize("words", ["version", "--version", "--help", "topic --help"])
 def test_output_that_finds_no_room_is_one_line_and_code_1(words: str) -> None:
     command = f"unset PYTHONUNBUFFERED; {sys.executable} -m moldau.cli.main {words} > /dev/full"
@@ -154,6 +156,22 @@ def test_output_that_finds_no_room_is_one_line_and_code_1(words: str) -> None:
 def test_a_complaint_that_finds_no_room_keeps_its_code(nobody: str) -> None:
     command = f"{sys.executable} -m moldau.cli.main topic list -b {nobody} 2> /dev/full"
     assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
+@pytest.mark.proves("A4", part="topics and settings")
+@pytest.mark.parametrize("command", ["start", "up"])
+def test_brokers_serve_though_there_is_no_room_for_what_they_say(tmp_path: Path, command: str) -> None:
+    port = free_ports(1).start
+    where = {"start": ["--listen", f"localhost:{port}"], "up": ["--port", str(port), "--brokers", "1"]}[command]
+    options = ["--data", str(tmp_path), *where, "-c", "moldau.metrics.listener="]
+    running = ["sh", "-c", 'unset PYTHONUNBUFFERED; exec "$@" > /dev/full 2> /dev/full', "sh", *MOLDAU, command]
+    with subprocess.Popen([*running, *options]) as broker:
+        until = time.monotonic() + 30
+        while (listed := run("topic", "list", "-b", f"localhost:{port}")).returncode and broker.poll() is None:
+            assert time.monotonic() < until, listed.stderr
+        broker.terminate()
+        assert (broker.wait(30), listed.returncode) == (0, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
-from typing import IO, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
 from moldau.cli.errors import Complaint, explain
+from moldau.cli.streams import forget
 
 INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
 DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
@@ -46,7 +47,7 @@ class Program(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            _forget(sys.stdout)
+            forget(sys.stdout)
             raise typer.Exit(0) from None
         except Exception as error:
             complaint = explain(error)
@@ -73,19 +74,13 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open until the end
 
 
-def _forget(stream: IO[str]) -> None:
-    """Whoever read it has left (`| head`), or its disk is full; what is still buffered must not complain at exit."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def _end_streams() -> None:
     """Python flushes them once more, and has words and an exit code of its own if it cannot: all has been said here."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            _forget(stream)
+            forget(stream)
 
 
 app = typer.Typer(

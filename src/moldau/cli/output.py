@@ -41,8 +41,13 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numb
 
 
 def note(text: str) -> None:
-    """A remark beside the result: it does not get into a pipe."""
-    print(text, file=sys.stderr)
+    """A remark beside the result: it does not get into a pipe, and a disk that is full is no reason to stop."""
+    try:
+        print(text, file=sys.stderr)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 def _cell(value: object) -> str:

@@ -10,6 +10,7 @@ import typer
 from moldau import __version__
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.output import note
+from moldau.cli.streams import while_there_is_room
 
 if TYPE_CHECKING:
     from moldau.node.configuration import Configuration
@@ -86,6 +87,11 @@ def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> 
         line = {"bootstrap_servers": said.bootstrap_servers, "metrics": said.metrics}
         os.write(descriptor, json.dumps(line).encode() + b"\n")
         os.close(descriptor)
+    with while_there_is_room(sys.stdout):
+        _greet(said, is_broker)
+
+
+def _greet(said: "Announcement", is_broker: bool) -> None:
     where = said.bootstrap_servers
     option = "" if where == "localhost:9092" else f" -b {where}"
     print(f"moldau {__version__} {'serves' if is_broker else 'controls, and is reached'} on {where}")
@@ -96,4 +102,3 @@ def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> 
         print(f"  try      echo hello | moldau produce greetings{option}")
         print(f"           moldau consume greetings{option}")
     print("  stop     Ctrl-C")
-    sys.stdout.flush()

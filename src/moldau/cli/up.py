@@ -10,6 +10,7 @@ import typer
 from moldau import __version__
 from moldau.cli.options import pairs
 from moldau.cli.output import note
+from moldau.cli.streams import while_there_is_room
 
 if TYPE_CHECKING:
     from moldau.cli.local.layout import LocalCluster
@@ -54,8 +55,12 @@ def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
         if not is_quiet:
             note(line)
 
+    def announce() -> None:
+        with while_there_is_room(sys.stdout):
+            _announce(cluster)
+
     async def supervise() -> None:
-        await Supervisor(cluster, say=note, log=log, restarts=restarts).run(lambda: _announce(cluster))
+        await Supervisor(cluster, say=note, log=log, restarts=restarts).run(announce)
 
     asyncio.run(supervise())
 
@@ -73,4 +78,3 @@ def _announce(cluster: "LocalCluster") -> None:
     print(f"               echo hello | moldau produce orders{option}")
     print(f"               moldau topic describe orders{option}")
     print("  stop         Ctrl-C")
-    sys.stdout.flush()
