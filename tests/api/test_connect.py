@@ -245,6 +245,24 @@ def test_a_failure_that_nobody_waits_for_any_more_is_told_to_the_next(connection
 
 
 @pytest.mark.proves("A2", part="publish and consume")
+@pytest.mark.parametrize("group", [None, "from-behind-the-end"])
+@pytest.mark.parametrize("start", [4, 1000, 10**25])
+def test_who_begins_behind_the_end_is_not_sent_to_the_start(
+    connection: Connection, group: str | None, start: int
+) -> None:
+    topic = f"behind-{group}-{start}"
+    connection.create_topic(topic)
+    for number in range(3):
+        connection.publish(topic, number, waits=True)
+    with connection.consume(topic, group=group and f"{group}-{start}", start=start, idle_s=1) as messages:
+        assert [message.offset for message in messages] == []
+
+
+def test_a_group_without_a_name_is_refused(connection: Connection) -> None:
+    with pytest.raises(Failed, match="names no group"):
+        connection.consume("orders", group="")
+
+
 @pytest.mark.parametrize("group", [None, "beginners"])
 def test_a_word_for_the_start_that_means_nothing_is_refused_at_once(connection: Connection, group: str | None) -> None:
     with pytest.raises(Failed, match="start='beginning' is not a place to begin: use 'earliest' or 'latest', an off"):

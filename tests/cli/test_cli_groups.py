@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.testing.broker import Broker
+from moldau.testing.cluster import free_ports
 
 pytestmark = [pytest.mark.proves("A4", part="groups"), pytest.mark.proves("C4", part="by moving a group")]
 
@@ -59,6 +60,19 @@ def test_reading_in_a_group_says_nothing_but_what_it_reads(
     topic, group = read
     assert moldau("consume", topic, "--group", group, "--count", "2", "--read-committed").split() == ["4", "5"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_group_that_is_not_named_or_finds_nothing_to_read_is_told_of(moldau: Moldau) -> None:
+    assert "--group is empty" in moldau("consume", "any", "--group", "", code=2)
+    assert "topic none does not exist" in moldau("consume", "none", "--group", "readers", code=1)
+
+
+@pytest.mark.parametrize("place", ["@9999999999999999", "99999999999999999999"])
+def test_reading_in_a_group_where_nobody_serves_is_said_in_one_line(place: str) -> None:
+    arguments = ["consume", "any", "--group", "readers", "--from", place, "-b", f"localhost:{free_ports(1).start}"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1, repr(result.exception)
+    assert "is the broker running?" in result.stderr
 
 
 def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tuple[str, str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -18,6 +18,7 @@ from confluent_kafka import (
 from moldau.api.words import Failed, Message, Place
 
 Start = str | int | datetime  # "earliest", "latest", an offset, a time
+Answer = TypeVar("Answer")
 
 POLL_S: Final = 0.2
 JOIN_MAX_S: Final = 60.0
@@ -51,6 +52,8 @@ class Consumption:
     ) -> None:
         if isinstance(start, str) and start not in _WHERE:
             raise Failed(f"start={start!r} is not a place to begin: use {_WORDS}, an offset or a datetime.")
+        if group == "":
+            raise Failed("group='' names no group: give it a name, or None to read alone.")
         self._group = group
         self._commits = commits and group is not None
         self._idle_s = idle_s
@@ -92,8 +95,14 @@ class Consumption:
         if isinstance(start, datetime):
             wanted = [TopicPartition(each.topic, each.partition, int(start.timestamp() * 1000)) for each in partitions]
             return _looked_up(lambda: self._consumer.offsets_for_times(wanted, timeout=LOOK_UP_S))
-        offset = _WHERE[start] if isinstance(start, str) else start
-        return [TopicPartition(each.topic, each.partition, offset) for each in partitions]
+        return [TopicPartition(each.topic, each.partition, self._offset_of(each, start)) for each in partitions]
+
+    def _offset_of(self, place: TopicPartition, start: str | int) -> int:
+        """Within what the partition holds: whoever begins behind its end would be sent to its start."""
+        if isinstance(start, str):
+            return _WHERE[start]
+        first, end = _told(lambda: self._consumer.get_watermark_offsets(place, timeout=LOOK_UP_S))
+        return int(min(max(start, first), end))
 
     def _take(self, given: list[TopicPartition], start: Start) -> None:
         if start not in _WHERE:
@@ -174,17 +183,20 @@ def _is_cooperative(config: dict[str, Any]) -> bool:
 
 
 def _looked_up(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """What the cluster told of partitions. In a callback, confluent-kafka makes of a `KafkaException` what nobody can
-    catch.
-    """
-    try:
-        found = ask()
-    except KafkaException as error:
-        raise Failed(f"Where to begin could not be found out: {error.args[0].str()}") from error
+    """What the cluster told of partitions."""
+    found = _told(ask)
     for each in found:
         if each.error is not None:
             raise Failed(f"{each.topic}-{each.partition}: {each.error.str()}")
     return found
+
+
+def _told(ask: Callable[[], Answer]) -> Answer:
+    """In a callback, confluent-kafka makes of a `KafkaException` what nobody can catch."""
+    try:
+        return ask()
+    except KafkaException as error:
+        raise Failed(f"Where to begin could not be found out: {error.args[0].str()}") from error
 
 
 def _commit(consumer: Consumer, message: Message | Place) -> None:

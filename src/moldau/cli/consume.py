@@ -61,6 +61,8 @@ def consume(
     finish = None if until is None else parse_position(until, "--until")
     formatter = compile_format("json" if json else template)
     if group is not None:
+        if not group:
+            raise wrong_usage("--group is empty")
         if finish is not None or partition:
             raise wrong_usage("--group shares partitions and progress: --until and --partition do not go with it")
         consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)

@@ -1,7 +1,7 @@
 """`moldau consume --group`: reading as a member of a group, through the Python API and so through librdkafka."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.pipes import write_out
@@ -10,6 +10,8 @@ from moldau.records.record import Record
 
 if TYPE_CHECKING:
     from moldau.cli.records_text import Formatter
+
+LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # later times have no name in Python
 
 
 def consume_in_group(
@@ -28,10 +30,12 @@ def consume_in_group(
     except ModuleNotFoundError as missing:
         raise Complaint("--group needs confluent-kafka: pip install 'moldau[client]'") from missing
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
+    start = _start(begin)
+    _look_for(topic, bootstrap_servers)
     try:
         with (
             connect(bootstrap_servers) as connection,
-            connection.consume(topic, group=group, start=_start(begin), isolation_level=isolation) as messages,
+            connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
         ):
             for number, message in enumerate(messages, 1):
                 record = Record(message.offset, message.timestamp_ms, message.key, message.value, message.headers)
@@ -40,6 +44,16 @@ def consume_in_group(
                     return
     except Failed as error:
         raise Complaint(str(error)) from error
+
+
+def _look_for(topic: str, bootstrap_servers: str) -> None:
+    """Asked with our own client, which says in one line what librdkafka would try to reach for ever."""
+    from moldau.cli.connecting import connect
+
+    with connect(bootstrap_servers) as client:
+        for view in client.describe_topics([topic]):
+            if view.error is not None:
+                raise view.error
 
 
 def _start(begin: Position) -> str | int | datetime:
@@ -51,6 +65,6 @@ def _start(begin: Position) -> str | int | datetime:
         case AtOffset(offset):
             return offset
         case AtTime(timestamp_ms):
-            return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+            return datetime.fromtimestamp(min(timestamp_ms, LAST_MS) / 1000, UTC)
         case _:
             raise wrong_usage("--from -N does not go with --group; there are start, end, @TIME and an offset")
