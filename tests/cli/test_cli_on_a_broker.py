@@ -59,6 +59,21 @@ def listed(text: str) -> list[Any]:
 # Topics
 
 
+@pytest.mark.proves("A4", part="topics and settings")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "create", "wide", "--partitions", "99999999999"],
+        ["topic", "create", "wide", "--replication-factor", "40000"],
+        ["topic", "describe", "x" * 40_000],
+        ["topic", "delete", "--yes", "\udcff"],
+        ["produce", "wide", "--key-separator", "\udcff"],
+    ],
+)
+def test_what_no_message_has_room_for_is_wrong_usage(moldau: Moldau, arguments: list[str]) -> None:
+    assert "error: " in moldau(*arguments, code=2)
+
+
 @pytest.mark.proves("T1")
 @pytest.mark.proves("A4", part="topics and settings")
 def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> None:
@@ -175,6 +190,7 @@ def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp
     assert "no such file" in moldau("produce", topic, str(tmp_path / "none"), code=1)
 
 
+@pytest.mark.proves("A4", part="produce and consume")
 def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "-K", ":", "-H", "x=y", text="k:v\n\n")
     copied = moldau("consume", topic, "--until", "end", "--json")
@@ -182,6 +198,8 @@ def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
     again = moldau("consume", f"{topic}-copy", "--until", "end", "--json")
     assert again == copied.replace(f'"{topic}"', f'"{topic}-copy"')
     assert "not a record in JSON" in moldau("produce", topic, "--format", "json", text="{\n", code=1)
+    late = json.dumps({"value": "x", "timestamp": 2**63})
+    assert "timestamp does not fit in 64 bits" in moldau("produce", topic, "--format", "json", text=late, code=1)
 
 
 def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:

@@ -31,8 +31,21 @@ def explain(error: Exception) -> Complaint | None:
             return Complaint(error.message)
         case OSError():
             return Complaint(_words_of(error))
+        case UnicodeEncodeError():
+            return wrong_usage(f"{error.object[:80]!r} cannot be written in {error.encoding}")
+        case ValueError():
+            return _of_the_wire(error)
         case _:
             return None
+
+
+def _of_the_wire(error: ValueError) -> Complaint | None:
+    """A number or a name that no message has room for; any other wrong value is our mistake."""
+    from moldau.wire.primitives import Unencodable
+
+    if not isinstance(error, Unencodable):
+        return None
+    return wrong_usage(f"a name or number does not fit into the protocol: {error}")
 
 
 def _words_of(error: OSError) -> str:

@@ -125,6 +125,8 @@ def _whole_number(told: dict[str, Any], name: str) -> int | None:
     value = told.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ValueError(f"{name} is not a whole number")
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} does not fit in 64 bits")
     return value
 
 
