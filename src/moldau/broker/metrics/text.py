@@ -51,13 +51,12 @@ def summary(metric: Metric, meters: Iterable[tuple[Values, LatencyMeter]]) -> It
 
 
 def histogram(metric: Metric, meter: LatencyMeter) -> Iterator[str]:
-    """Buckets at powers of two of a microsecond, in seconds."""
+    """Buckets at powers of two of a microsecond, in seconds. Empty ones too: a rate needs what was there before."""
     yield head(metric)
     seen = 0
     for index, count in enumerate(meter.buckets):
         seen += count
-        if count:
-            yield f'{metric.name}_bucket{{le="{(1 << index) / 1e6}"}} {seen}\n'
+        yield f'{metric.name}_bucket{{le="{(1 << index) / 1e6}"}} {seen}\n'
     yield f'{metric.name}_bucket{{le="+Inf"}} {meter.count}\n'
     yield f"{metric.name}_sum {_number(meter.sum_ms / 1000)}\n"
     yield f"{metric.name}_count {meter.count}\n"

@@ -30,7 +30,7 @@ def parse_buckets(page: str, name: str = HISTOGRAM) -> dict[float, int]:
 
 
 def since(before: Buckets, after: Buckets) -> dict[float, int]:
-    """What came in between. A bucket that was not listed held as many as the one before it."""
+    """What came in between. A bucket that an older broker did not list held as many as the one before it."""
     return {bound: count - _at(before, bound) for bound, count in after.items()}
 
 
