@@ -6,8 +6,10 @@ import pytest
 from broker_scene import Scene, batch, fetch, on_broker, produce
 
 from moldau.broker.meters import LatencyMeter
+from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.metrics.text import histogram
 from moldau.broker.network.gate import Gate
 from moldau.node.ports.process import process_lines
 
@@ -38,12 +40,19 @@ def test_traffic_logs_and_requests_are_counted() -> None:
         await produce(talker, "clicks", records)
         await fetch(talker, "clicks", 0)
         await produce(talker, "nowhere", batch(b"x"))
+        await fetch(talker, "nowhere", 0)
+        await fetch(talker, "clicks", 99)
         found = samples(await page_of(scene))
         assert found['kafka_server_brokertopicmetrics_messagesin_total{topic="clicks"}'] == 3
         assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 3
         assert found['kafka_server_brokertopicmetrics_bytesin_total{topic="clicks"}'] == len(records)
         assert found['kafka_server_brokertopicmetrics_bytesout_total{topic="clicks"}'] == len(records)
         assert found["kafka_server_brokertopicmetrics_failedproducerequests_total"] == 1
+        assert found["kafka_server_brokertopicmetrics_totalproducerequests_total"] == 2
+        assert found['kafka_server_brokertopicmetrics_totalproducerequests_total{topic="clicks"}'] == 1
+        assert found["kafka_server_brokertopicmetrics_failedfetchrequests_total"] == 2
+        assert found["kafka_server_brokertopicmetrics_totalfetchrequests_total"] == 3
+        assert found['kafka_server_brokertopicmetrics_totalfetchrequests_total{topic="clicks"}'] == 2
         assert found['kafka_network_requestmetrics_requests_total{request="Produce"}'] == 2
         assert found['kafka_network_requestmetrics_totaltimems_count{request="Produce"}'] == 2
         assert found['kafka_log_log_logendoffset{topic="clicks",partition="0"}'] == 3
@@ -114,3 +123,17 @@ def test_quantiles_are_upper_bounds_within_a_factor_of_two() -> None:
     assert 99 <= meter.quantile_ms(0.99) <= 200
     assert meter.quantile_ms(1.0) == meter.longest_ms == 100
     assert LatencyMeter().quantile_ms(0.99) == 0
+
+
+@pytest.mark.proves("O1", part="broker")
+def test_the_buckets_of_a_histogram_are_there_before_anything_falls_into_them() -> None:
+    """Prometheus takes the first value that it sees of a bucket as what was there before, not as news."""
+
+    def buckets(meter: LatencyMeter) -> list[str]:
+        return [line.split()[0] for line in list(histogram(catalogue.LOOP_STALL, meter))[1:]]
+
+    meter = LatencyMeter()
+    before = buckets(meter)
+    meter.finished(700.0)
+    assert buckets(meter) == before
+    assert 'moldau_loop_stall_seconds_bucket{le="1.048576"}' in before

@@ -170,7 +170,9 @@ def _read_one(
         answer = _read_partition(request, key, wanted, partition, reading, left_bytes)
     except KafkaError as error:
         reading.has_error = True
-        context.broker.traffic.failed_fetches += 1
+        traffic = context.broker.traffic
+        traffic.failed_fetches += 1
+        context.broker.partitions.traffic.get(wanted.topic, traffic).fetches += 1
         return _refused(wanted, error, context)
     reading.partitions.append(partition)
     return answer

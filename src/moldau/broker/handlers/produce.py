@@ -165,8 +165,8 @@ def _write(
         raise TransactionalIdAuthorizationFailed("A transactional batch needs its transactional id.")
     if partition.leading is not None and request.acks == ALL:
         partition.leading.check_enough()
-    partition.traffic.produces += 1
     appended = partition.append(*accepted, now_ms)
+    partition.traffic.produces += 1
     answer = PartitionAnswer(
         index=partition.name.partition,
         base_offset=appended.base_offset,
@@ -247,6 +247,7 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
     traffic = context.broker.traffic
     traffic.failed_produces += 1
     traffic.bytes_rejected += size_bytes
+    context.broker.partitions.traffic.get(topic, traffic).produces += 1
     answer = _refused(index, error)
     _hint(answer, topic, index, error, context)
     return answer

@@ -72,12 +72,13 @@ class MetricsPages:
         yield from self._more()
 
     def _traffic(self) -> Iterator[str]:
+        meter: TrafficMeter = self._broker.traffic
         by_topic = dict(self._broker.partitions.traffic)
         for metric, field in _BY_TOPIC:
             samples: list[Sample] = [((topic,), getattr(meter, field)) for topic, meter in by_topic.items()]
-            total = sum(number for _, number in samples) + getattr(self._broker.partitions.traffic_of_removed, field)
+            others = (self._broker.partitions.traffic_of_removed, meter)  # topics that were, and that never were
+            total = sum(number for _, number in samples) + sum(getattr(each, field) for each in others)
             yield from plain(metric, [((), total), *samples])
-        meter: TrafficMeter = self._broker.traffic
         for metric, field in _IN_ALL:
             yield from plain(metric, [((), getattr(meter, field))])
 

@@ -105,8 +105,8 @@ class Known:
         if run.partition is not None:
             assert partition.leading is not None
             partition.leading.check_enough()
-        partition.traffic.produces += 1
         base_offset, last_offset, _, log_append_time_ms = partition.append(batch, header, now_ms)
+        partition.traffic.produces += 1
         if run.partition is not None:
             run.asked.append((self, correlation_id))
         answers = run.answers
