@@ -97,10 +97,35 @@ def test_an_unknown_broker_setting_can_still_be_deleted() -> None:
 
 
 def test_a_group_setting_is_checked() -> None:
-    _check(GROUP, {"share.auto.offset.reset": "by_duration:PT1H30M", "consumer.session.timeout.ms": "1"})
+    _check(GROUP, {"share.auto.offset.reset": "by_duration:PT1H30M", "consumer.session.timeout.ms": "46000"})
     for configs in ({"share.auto.offset.reset": "by_duration:P"}, {"consumer.session.timeout.ms": "0"}, {"x": "1"}):
         with pytest.raises(InvalidConfig):
             _check(GROUP, configs)
+
+
+@pytest.mark.proves("C2", part="the server-side protocol")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("consumer.session.timeout.ms", ["44999", "45000", "60000", "60001"]),
+        ("consumer.heartbeat.interval.ms", ["4999", "5000", "15000", "15001"]),
+    ],
+)
+def test_a_group_is_not_given_a_pace_that_it_would_not_have(name: str, values: list[str]) -> None:
+    below, least, most, above = values
+    for value in (least, most):
+        _check(GROUP, {name: value})
+    for value in (below, above):
+        with pytest.raises(InvalidConfig, match=rf"^Invalid value {value} for configuration {name}: it must be from"):
+            _check(GROUP, {name: value})
+        SettingRules().check(GROUP, {name: value}, {"share.isolation.level"})  # it was accepted once
+
+
+def test_the_bounds_of_a_groups_pace_are_those_of_the_node() -> None:
+    static = {"group.consumer.min.session.timeout.ms": "6000", "group.consumer.max.heartbeat.interval.ms": "15000"}
+    _check(GROUP, {"consumer.session.timeout.ms": "6000"}, static)
+    with pytest.raises(InvalidConfig, match=r"must be greater than consumer\.heartbeat\.interval\.ms"):
+        _check(GROUP, {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "6000"}, static)
 
 
 def test_other_resources_have_no_settings() -> None:

@@ -8,6 +8,7 @@ from moldau.broker.known_settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_
 from moldau.broker.setting_values import Texts, acceptable, effective_log_settings
 from moldau.broker.settings import BrokerSettings
 from moldau.broker.topic_defaults import TOPIC_FIELDS
+from moldau.machines.groups.consumer.settings import check_pace
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.model.errors import InvalidConfig, InvalidRequest
 from moldau.model.settings import Kind, Scope, Setting, parse_fields
@@ -56,12 +57,13 @@ def _check_scope(setting: Setting, is_for_all: bool) -> None:
         raise InvalidRequest(f"Cannot update these configs at default cluster level: {setting.name}")
 
 
-def check_group_settings(texts: Texts, changed: Set[str]) -> None:
-    """Refuse names and values that no group can have."""
+def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[str]) -> None:
+    """Refuse names and values that no group can have, or none here."""
     for name in sorted(changed & texts.keys()):
         if name not in GROUP_SETTINGS:
             raise InvalidConfig(unknown("group", name, GROUP_SETTINGS))
         GROUP_SETTINGS[name].parse(texts[name])
+    check_pace(settings, texts, changed)
 
 
 class SettingRules:
@@ -69,7 +71,8 @@ class SettingRules:
 
     def __init__(self, static: Texts | None = None) -> None:
         self._static = static or {}
-        self._defaults = BrokerSettings.parse(self._static).log_defaults
+        self._settings = BrokerSettings.parse(self._static)
+        self._defaults = self._settings.log_defaults
 
     def check(self, resource: Resource, configs: Texts, changed: Set[str]) -> None:
         match resource.type:
@@ -78,7 +81,7 @@ class SettingRules:
             case ResourceType.BROKER:
                 check_broker_settings(configs, self._static, changed, is_for_all=not resource.name)
             case ResourceType.GROUP:
-                check_group_settings(configs, changed)
+                check_group_settings(configs, self._settings, changed)
             case _:
                 raise InvalidRequest(f"Resources of type {resource.type} have no settings.")
 

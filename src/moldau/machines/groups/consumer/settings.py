@@ -1,10 +1,11 @@
 """What rules consumer groups, by Kafka's names, and what a single group may set for itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.machines.groups.consumer.assignors import ASSIGNORS
+from moldau.model.errors import InvalidConfig
 from moldau.model.settings import INT_MAX, Kind, setting
 from moldau.model.units import MINUTE_MS, SECOND_MS
 
@@ -140,6 +141,32 @@ def pace(settings: ConsumerGroupSettings, configs: Mapping[str, str]) -> Pace:
             settings.group_consumer_max_heartbeat_interval_ms,
         ),
     )
+
+
+def check_pace(settings: ConsumerGroupSettings, configs: Mapping[str, str], changed: Set[str]) -> None:
+    """Refuse a change of a group's own configs that the broker does not allow, rather than to bound it unheard."""
+    bounds = {
+        SESSION_TIMEOUT: (
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        ),
+        HEARTBEAT_INTERVAL: (
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        ),
+    }
+    news = sorted(changed & configs.keys() & bounds.keys())
+    for name in news:
+        least, most = bounds[name]
+        if not least <= int(configs[name]) <= most:
+            kind = name.removeprefix("consumer.")
+            raise InvalidConfig(
+                f"Invalid value {configs[name]} for configuration {name}: it must be from {least} to {most} "
+                f"(group.consumer.min.{kind}, group.consumer.max.{kind})."
+            )
+    found = pace(settings, configs)
+    if news and found.session_timeout_ms <= found.heartbeat_interval_ms:
+        raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}.")
 
 
 def _bounded(text: str | None, default: int, least: int, most: int) -> int:
