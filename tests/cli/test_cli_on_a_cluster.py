@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from moldau.cli import topics
 from moldau.cli.main import app
 from moldau.testing import Cluster
 
@@ -261,7 +262,9 @@ def test_a_plan_is_done_though_one_of_its_topics_was_deleted(cluster: Cluster, m
     moldau("topic", "delete", "kept")
 
 
-def test_a_minority_says_that_nobody_controls(cluster: Cluster, moldau: Moldau) -> None:
+def test_a_minority_says_that_nobody_controls(
+    cluster: Cluster, moldau: Moldau, monkeypatch: pytest.MonkeyPatch
+) -> None:
     last = cluster.running[0]
     cluster.kill(*(node for node in cluster.running if node != last))
     told = health(moldau)
@@ -270,5 +273,10 @@ def test_a_minority_says_that_nobody_controls(cluster: Cluster, moldau: Moldau) 
     assert told["problems"][0].startswith("no controller is active")
     assert [each["id"] for each in told["brokers"] if each["is_reachable"]] == [last]
     assert moldau("broker", "list").count("unreachable") == 2
+    monkeypatch.setattr(topics, "OFFSETS_WAIT_S", 2.0)
+    (described,) = json.loads(moldau("topic", "describe", TOPIC, "--json"))
+    led_here = [each["leader"] == last for each in described["partitions"]]
+    assert [each["end_offset"] is not None for each in described["partitions"]] == led_here
+    assert not all(led_here)
     cluster.start(*(node for node in (1, 2, 3) if node != last))
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")

@@ -1,8 +1,9 @@
 """`moldau topic`: create, list, describe, alter, delete."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,11 +12,15 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Configs, Json, pair
 from moldau.cli.output import note, show_json, show_table, topic_id_text
 
 if TYPE_CHECKING:
+    from moldau.client.asynchronous import AsyncClient
     from moldau.client.blocking import BlockingClient
     from moldau.client.metadata import TopicView
     from moldau.client.words import TopicOutcome
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+OFFSETS_WAIT_S: Final = 10.0
+SILENCE: Final = (ConnectionError, TimeoutError, asyncio.CancelledError)
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
 
@@ -81,7 +86,9 @@ def describe(
         for view in views:
             if topics and view.error is not None:
                 raise view.error
-        described = [_describe(client, view) for view in views if topics or not view.is_internal]
+        shown = [view for view in views if topics or not view.is_internal]
+        offsets = client.run(_offsets(client.asynchronous, shown))
+        described = [_describe(client, view, offsets) for view in shown]
     if json:
         show_json(described)
         return
@@ -177,17 +184,49 @@ def _replication_factor(topic: "TopicView") -> int:
     return max((len(each.replicas) for each in topic.partitions), default=0)
 
 
-def _describe(client: "BlockingClient", topic: "TopicView") -> dict[str, Any]:
+async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[str, int, int], int]":
+    """The first and the last offsets, where they are told in time. In an outage one wants to see who leads and who is
+    in sync, and not to wait for those who do not answer."""
     from moldau.client.words import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
 
-    places = [TopicPartition(topic.name, each.index) for each in topic.partitions if each.leader >= 0]
-    starts = client.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = client.list_offsets(dict.fromkeys(places, LATEST))
+    asked = {
+        (topic.name, each.index, at): asyncio.ensure_future(
+            client.list_offsets({TopicPartition(topic.name, each.index): at})
+        )
+        for topic in topics
+        for each in topic.partitions
+        if each.leader >= 0
+        for at in (EARLIEST, LATEST)
+    }
+    if not asked:
+        return {}
+    _, late = await asyncio.wait(asked.values(), timeout=OFFSETS_WAIT_S)
+    for task in late:
+        task.cancel()
+    told = dict(zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True))
+    silent = {(name, index) for (name, index, _), answer in told.items() if isinstance(answer, SILENCE)}
+    if silent:
+        note(f"{len(silent)} partitions have leaders that do not answer: their offsets are not shown")
+    found = {}
+    for place, answer in told.items():
+        if isinstance(answer, SILENCE):
+            continue
+        if isinstance(answer, BaseException):
+            raise answer
+        (offset,) = answer.values()
+        if not offset.error:
+            found[place] = offset.offset
+    return found
+
+
+def _describe(
+    client: "BlockingClient", topic: "TopicView", offsets: "dict[tuple[str, int, int], int]"
+) -> dict[str, Any]:
+    from moldau.client.words import EARLIEST, LATEST
+
     partitions = []
     for each in topic.partitions:
-        place = TopicPartition(topic.name, each.index)
-        start, end = starts.get(place), ends.get(place)
         partitions.append(
             {
                 "partition": each.index,
@@ -196,8 +235,8 @@ def _describe(client: "BlockingClient", topic: "TopicView") -> dict[str, Any]:
                 "replicas": list(each.replicas),
                 "isr": list(each.isr),
                 "offline": list(each.offline),
-                "start_offset": start.offset if start and not start.error else None,
-                "end_offset": end.offset if end and not end.error else None,
+                "start_offset": offsets.get((topic.name, each.index, EARLIEST)),
+                "end_offset": offsets.get((topic.name, each.index, LATEST)),
             }
         )
     return {**_summary(topic), "configs": _own_configs(client, topic.name), "partitions": partitions}
