@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -60,6 +63,27 @@ def test_reading_in_a_group_says_nothing_but_what_it_reads(
     topic, group = read
     assert moldau("consume", topic, "--group", group, "--count", "2", "--read-committed").split() == ["4", "5"]
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ended_by", ["the reader of its output", "SIGTERM"])
+def test_a_member_that_ends_has_left_its_group(moldau: Moldau, broker: Broker, ended_by: str) -> None:
+    number = next(numbers)
+    topic, group = f"ended-{number}", f"ended-group-{number}"
+    moldau("topic", "create", topic)
+    moldau("produce", topic, text="only\n")
+    command = [sys.executable, "-m", "moldau.cli.main", "consume", topic, "--group", group]
+    with subprocess.Popen([*command, "-b", broker.bootstrap_servers], stdout=subprocess.PIPE) as member:
+        try:
+            assert member.stdout is not None
+            assert member.stdout.readline() == b"only\n"
+            if ended_by == "SIGTERM":
+                member.terminate()
+            else:
+                member.stdout.close()
+            assert member.wait(30) == (128 + signal.SIGTERM if ended_by == "SIGTERM" else 0)
+        finally:
+            member.kill()
+    assert described(moldau, group)["state"] == "Empty"
 
 
 def test_a_group_that_is_not_named_or_finds_nothing_to_read_is_told_of(moldau: Moldau) -> None:

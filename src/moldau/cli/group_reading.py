@@ -1,10 +1,14 @@
 """`moldau consume --group`: reading as a member of a group, through the Python API and so through librdkafka."""
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.pipes import write_out
+from moldau.cli.pipes import reader_watched_aside, write_out
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, Position
 from moldau.records.record import Record
 
@@ -34,6 +38,8 @@ def consume_in_group(
     _look_for(topic, bootstrap_servers)
     try:
         with (
+            _ended_by_sigterm(),
+            reader_watched_aside(),
             connect(bootstrap_servers) as connection,
             connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
         ):
@@ -44,6 +50,20 @@ def consume_in_group(
                     return
     except Failed as error:
         raise Complaint(str(error)) from error
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Who is told to end leaves the group, as after Ctrl-C: the others need not wait until its session is over."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _look_for(topic: str, bootstrap_servers: str) -> None:

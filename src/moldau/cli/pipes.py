@@ -1,11 +1,14 @@
 """Output into pipes: nothing is cut short, and a reader that leaves is noticed."""
 
+import _thread
 import asyncio
 import os
+import select
 import stat
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 
 def write_out(data: bytes) -> None:
@@ -43,6 +46,38 @@ async def reader_watched() -> AsyncIterator[None]:
     finally:
         if descriptor >= 0:
             loop.remove_reader(descriptor)
+
+
+@contextmanager
+def reader_watched_aside() -> Iterator[None]:
+    """The same for work that holds up the main thread: another one waits for the reader to leave."""
+    descriptor = _output_pipe()
+    if descriptor < 0:
+        yield
+        return
+    has_left = threading.Event()
+    ended, end = os.pipe()
+    watched = select.poll()
+    watched.register(descriptor, 0)  # of an end that nobody reads, only errors are told
+    watched.register(ended, select.POLLIN)
+
+    def look() -> None:
+        if descriptor in dict(watched.poll()):
+            has_left.set()
+            _thread.interrupt_main()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not has_left.is_set():
+            raise
+        raise BrokenPipeError from None
+    finally:
+        os.close(end)
+        looking.join()
+        os.close(ended)
 
 
 def _output_pipe() -> int:
