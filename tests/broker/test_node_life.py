@@ -14,6 +14,8 @@ from moldau.storage.folder import FolderInUse
 from moldau.testing.simulation import Simulation
 from moldau.testing.world.on_disk import LogOnDisk
 
+LOG = "/data/t-0/00000000000000000000.log"
+
 
 def _node(simulation: Simulation, ports: Ports, *settings: str) -> Node:
     overrides = ["listeners=PLAINTEXT://broker:9092", "moldau.metrics.listener=", "log.dirs=/data", *settings]
@@ -155,6 +157,75 @@ def test_a_hole_that_a_power_loss_left_is_cut_and_a_hole_without_one_is_damage()
         end_offset = (await list_offset(talker, "t", -1)).offset
         assert end_offset == 1
         assert (await produce(talker, "t", batch(b"y"))).base_offset == end_offset
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+def test_a_damaged_partition_is_offline_after_a_clean_stop_too() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        for _ in range(3):
+            await produce(talker, "t", batch(b"x" * 100))
+        scene.host.crash()
+        scene.host.disk.flip_bit(LOG, position=100)
+        await scene.restart()
+        for _ in range(2):
+            await scene.host.stop()
+            await scene.restart()
+            talker = await scene.connect()
+            assert "t-0 is offline" in (await produce(talker, "t", batch(b"y"))).error_message
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S8", part="torn tails are cut")
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_power_loss_is_remembered_until_every_log_could_be_opened(is_killed: bool) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        for _ in range(3):
+            await produce(talker, "t", batch(b"x" * 100))
+        scene.host.disk.mount().open(LOG).fsync()
+        scene.host.disk.mount().sync_folder("/data/t-0")
+        scene.host.power_loss()
+        scene.host.disk.flip_bit(LOG, position=300)  # a hole, as a power loss leaves it
+        scene.host.disk.fail("open", errno.EMFILE, path=LOG, times=1000)
+        await scene.restart()
+        if is_killed:
+            scene.host.crash()
+        else:
+            await scene.host.stop()
+        scene.host.disk.forget_plans()
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await list_offset(talker, "t", -1)).offset == 1
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+def test_a_power_loss_is_over_once_every_log_was_opened_though_late() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        scene.host.power_loss()
+        scene.host.disk.fail("open", errno.EMFILE, path=LOG, times=3)
+        await scene.restart()
+        talker = await scene.connect()
+        assert "t-0 cannot be opened yet" in (await produce(talker, "t", batch(b"y"))).error_message
+        await asyncio.sleep(5)
+        for _ in range(3):
+            await produce(talker, "t", batch(b"x" * 100))
+        scene.host.crash()
+        scene.host.disk.flip_bit(LOG, position=300)  # no power was lost: this is damage, and nothing is cut
+        await scene.restart()
+        talker = await scene.connect()
+        assert "t-0 is offline" in (await produce(talker, "t", batch(b"y"))).error_message
 
     on_broker(script)
 

@@ -179,7 +179,7 @@ class Node:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
-            self._folder.remember_boot()
+            self.broker.partitions.when_opened(self._folder.remember_boot)
         except BaseException:
             await self._front.close()
             await self._peers.close()
@@ -286,7 +286,10 @@ class Node:
         await self._metadata.close()
         await self._front.close()
         await self._peers.close()
-        self._folder.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
+        if self.broker.partitions.are_all_open:
+            self._folder.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
+        else:
+            logger.warning("Some logs were offline, so all are looked through at the next start, as after a crash.")
         await self._give_back()
 
     async def _give_back(self) -> None:

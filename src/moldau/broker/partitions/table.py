@@ -101,6 +101,7 @@ class Partitions:
         self._broken: dict[tuple[str, int], str] = {}  # offline because their log is damaged, and how
         self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk lets us open them, and why
         self._unsynced: dict[Partition, None] = {}  # nobody's until all that was found in them is on disk
+        self._when_opened: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -295,8 +296,29 @@ class Partitions:
         else:
             logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
 
+    @property
+    def are_all_open(self) -> bool:
+        """Whether no log is offline. One that is has not been looked through, or not been made good, since whatever
+        ended the last life, and so this one must not say that it was."""
+        return not self._unopened and not self._broken
+
+    def when_opened(self, call: Callable[[], None]) -> None:
+        """To be called as soon as there is no log that the disk refuses to open."""
+        self._when_opened = call
+        self._tell_if_opened()
+
+    def _tell_if_opened(self) -> None:
+        if self._when_opened is not None and not self._unopened:
+            self._when_opened()
+            self._when_opened = None
+
     async def open_rest(self) -> None:
-        """Try again what the disk refused to open; stops at the first that it still refuses."""
+        """Try again what the disk refused to open."""
+        await self._open_rest()
+        self._tell_if_opened()
+
+    async def _open_rest(self) -> None:
+        """Stops at the first that is still refused."""
         for topic_name, index in list(self._unopened):
             topic = self._image.topics.get(topic_name)
             if topic is not None:
