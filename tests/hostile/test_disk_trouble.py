@@ -197,6 +197,26 @@ def test_a_log_that_cannot_be_opened_at_the_start_is_opened_later_with_all_it_ha
     on_broker(script)
 
 
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+def test_a_log_that_can_never_be_opened_keeps_no_other_from_being_opened() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        for topic in ("lost", "t"):
+            await scene.create(topic)
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        scene.host.crash()
+        scene.host.disk.fail("open", errno.EIO, path="/data/lost-0/0", times=1_000_000)
+        scene.host.disk.fail("open", errno.EMFILE, path="/data/t-0/0", times=3)
+        await scene.restart()
+        await asyncio.sleep(10)
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"b"))).base_offset == 1
+        assert (await produce(talker, "lost", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    on_broker(script)
+
+
 @pytest.mark.parametrize(
     ("path", "version", "request_of"), [("/data/t-0", 9, "produce"), ("/data/__cluster", 7, "new")]
 )

@@ -253,7 +253,7 @@ class Partitions:
             self._found_broken(topic, index, where, settings, error)
             return
         except OSError as error:  # a full disk, or no file descriptor is left
-            if name not in self._unopened:
+            if self._unopened.pop(name, None) is None:
                 logger.error("%s is offline until it can be opened: %s", name, error)
             self._unopened[name] = str(error.strerror)
             return
@@ -318,7 +318,7 @@ class Partitions:
         self._tell_if_opened()
 
     async def _open_rest(self) -> None:
-        """Stops at the first that is still refused."""
+        """Stops at the first that is still refused; it is the last one of the next time, behind those it kept back."""
         for topic_name, index in list(self._unopened):
             topic = self._image.topics.get(topic_name)
             if topic is not None:
