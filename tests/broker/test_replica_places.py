@@ -11,7 +11,7 @@ from replica_scene import are_same, contents, copy_of, create, leader_of, read, 
 from moldau.model.errors import ErrorCode
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
-from moldau.wire.messages import DeleteRecordsRequest
+from moldau.wire.messages import DeleteRecordsRequest, IncrementalAlterConfigsRequest
 
 QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
@@ -165,6 +165,25 @@ async def delete_below(cluster: Cluster, offset: int, timeout_ms: int = 1000) ->
     topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[asked])]
     answer = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
     return answer.topics[0].partitions[0]
+
+
+@pytest.mark.proves("H8", part="partitions move by plan")
+def test_a_copy_is_made_of_batches_that_are_larger_than_segments_are_by_now() -> None:
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, partitions=[[2]])
+        for size in (10, 5000, 10, 3000, 4000, 10):
+            await send(cluster, b"x" * size)
+        asked = IncrementalAlterConfigsRequest
+        smaller = asked.AlterableConfig(name="segment.bytes", config_operation=0, value="2048")
+        topic = asked.AlterConfigsResource(resource_type=2, resource_name="t", configs=[smaller])
+        await (await cluster.connect(1)).ask(1, asked(resources=[topic]))
+        await reassign(cluster, [2, 3])
+        await is_placed(cluster, [2, 3])
+        copies = [copy_of(cluster, node_id).log for node_id in (2, 3)]
+        one, other = ([log.read_bytes(offset, 1) for offset in range(log.end_offset)] for log in copies)
+        assert one == other
+
+    on_cluster(script)
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")

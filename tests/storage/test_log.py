@@ -170,6 +170,18 @@ def test_a_batch_larger_than_a_segment_is_refused() -> None:
     assert bench.values() == [b"fits"]
 
 
+@pytest.mark.proves("H8", part="partitions move by plan")
+def test_a_batch_larger_than_a_segment_is_taken_from_a_leader_that_has_it() -> None:
+    leader, follower = Bench(), Bench(segment_bytes=1 * KiB)
+    for size in (10, 2000, 10, 3000):
+        leader.append(b"x" * size)
+    follower.log.append_followed(leader.log.read_bytes(0, 1 << 20), leader.now_ms)
+    assert follower.values() == leader.values()
+    assert follower.log.segment_base_offsets == [0, 1, 2, 3]
+    follower.kill()
+    assert follower.values() == leader.values()
+
+
 def test_log_append_time_stamps_the_batch_and_is_answered() -> None:
     bench = Bench(message_timestamp_type="LogAppendTime")
     appended = bench.append(b"a", timestamp=5)

@@ -160,7 +160,9 @@ class Log(ReadableLog):
             or max_timestamp > segment.roll_timestamp
             or last_offset > segment.offset_limit
         ):
-            segment = self._make_room(size, max_timestamp, base_offset, last_offset, now_ms)
+            if size > self.settings.segment_bytes_max:
+                raise RecordListTooLarge(f"a batch of {size} bytes is larger than segment.bytes")
+            segment = self._make_room(max_timestamp, base_offset, last_offset, now_ms)
             position = segment.size_bytes
         if gathers:
             gathered = self.gathered
@@ -235,7 +237,7 @@ class Log(ReadableLog):
         segment = self._segments.active
         is_full = segment.size_bytes + size > segment.bytes_limit
         if is_full or timestamp > segment.roll_timestamp or last_offset > segment.offset_limit:
-            return self._make_room(size, timestamp, base_offset, last_offset, now_ms)
+            return self._make_room(timestamp, base_offset, last_offset, now_ms)
         return segment
 
     def _append_run(self, run: list[BatchHeader], batches: memoryview) -> None:
@@ -287,12 +289,13 @@ class Log(ReadableLog):
 
     # ── Rolling ──
 
-    def _make_room(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
-        """The segment that takes the next batch: a new one, unless the active one is empty and will do."""
+    def _make_room(self, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
+        """The segment that takes the next batch: a new one, unless the active one is empty and will do.
+
+        A batch that is too large for any has one of its own: where it was appended, segment.bytes was larger.
+        """
         self.write_gathered()
         active = self._segments.active
-        if size > self.settings.segment_bytes_max:
-            raise RecordListTooLarge(f"a batch of {size} bytes is larger than segment.bytes")
         if active.size_bytes or last_offset > active.offset_limit:
             self._roll(base_offset, now_ms)
         elif timestamp > active.roll_timestamp:
