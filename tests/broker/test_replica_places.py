@@ -1,6 +1,7 @@
 """Copies that come and go: restarts, reassignments, logs that are damaged, or too far behind to go on."""
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -132,6 +133,26 @@ def test_a_follower_that_is_behind_all_that_its_leader_keeps_begins_anew() -> No
         await cluster.until(lambda: sorted(where(cluster).isr) == [2, 3], 5.0)
         await send(cluster, b"more")
         await cluster.until(lambda: copy_of(cluster, 3).high_watermark == 12, 1.0)
+
+    on_cluster(script)
+
+
+@pytest.mark.proves("H5", part="truncation")
+@pytest.mark.parametrize("operation", ["create", "rename"])
+def test_a_follower_whose_disk_does_not_let_it_begin_anew_tries_again_and_its_node_goes_on(operation: str) -> None:
+    async def script(cluster: Cluster) -> None:
+        cluster.simulation.disks_fail = True
+        await create(cluster, partitions=[[2, 3]])
+        await send(cluster, b"a")
+        cluster.kill(3)
+        await send(cluster, b"b")
+        await delete_below(cluster, 2)
+        cluster.host(3).disk.fail(operation, errno.ENOSPC, path="/data/t-0/0")
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.host(3).disk.fired[f"failed {operation}"] == 1, 5.0)
+        await send(cluster, b"c")
+        await cluster.until(lambda: copy_of(cluster, 3).high_watermark == 3, 5.0)
+        assert values(contents(copy_of(cluster, 3))) == [b"c"]
 
     on_cluster(script)
 

@@ -1,5 +1,6 @@
 """Old segments go as a whole, and nobody who reads is disturbed."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -112,3 +113,14 @@ def test_a_wrong_time_index_does_not_delete_young_records() -> None:
     bench.open(is_clean=True)
     assert bench.log.apply_retention(NOW_MS + 2 * HOUR_MS) == []
     assert [record.offset for record in bench.records()] == list(range(12))
+
+
+@pytest.mark.proves("S4", part="by age")
+def test_a_segment_that_the_disk_refuses_to_let_go_stays_whole_and_goes_later() -> None:
+    bench = spread(retention_ms=3 * HOUR_MS)
+    bench.disk.fail("rename", errno.EIO, path=".log")
+    with pytest.raises(OSError, match="Input/output error"):
+        bench.log.apply_retention(NOW_MS + 4 * HOUR_MS + 1)
+    assert [record.offset for record in bench.records()] == list(range(12))
+    bench.log.apply_retention(NOW_MS + 4 * HOUR_MS + 1)
+    assert [record.offset for record in bench.records()] == list(range(4, 12))

@@ -1,5 +1,6 @@
 """Cutting a log back, as a follower does that has what its leader has not."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from moldau.model.units import KiB
 from moldau.records.control import build_transaction_marker
 from moldau.storage import recovery
 from moldau.storage.log import Log
-from moldau.testing.disk import SimulatedDisk
+from moldau.testing.disk import Crashed, SimulatedDisk
 
 
 def filled(**settings: Any) -> Bench:
@@ -202,3 +203,49 @@ def test_an_aborted_transaction_above_the_cut_is_forgotten() -> None:
     assert bench.log.aborted_transactions(0, 10) == []
     assert bench.log.last_stable_offset(1) == 0
     assert bench.mounted.size(f"{FOLDER}/00000000000000000000.txnindex") == 0
+
+
+@pytest.mark.proves("H5", part="truncation")
+def test_a_log_that_the_disk_refuses_to_cut_is_as_it_was_and_is_cut_later() -> None:
+    bench = filled()
+    bench.disk.fail("rename", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        bench.log.truncate_to(20)
+    assert [record.offset for record in bench.records()] == list(range(60))
+    assert bench.append(b"new", epoch=9).base_offset == 60
+    bench.log.truncate_to(20)
+    assert [record.offset for record in bench.records()] == list(range(20))
+    assert bench.append(b"new", epoch=9).base_offset == 20
+
+
+@pytest.mark.proves("H5", part="truncation")
+def test_a_log_that_cannot_begin_anew_is_as_it_was_and_begins_anew_later() -> None:
+    bench = filled()
+    bench.disk.fail("create", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        bench.log.truncate_and_start_at(100)
+    assert [record.offset for record in bench.records()] == list(range(60))
+    assert bench.append(b"new", epoch=9).base_offset == 60
+    bench.log.truncate_and_start_at(100)
+    assert bench.log.segment_base_offsets == [100]
+    assert bench.append(b"new", epoch=9).base_offset == 100
+    bench.kill(log_start_offset=100, recovery_point=100)
+    assert [record.offset for record in bench.records()] == [100]
+
+
+def test_a_crash_while_a_log_begins_anew_leaves_the_old_one_or_the_new_one() -> None:
+    points = filled().disk.points
+    for number in range(points + 1, points + 60):
+        bench = filled()
+        bench.disk.crash_at(number)
+        try:
+            bench.log.truncate_and_start_at(100)
+        except Crashed:
+            bench.kill()
+            offsets = [record.offset for record in bench.records()]
+            assert offsets == list(range(bench.log.start_offset, 60 if offsets else bench.log.start_offset))
+            assert bench.append(b"new", epoch=9).base_offset == bench.log.end_offset - 1
+            continue
+        assert number > points + 3 * len(filled().log.segment_base_offsets)
+        return
+    pytest.fail("it does not end")

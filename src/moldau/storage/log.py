@@ -368,10 +368,7 @@ class Log(ReadableLog):
 
     def truncate_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`."""
-        created_ms = self._segments.active.created_ms
-        while self._segments.all:
-            self._segments.remove_last()
-        self._segments.begin(offset, self.settings, created_ms)
+        self._segments.begin_anew(offset, self.settings)
         self.start_offset = self.end_offset = offset
         self._flushing.restarted(offset)
         self._flushing.renamed_in(self.folder)

@@ -464,14 +464,13 @@ class Segment:
 
     def mark_deleted(self) -> list[str]:
         """Rename the files out of the log. Open slices stay readable; the paths are to be unlinked later."""
-        self._open_segments.forget(self)
-        self.release()
         paths = []
         for suffix in SEGMENT_SUFFIXES:
             path = self.path(suffix)
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED)
                 paths.append(path + DELETED)
+        self.let_go()  # last: where the disk refuses, the segment goes on as it is
         return paths
 
     def remove(self) -> None:

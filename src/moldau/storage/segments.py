@@ -128,16 +128,33 @@ class Segments:
     # ── Shrinking ──
 
     def remove_first(self) -> list[str]:
-        """Take the oldest segment out; the paths to unlink."""
+        """Take the oldest segment out; the paths to unlink. If the disk refuses, it is still there."""
+        paths = self.all[0].mark_deleted()
         self.rearrangements += 1
-        del self.bases[0]
-        return self.all.pop(0).mark_deleted()
+        del self.bases[0], self.all[0]
+        return paths
 
     def remove_last(self) -> None:
+        paths = self.all[-1].mark_deleted()
         self.rearrangements += 1
-        self.bases.pop()
-        for path in self.all.pop().mark_deleted():
+        del self.bases[-1], self.all[-1]
+        for path in paths:
             self._disk.unlink(path)
+
+    def begin_anew(self, base_offset: int, settings: LogSettings) -> None:
+        """One new segment in the place of all others."""
+        created_ms = self.active.created_ms
+        if not self.bases or base_offset <= self.bases[-1]:
+            while self.all:
+                self.remove_last()
+            self.begin(base_offset, settings, created_ms)
+            return
+        # The new one first: where the disk refuses it, there still is a log. A crash before the others are gone drops
+        # it again, because it is empty and does not follow on them.
+        self.begin(base_offset, settings, created_ms)
+        while len(self.all) > 1:
+            for path in self.remove_first():
+                self._disk.unlink(path)
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
         """Drop every batch that ends at `offset` or later; the end offset that is left."""
