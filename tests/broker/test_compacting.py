@@ -1,6 +1,7 @@
 """Compaction beside other troubles: topics that come again, disks with little room, logs that are damaged or cut."""
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -105,6 +106,23 @@ def test_compaction_takes_no_room_from_others_and_waits_until_there_is_some() ->
         disk.capacity_bytes = 1 << 40
         await asyncio.sleep(REST_MS / 1000 + ROUNDS_S)
         assert len(await read_all(await scene.connect(), "t", 0)) < 150
+
+    on_broker(script)
+
+
+def test_a_cleaned_segment_that_cannot_be_synced_is_written_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t", **EAGER)
+        talker = await scene.connect()
+        await fillers(talker, 100)
+        scene.host.disk.fail("fsync", errno.EIO, path=".cleaned")
+        await asyncio.sleep(ROUNDS_S)
+        assert "t-0 is compacted later, others have their turn: a sync has failed" in caplog.text
+        assert "please report it" not in caplog.text
+        assert len(await read_all(talker, "t", 0)) == 100
+        await asyncio.sleep(REST_MS / 1000)
+        assert len(await read_all(await scene.connect(), "t", 0)) < 50
 
     on_broker(script)
 

@@ -103,6 +103,20 @@ def test_a_file_that_cannot_be_removed_keeps_no_other() -> None:
     on_broker(script, settings=["log.retention.check.interval.ms=60000"])
 
 
+@pytest.mark.proves("S4", part="DeleteRecords")
+def test_a_checkpoint_that_cannot_be_synced_is_written_again_and_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        scene.host.disk.fail("fsync", errno.EIO, path="log-start-offset-checkpoint")
+        await asyncio.sleep(70)
+        assert "Upkeep of the logs failed and will be tried again: a sync has failed" in caplog.text
+        assert "please report it" not in caplog.text
+        await asyncio.sleep(70)
+        assert "/data/log-start-offset-checkpoint" in scene.host.disk.contents()
+
+    on_broker(script)
+
+
 @pytest.mark.proves("S4")
 def test_the_oldest_segments_go_when_a_log_is_too_large() -> None:
     async def script(scene: Scene) -> None:

@@ -15,6 +15,7 @@ from moldau.storage import names as naming
 from moldau.storage.checkpoints import CLEANED
 from moldau.storage.compaction import CompactionJob, CompactionResult, compact
 from moldau.storage.damage import unreadable
+from moldau.storage.files import SyncFailed
 from moldau.storage.scan import BrokenLog
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Compacting:
             if not partition.is_open:
                 return Removed([], 0)  # the topic was deleted meanwhile, with all that was written
             return await self._put_into_effect(partition, result)
-        except OSError as error:
+        except (OSError, SyncFailed) as error:  # what could not be synced is not part of the log yet, and is dropped
             if partition.is_open:
                 self._rest(partition, str(error))
             return Removed([], 0)

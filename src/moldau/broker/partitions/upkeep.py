@@ -12,6 +12,7 @@ from moldau.broker.partitions.table import Partitions
 from moldau.broker.settings import BrokerSettings
 from moldau.model.errors import KafkaError
 from moldau.model.ports import Clock, Disk, Executor
+from moldau.storage.files import SyncFailed
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Upkeep:
                 await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
                 try:
                     await chore()
-                except OSError as error:  # a full disk, say: the next round may fare better
+                except (OSError, SyncFailed) as error:  # a full disk, say: the next round may fare better
                     logger.warning("Upkeep of the logs failed and will be tried again: %s", error)
                 except Exception as bug:  # which must not end a chore for good
                     logger.error("A bug, please report it: upkeep of the logs failed", exc_info=bug)
