@@ -17,6 +17,7 @@ from moldau.testing.simulation import Simulation
 from moldau.wire.messages import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
+    DeleteTopicsRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
     MetadataRequest,
@@ -213,6 +214,46 @@ def test_a_log_that_can_never_be_opened_keeps_no_other_from_being_opened() -> No
         talker = await scene.connect()
         assert (await produce(talker, "t", batch(b"b"))).base_offset == 1
         assert (await produce(talker, "lost", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    on_broker(script)
+
+
+@pytest.mark.proves("T1", part="delete")
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_topic_is_deleted_though_the_disk_has_no_room_for_another_name(is_removed: bool) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        scene.host.disk.fail("rename", errno.ENOSPC, path="/data/t-0")
+        if not is_removed:
+            scene.host.disk.fail("remove_folder", errno.EIO, path="/data/t-0")
+        await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+        left = [path for path in scene.host.disk.contents() if path.startswith("/data/t-0")]
+        assert bool(left) is not is_removed
+        await scene.create("t")
+        assert (await produce(talker, "t", batch(b"b"))).base_offset == 0
+        await scene.restart_after_crash()
+        talker = await scene.connect()
+        assert base_offsets(await fetch(talker, "t", 0)) == [0]
+
+    on_broker(script)
+
+
+@pytest.mark.proves("T1", part="delete")
+def test_a_node_starts_though_a_folder_of_no_topic_cannot_be_set_aside() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t")
+        scene.host.crash()
+        scene.host.disk.mount().make_folder("/data/nobody-0")
+        scene.host.disk.fail("rename", errno.ENOSPC, path="/data/nobody-0")
+        await scene.restart()
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"a"))).base_offset == 0
+        await scene.create("nobody")
+        assert (await produce(talker, "nobody", batch(b"a"))).base_offset == 0
 
     on_broker(script)
 

@@ -138,37 +138,53 @@ class LogStore:
         logger.warning("%s was renamed to %s", name, path)
         self._forget(name)
 
-    def discard(self, name: TopicPartition, topic_id: TopicId) -> None:
+    async def discard(self, name: TopicPartition, topic_id: TopicId) -> None:
         """Remove a log that could not be opened, with its topic."""
         if self._known.get(name) == topic_id:
-            self._has_renamed = True
-            self._remove_later(self._folder.mark_deleted(name, self._unique()), 0)
             self._forget(name)
+            await self._delete(name, topic_id, 0)
 
     def _forget(self, name: TopicPartition) -> None:
         for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
             memory.pop(name, None)
         self._doubted.discard(name)
 
-    def delete(self, partition: Partition) -> None:
+    async def delete(self, partition: Partition) -> None:
         """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
         partition.log.abandon()
+        await self._delete(partition.name, partition.topic_id, partition.log.settings.file_delete_delay_ms)
+
+    async def _delete(self, name: TopicPartition, topic_id: TopicId, delay_ms: float) -> None:
+        """A full disk may have no room for another name, and then what is deleted is to make some: it goes at once."""
         self._has_renamed = True
-        path = self._folder.mark_deleted(partition.name, self._unique())
-        self._remove_later(path, partition.log.settings.file_delete_delay_ms)
+        try:
+            path = self._folder.mark_deleted(name, self._unique())
+        except OSError as error:
+            logger.warning("%s cannot be renamed and is removed at once: %s", name, error)
+            folder = self._folder.folder_of(name)
+            await self._attempt(self._disk.remove_folder, folder)
+            if self._disk.exists(folder):
+                self._known[name] = topic_id  # in the way of whoever has the name next, who is to know it
+        else:
+            self._remove_later(path, delay_ms)
 
     def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
         """After the first image: remove what a delete left behind, set aside what no topic owns, or not here."""
         for path in self._folder.deleted_folders():
             self._remove_later(path, 0)
         topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
-        for found in self._folder.strays(topic_ids, set(kept)):
-            logger.warning("%s belongs to no topic", found.partition)
-            self.set_aside(found.partition)
-        for name in list(self._known):
+        strays = [found.partition for found in self._folder.strays(topic_ids, set(kept))]
+        for name in strays:
+            logger.warning("%s belongs to no topic", name)
+        for name in self._known:
             where = image.partition(name.topic, name.partition)
-            if where is not None and node_id not in where.replicas:
+            if where is not None and node_id not in where.replicas and name not in strays:
+                strays.append(name)
+        for name in strays:
+            try:
                 self.set_aside(name)
+            except OSError as error:  # no reason not to start: who needs the name tries again
+                logger.warning("%s cannot be set aside for now: %s", name, error)
 
     async def sync(self) -> None:
         """Let what was opened anew and deleted survive a power loss. Costs nothing where nothing was."""

@@ -341,7 +341,7 @@ class Partitions:
         for index in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, index))
             self._forget_offline(topic, index)
-            self._store.discard(TopicPartition(topic.name, index), topic.topic_id)
+            await self._store.discard(TopicPartition(topic.name, index), topic.topic_id)
             if partition is not None and partition.topic_id == topic.topic_id:
                 await self._remove(partition)
         gone = self._traffic.pop(topic.name, None)
@@ -353,7 +353,7 @@ class Partitions:
         self._roles.remove(partition)
         partition.close()
         await self._syncing.finish(partition)
-        self._store.delete(partition)
+        await self._store.delete(partition)
 
     def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Give logs their new settings. A change of a broker's defaults concerns every topic."""
