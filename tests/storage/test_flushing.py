@@ -28,6 +28,18 @@ def test_a_flush_is_due_after_so_much_time() -> None:
     assert bench.log.flush_target(NOW_MS + 1000) == 1
 
 
+@pytest.mark.proves("S6", part="flush.ms")
+def test_a_clock_that_was_set_back_keeps_no_flush_waiting() -> None:
+    bench = Bench(flush_ms=1000)
+    bench.append(b"a")
+    an_hour_ago_ms = NOW_MS - 3_600_000
+    assert bench.log.flush_target(an_hour_ago_ms) == 1
+    bench.log.flush(an_hour_ago_ms)
+    bench.append(b"b")
+    assert bench.log.flush_target(an_hour_ago_ms + 999) is None
+    assert bench.log.flush_target(an_hour_ago_ms + 1000) == 2
+
+
 @pytest.mark.proves("S6")
 def test_closed_segments_are_always_to_be_flushed() -> None:
     bench = Bench(segment_bytes=1 * KiB)

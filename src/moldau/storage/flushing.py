@@ -70,6 +70,8 @@ class Flushing:
             return None
         if unflushed >= settings.flush_messages or now_ms - self.last_flush_ms >= settings.flush_ms:
             return end_offset
+        if now_ms < self.last_flush_ms:  # the clock was set back, and nobody knows how long it has been
+            return end_offset
         return active_base_offset if active_base_offset > self.recovery_point else None
 
     def begin(
