@@ -8,9 +8,12 @@ import pytest
 from broker_scene import Scene, Talker, batch, list_offset, on_broker, produce
 from test_upkeep import fill, read_all
 
+from moldau.broker.partitions import compacting
 from moldau.broker.partitions.compacting import REST_MS
 from moldau.model.ids import TopicPartition
+from moldau.model.ports import Disk
 from moldau.records.builder import build_batch
+from moldau.storage.compaction import CompactionJob, CompactionResult, compact
 from moldau.wire.messages import DeleteTopicsRequest
 
 pytestmark = pytest.mark.proves("S5", part="the newest value survives")
@@ -123,6 +126,36 @@ def test_a_cleaned_segment_that_cannot_be_synced_is_written_again_later(caplog: 
         assert len(await read_all(talker, "t", 0)) == 100
         await asyncio.sleep(REST_MS / 1000)
         assert len(await read_all(await scene.connect(), "t", 0)) < 50
+
+    on_broker(script)
+
+
+def stumble(disk: Disk, job: CompactionJob) -> CompactionResult:
+    """Compacts all logs but one."""
+    if job.folder == "/data/t-0":
+        raise ValueError("nobody thought of this")
+    return compact(disk, job)
+
+
+def test_a_bug_that_one_log_brings_to_light_keeps_no_other_from_being_compacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compacting, "compact", stumble)
+
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        await scene.create("t", **EAGER)
+        await scene.create("other", cleanup_policy="compact", segment_bytes=2048, min_cleanable_dirty_ratio=0.5)
+        await fillers(talker, 100)
+        await fill(scene, talker, "other", 40, keys=2)
+        await asyncio.sleep(5)  # what is not synced is not compacted
+        cleaner: Any = scene.node.broker.upkeep
+        with pytest.raises(ValueError, match="nobody thought"):
+            await cleaner._compacting.clean_dirtiest(1 << 20)
+        assert await cleaner._compacting.clean_dirtiest(1 << 20) is not None
+        assert await cleaner._compacting.clean_dirtiest(1 << 20) is None
+        assert len(await read_all(talker, "t", 0)) == 100
+        assert len(await read_all(talker, "other", 0)) < 20
 
     on_broker(script)
 

@@ -77,6 +77,9 @@ class Compacting:
         except KafkaError as error:
             self._give_up(partition, error)
             return Removed([], 0)
+        except Exception:
+            self._uncleanable.add(partition)  # a bug of ours, which the others have nothing to do with
+            raise
         finally:
             self._busy_with = None
 
