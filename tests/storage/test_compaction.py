@@ -7,9 +7,11 @@ import pytest
 from compacted_bench import CompactedBench
 from storage_bench import FOLDER, NOW_MS
 
+from moldau.model.errors import CorruptMessage
 from moldau.model.units import DAY_MS, KiB, MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
+from moldau.records.header import write_checksum
 from moldau.records.record import Record
 from moldau.storage.compaction import compact
 from moldau.storage.damage import damage_at
@@ -69,6 +71,22 @@ def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
     bench.compact()
     assert b"a" not in bench.table()
     assert bench.table()[b"e"] == b"1"
+
+
+@pytest.mark.proves("S5", part="the newest value survives")
+@pytest.mark.parametrize("delta", [0, 2, 9])
+def test_a_record_that_claims_another_place_than_its_own_hides_no_newer_one(delta: int) -> None:
+    bench = CompactedBench()
+    claiming = build_batch([(NOW_MS, b"x", b"1", ()), (NOW_MS, b"a", b"old", ()), (NOW_MS, b"b", b"1", ())])
+    place = claiming.index(b"\x02a\x06old") - 1
+    assert claiming[place] == 2  # its offset delta, as a varint
+    claiming[place] = 2 * delta
+    write_checksum(claiming, 0, len(claiming))
+    bench.append_batch(claiming)
+    bench.put((b"a", b"new"))
+    with pytest.raises(CorruptMessage, match="has offset"):
+        bench.compact()
+    assert bench.table()[b"a"] == b"new"
 
 
 @pytest.mark.proves("S5")

@@ -5,6 +5,7 @@ producers and transactions leave.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from moldau.model.errors import CorruptMessage
 from moldau.model.ids import NO_OFFSET
 from moldau.records.builder import build_batch
 from moldau.records.header import BatchHeader
@@ -60,6 +61,20 @@ class PassedTransactions:
             self._aborted.setdefault(transaction.producer_id, transaction)
 
 
+def records_in_order(header: BatchHeader, batch: memoryview) -> list[Record]:
+    """`CorruptMessage` if they claim other offsets than they can have: which of two is the newer would be their word.
+
+    Nobody has looked at what was produced while the topic was not compacted.
+    """
+    records = list(iterate_records(batch))
+    next_offset = header.base_offset
+    for record in records:
+        if not next_offset <= record.offset <= header.last_offset:
+            raise CorruptMessage(f"a record of the batch at offset {header.base_offset} has offset {record.offset}")
+        next_offset = record.offset + 1
+    return records
+
+
 @dataclass(slots=True)
 class BatchFilter:
     """Decides batch by batch, in the order of the log."""
@@ -79,7 +94,7 @@ class BatchFilter:
         must_stay = self._is_last_of_producer(header) or header.next_offset == self.end_offset
         if is_discarded:
             return self._emptied(header) if must_stay else None
-        records = list(iterate_records(batch))
+        records = records_in_order(header, batch)
         kept = records if header.is_control else [each for each in records if self._keeps(header, each)]
         if not kept:
             return self._emptied(header) if must_stay else None

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from moldau.model.ports import Disk
 from moldau.records.header import BatchHeader, checksum
-from moldau.records.record import iterate_records
 from moldau.storage import offset_index, time_index
 from moldau.storage.cleaned_segment import CleanedSegment
-from moldau.storage.cleaning import BatchFilter, PassedTransactions
+from moldau.storage.cleaning import BatchFilter, PassedTransactions, records_in_order
 from moldau.storage.files import sync_folder
 from moldau.storage.key_offsets import KEYS_MAX, KeyOffsets
 from moldau.storage.names import LOG
@@ -227,7 +226,7 @@ def _note_keys(
     if header.is_control:
         passed.is_spent(header, batch)
     elif not passed.is_aborted(header):
-        for record in iterate_records(batch):
+        for record in records_in_order(header, batch):
             if record.key is not None and record.offset >= start_offset:
                 newest.put(record.key, record.offset)
 
