@@ -8,6 +8,7 @@ from compacted_bench import CompactedBench
 from storage_bench import FOLDER, NOW_MS
 
 from moldau.model.errors import CorruptMessage
+from moldau.model.settings import LONG_MAX
 from moldau.model.units import DAY_MS, KiB, MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -71,6 +72,22 @@ def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
     bench.compact()
     assert b"a" not in bench.table()
     assert bench.table()[b"e"] == b"1"
+
+
+@pytest.mark.proves("S5", part="tombstones")
+def test_tombstones_that_are_to_stay_for_ever_do() -> None:
+    bench = CompactedBench(delete_retention_ms=LONG_MAX)
+    bench.put((b"a", b"1"), (b"b", b"2"))
+    bench.put((b"a", None))
+    bench.compact()
+    bench.put((b"c", b"3"))
+    bench.now_ms += 1000 * 365 * DAY_MS
+    bench.compact()
+    assert [(record.key, record.value, record.timestamp) for record in bench.records()] == [
+        (b"b", b"2", NOW_MS),
+        (b"a", None, NOW_MS),
+        (b"c", b"3", NOW_MS),
+    ]
 
 
 @pytest.mark.proves("S5", part="the newest value survives")

@@ -12,6 +12,7 @@ from moldau.records.header import BatchHeader
 from moldau.records.record import Record, iterate_records
 from moldau.storage.key_offsets import KeyOffsets
 from moldau.storage.producers import read_marker
+from moldau.storage.segment import NEVER
 from moldau.storage.transaction_index import AbortedTransaction
 
 
@@ -103,7 +104,7 @@ class BatchFilter:
         )
         if len(kept) == len(records) and not begins_horizon:
             return batch
-        horizon_ms = self.now_ms + self.delete_retention_ms if begins_horizon else header.delete_horizon_ms
+        horizon_ms = min(self.now_ms + self.delete_retention_ms, NEVER) if begins_horizon else header.delete_horizon_ms
         return self._rebuilt(header, kept, horizon_ms)
 
     def _judge(self, header: BatchHeader, batch: memoryview) -> tuple[bool, bool]:
