@@ -256,6 +256,29 @@ def test_after_a_roll_that_failed_the_old_segment_goes_on_and_nothing_is_hidden(
     assert bench.log.segment_base_offsets == [0]
 
 
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("more", [0, 5])
+def test_what_is_left_of_a_roll_that_failed_hides_nothing_that_was_appended_since(is_clean: bool, more: int) -> None:
+    bench = Bench()
+    bench.append(b"0")
+    for number in range(1, 4):
+        bench.disk.fail("create", errno.ENOSPC, path=f"{number:020d}.index")
+        bench.disk.fail("unlink", errno.EIO, path=f"{number:020d}.log")
+        with pytest.raises(OSError, match="Input/output error"):
+            bench.log.roll(bench.now_ms)
+        bench.append(b"%d" % number)
+    if more:
+        bench.log.roll(bench.now_ms)
+    for number in range(4, 4 + more):
+        bench.append(b"%d" % number)
+    if is_clean:
+        bench.restart()
+    else:
+        bench.kill()
+    assert [record.offset for record in bench.records()] == list(range(4 + more))
+
+
 @pytest.mark.proves("S6")
 def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
     bench = Bench()

@@ -86,7 +86,22 @@ class Loading:
         for base_offset in sorted(base for base in bases if base is not None):
             size = self.disk.size(path_of(self.folder, base_offset, LOG))
             self.segments.append(self._segment(base_offset, size))
+        self._clear_the_way()
         self._find_unindexed(set(names))
+
+    def _clear_the_way(self) -> None:
+        """A roll that failed leaves an empty segment if the disk does not let go of that either. What was appended
+        since is in the one before it, and would be hidden. After a power loss it may be what was cut, and is back."""
+        if self.has_lost_power:
+            return
+        kept = self.segments[:1]
+        for segment in self.segments[1:]:
+            if not segment.size_bytes and _reaches(kept[-1], segment.base_offset):
+                _log.warning("%s: an empty segment is in the way, it is removed", segment.path(LOG))
+                self._remove(segment)
+            else:
+                kept.append(segment)
+        self.segments = kept
 
     def _find_unindexed(self, names: set[str]) -> None:
         """Every segment has an index, but only some have one of transactions: it may be gone where the other is."""
@@ -321,3 +336,10 @@ class Loading:
             self.segments.append(segment)
             self.changed_folders.append(self.folder)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+
+
+def _reaches(segment: Segment, offset: int) -> bool:
+    """Whether a segment has batches from an offset on. Where it is damaged, whoever reads there will hear of it."""
+    with suppress(BrokenLog):
+        return segment.find(offset) is not None
+    return False
