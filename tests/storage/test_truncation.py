@@ -1,6 +1,7 @@
 """Cutting a log back, as a follower does that has what its leader has not."""
 
 import errno
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -231,6 +232,23 @@ def test_a_log_that_cannot_begin_anew_is_as_it_was_and_begins_anew_later() -> No
     assert bench.append(b"new", epoch=9).base_offset == 100
     bench.kill(log_start_offset=100, recovery_point=100)
     assert [record.offset for record in bench.records()] == [100]
+
+
+@pytest.mark.proves("H5", part="truncation")
+@pytest.mark.parametrize("offset", [0, 100])
+@pytest.mark.parametrize("operation", ["unlink", "rename"])
+def test_a_log_begins_anew_though_the_disk_does_not_let_go_of_the_old_one(operation: str, offset: int) -> None:
+    bench = filled()
+    bench.disk.fail(operation, errno.EIO)
+    with suppress(OSError):
+        bench.log.truncate_and_start_at(offset)
+    if bench.log.end_offset != offset:
+        assert (operation, bench.log.end_offset) == ("rename", 60)  # it is as it was
+        bench.log.truncate_and_start_at(offset)
+    assert bench.append(b"new", epoch=9).base_offset == offset
+    assert [record.offset for record in bench.records()] == [offset]
+    bench.log.apply_retention(bench.now_ms)
+    assert bench.log.segment_base_offsets == [offset]
 
 
 def test_a_crash_while_a_log_begins_anew_leaves_the_old_one_or_the_new_one() -> None:

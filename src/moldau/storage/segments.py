@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from moldau.model.ports import Disk, File, FileSlice
 from moldau.storage.names import SEGMENT_SUFFIXES
@@ -138,8 +139,12 @@ class Segments:
         paths = self.all[-1].mark_deleted()
         self.rearrangements += 1
         del self.bases[-1], self.all[-1]
+        self._unlink(paths)
+
+    def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._disk.unlink(path)
+            with suppress(OSError):  # it has left the log, and the next start tries again
+                self._disk.unlink(path)
 
     def begin_anew(self, base_offset: int, settings: LogSettings) -> None:
         """One new segment in the place of all others."""
@@ -152,9 +157,9 @@ class Segments:
         # The new one first: where the disk refuses it, there still is a log. A crash before the others are gone drops
         # it again, because it is empty and does not follow on them.
         self.begin(base_offset, settings, created_ms)
-        while len(self.all) > 1:
-            for path in self.remove_first():
-                self._disk.unlink(path)
+        with suppress(OSError):  # what the disk keeps lies below the beginning, and goes with the next retention
+            while len(self.all) > 1:
+                self._unlink(self.remove_first())
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
         """Drop every batch that ends at `offset` or later; the end offset that is left."""
