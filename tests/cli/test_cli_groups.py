@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.testing.broker import Broker
-from moldau.testing.cluster import free_ports
+from moldau.testing.free_ports import free_ports
 
 pytestmark = [pytest.mark.proves("A4", part="groups"), pytest.mark.proves("C4", part="by moving a group")]
 

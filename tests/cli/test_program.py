@@ -18,7 +18,7 @@ from moldau.cli.main import app
 from moldau.cli.options import pairs
 from moldau.cli.output import human_bytes, topic_id_text
 from moldau.model.errors import InvalidConfig, UnknownTopicOrPartition
-from moldau.testing.cluster import free_ports
+from moldau.testing.free_ports import free_ports
 
 MOLDAU = [sys.executable, "-m", "moldau.cli.main"]
 

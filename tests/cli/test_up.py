@@ -20,7 +20,7 @@ from moldau.cli.main import app
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
 from moldau.storage.folder import DataFolder
-from moldau.testing.cluster import free_ports
+from moldau.testing.free_ports import free_ports
 
 STAND_IN = """
 import json, os, select, signal, sys
