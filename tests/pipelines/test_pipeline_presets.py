@@ -76,6 +76,19 @@ def test_two_columns_of_one_name_are_refused() -> None:
         )
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
+def test_names_that_differ_in_capitals_only_are_refused_for_sql_cannot_tell_them_apart() -> None:
+    with pytest.raises(PipelineError, match="two columns of the result would be called Page, page"):
+        Aggregate(
+            by=[field_of("page", "--by"), field_of("Page", "--by")],
+            window="1 minutes",
+            time=TIME,
+            lateness="1 days",
+        )
+    with pytest.raises(PipelineError, match="would be called Count, count"):
+        Aggregate(by=[field_of("Count", "--by")], window="1 minutes", time=TIME, lateness="1 minutes")
+
+
 def test_figures_are_called_by_what_they_are_of() -> None:
     assert Figure("count").name == "count"
     assert Figure("sum", field_of("order.total", "--sum")).name == "sum_order.total"

@@ -85,6 +85,29 @@ def test_windows_are_counted_and_summed_once_when_they_are_final(
     assert found[second, b"/a"]["sum_shop.price"] == 4.0
 
 
+@pytest.mark.proves("D3", part="aggregate and dedupe")
+def test_fields_may_be_called_as_columns_of_ours(
+    spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
+) -> None:
+    names = ("_time", "__time", "_window", "_sum_price", "_COUNT")
+    groups = " ".join(f"--by {each}" for each in names)
+    event = {**{each: f"its {each}" for each in names}, "price": 2, "at": START_MS}
+    send(moldau_broker, topic, [event, event])
+    run(
+        moldau_broker,
+        tmp_path,
+        f"aggregate -t {topic} --to {out} {groups} --time at --count --sum price --window 1m --until end",
+    )
+    (row,) = rows(spark, moldau_broker, out)
+    assert json.loads(row.value) == {
+        "start": "2026-01-01T00:00:00.000Z",
+        "end": "2026-01-01T00:01:00.000Z",
+        **{each: f"its {each}" for each in names},
+        "count": 2,
+        "sum_price": 4.0,
+    }
+
+
 @pytest.mark.proves("D3")
 def test_windows_that_change_are_written_again_under_their_key(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path

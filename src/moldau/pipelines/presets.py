@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from moldau.pipelines.fields import Field
@@ -38,9 +39,9 @@ class Figure:
             return None
         return self.field.text if self.kind == "distinct" else self.field.number
 
-    @property
-    def formula(self) -> str:
-        return KINDS[self.kind].format(_quoted(f"_{self.name}"))
+    def formula(self, column: str) -> str:
+        """Of the column that has its input."""
+        return KINDS[self.kind].format(_quoted(column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,28 +58,36 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         names = ["start", "end", *(each.name for each in self.by), *(each.name for each in self.figures)]
-        twice = sorted({each for each in names if names.count(each) > 1})
+        alike = [each.lower() for each in names]  # SQL does not tell capitals from small letters
+        twice = sorted({each for each in names if alike.count(each.lower()) > 1})
         if twice:
             raise PipelineError(f"two columns of the result would be called {', '.join(twice)}")
 
     def steps(self) -> tuple[Step, ...]:
-        return SqlStep(self._columns()), LatenessStep("_time", self.lateness), SqlStep(self._groups()), self._records()
+        late = LatenessStep(self._own("time"), self.lateness)
+        return SqlStep(self._columns()), late, SqlStep(self._groups()), self._records()
+
+    def _own(self, name: str) -> str:
+        """A column of ours: with an underscore, or as many as it takes to be no field of the group."""
+        taken = {each.name.lower() for each in self.by}
+        return next(each for each in (f"{'_' * more}{name}" for more in count(1)) if each.lower() not in taken)
 
     def _columns(self) -> str:
-        inputs = [f"{each.input} as {_quoted(f'_{each.name}')}" for each in self.figures if each.input]
+        inputs = [f"{each.input} as {_quoted(self._own(each.name))}" for each in self.figures if each.input]
         groups = [f"{each.text} as {_quoted(each.name)}" for each in self.by]
-        return _select([f"{self.time.time} as _time", *groups, *inputs])
+        return _select([f"{self.time.time} as {self._own('time')}", *groups, *inputs])
 
     def _groups(self) -> str:
         spans = f"'{self.window}'" if self.slide is None else f"'{self.window}', '{self.slide}'"
         by = [_quoted(each.name) for each in self.by]
-        figures = [f"{each.formula} as {_quoted(each.name)}" for each in self.figures]
-        window = f"window(_time, {spans})"
-        return f"{_select([f'{window} as _window', *by, *figures])}\ngroup by {', '.join([window, *by])}"
+        figures = [f"{each.formula(self._own(each.name))} as {_quoted(each.name)}" for each in self.figures]
+        window = f"window({self._own('time')}, {spans})"
+        columns = [f"{window} as {self._own('window')}", *by, *figures]
+        return f"{_select(columns)}\ngroup by {', '.join([window, *by])}"
 
     def _records(self) -> Step:
         """Key: the fields of the group, so that one group stays in order; with updates, each window on its own."""
-        start, end = _MOMENT.format("_window.start"), _MOMENT.format("_window.end")
+        start, end = (_MOMENT.format(f"{self._own('window')}.{each}") for each in ("start", "end"))
         group = {each.name: _quoted(each.name) for each in self.by}
         figures = {each.name: _quoted(each.name) for each in self.figures}
         key = _key(group | ({"start": start} if self.updates else {}))
