@@ -9,6 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType, TimestampNTZType, TimestampType
 from typer.testing import CliRunner
@@ -16,11 +18,22 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.cli.sql import Question
 from moldau.pipelines.asking import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed, why_not
+from moldau.pipelines.moments import moment
 from moldau.pipelines.tables import Tables
 
 SORTED = "Sorting is not supported on streaming DataFrames/Datasets, unless it is on aggregated DataFrame/Dataset"
 NUMBERS = StructType().add("n", IntegerType())
 NO_AGGREGATE = "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: complete. SQLSTATE: 42KDE"
+
+
+class Column:
+    """Of a frame."""
+
+    def cast(self, _: Any) -> "Column":
+        return self
+
+    def alias(self, _: str) -> "Column":
+        return self
 
 
 @dataclass
@@ -39,6 +52,16 @@ class Frame:
 
     def toLocalIterator(self) -> Iterator[Any]:  # noqa: N802
         return iter(self.rows)
+
+    def toDF(self, *_: str) -> "Frame":  # noqa: N802
+        return self
+
+    def __getitem__(self, _: str) -> "Column":
+        return Column()
+
+    def select(self, *_: Any) -> "Frame":
+        """Times are in the rows as Spark hands them over."""
+        return self
 
 
 def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> Streamed:
@@ -119,26 +142,39 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("mode", ["append", "complete"])
 def test_times_are_those_of_the_query_wherever_the_machine_stands(mode: str, new_york: None) -> None:
     del new_york
-    moment, number = TimestampType(), IntegerType()
+    time_type, number = TimestampType(), IntegerType()
     schema = (
         StructType()
-        .add("at", moment)
+        .add("at", time_type)
         .add("local", TimestampNTZType())
-        .add("in", ArrayType(moment))
-        .add("by", MapType(moment, number))
-        .add("of", StructType().add("n", number).add("at", moment))
+        .add("in", ArrayType(time_type))
+        .add("by", MapType(time_type, number))
+        .add("of", StructType().add("n", number).add("at", time_type))
     )
     midnight = datetime(2026, 1, 1, tzinfo=UTC)
-    # As PySpark makes them of what Spark hands over.
-    at = moment.fromInternal(int(midnight.timestamp()) * 1_000_000)
-    assert at == datetime(2025, 12, 31, 19)
+    at = Decimal("1767225600.000000")
     shown: list[Rows] = []
-    rows = [(at, datetime(2026, 1, 1), [at, None], {at: 1}, Row(n=1, at=at)), (None,) * 5]
+    rows = [(at, "2026-01-01 00:00:00", [at, None], {at: 1}, Row(n=1, at=at)), (None,) * 5]
     streamed(shown, mode, None)._take(Frame(rows, schema), 0)
     ((whole, empty),) = (each.rows for each in shown)
     assert [each.tzinfo for each in (whole[0], whole[2][0], *whole[3], whole[4].at)] == [UTC] * 4
     assert whole == (midnight, datetime(2026, 1, 1), [midnight, None], {midnight: 1}, Row(n=1, at=midnight))
     assert empty == (None,) * 5
+
+
+@pytest.mark.proves("D3", part="moldau sql")
+@given(st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31, 23, 59, 59, 999_999)))
+def test_a_moment_is_the_same_as_python_has_it_and_the_calendar_comes_again_after_400_years(at: datetime) -> None:
+    at = at.replace(tzinfo=UTC)
+    seconds = Decimal((at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)).scaleb(-6)
+    assert moment(seconds) == at
+    cycles = Decimal(146_097 * 86_400)
+    assert moment(seconds + 25 * cycles) == f"+{at.year + 10_000}{at.isoformat()[4:]}"
+    assert moment(seconds - 25 * cycles) == (f"{at.year - 10_000:05d}" + at.isoformat()[4:])
+
+
+def test_the_year_0_has_no_sign() -> None:
+    assert moment(Decimal(-62_167_219_200)) == "0000-01-01T00:00:00+00:00"
 
 
 @pytest.mark.proves("D3", part="moldau sql")

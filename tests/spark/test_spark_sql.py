@@ -77,6 +77,40 @@ def test_fields_of_odd_shapes_neither_vanish_nor_stand_in_the_way(
     assert [json.loads(line) for line in told_apart.stdout.splitlines()] == [{"id": 1}, {"id": None}]
 
 
+@pytest.mark.proves("D3", part="moldau sql")
+def test_times_that_python_has_no_word_for_are_told_too(spark: Any, moldau_broker: Broker, topic: str) -> None:
+    """A record may say any time: milliseconds that somebody took for seconds are of the year 55000."""
+    del spark
+    any_time = {"message.timestamp.after.max.ms": str(2**62), "message.timestamp.before.max.ms": str(2**62)}
+    odd = moldau_broker.create_topic(f"{topic}.odd", partitions=1, **{"retention.ms": "-1", **any_time})
+    times_ms = [1_700_000_000_000 * 1000, -1, -(10**14), 253_402_300_799_999, 253_402_300_800_000, 1]
+    with moldau_broker.client() as client:
+        client.produce(odd, 0, [(each, None, b'{"page": "/a"}', ()) for each in times_ms])
+    query = f"select _timestamp, _timestamp, _offset from `{odd}` order by _offset"
+    told = [
+        "+55840-11-08T22:13:20+00:00",
+        "1969-12-31T23:59:59.999000+00:00",
+        "-1199-02-15T14:13:20+00:00",
+        "9999-12-31T23:59:59.999000+00:00",
+        "+10000-01-01T00:00:00+00:00",
+        "1970-01-01T00:00:00.001000+00:00",
+    ]
+    assert ask(moldau_broker, query) == [
+        {"_timestamp": each, "_timestamp_2": each, "_offset": at} for at, each in enumerate(told)
+    ]
+    nested = (
+        "select array(_timestamp) as l, named_struct('a', _timestamp) as s, map(_timestamp, 1) as m, "
+        f"cast(_timestamp as date) as d, cast(_timestamp as timestamp_ntz) as n from `{odd}` where _offset in (1, 4) "
+        "order by _offset"
+    )
+    before, after = ask(moldau_broker, nested)
+    at = told[4]
+    assert after == {"l": [at], "s": {"a": at}, "m": {at: 1}, "d": "+10000-01-01", "n": at.removesuffix("+00:00")}
+    assert (before["d"], before["n"]) == ("1969-12-31", "1969-12-31T23:59:59.999000")
+    shown = stream(moldau_broker, f"select _timestamp from `{odd}`", "--json", "--limit", "6")
+    assert [json.loads(line)["_timestamp"] for line in shown.stdout.splitlines()] == told
+
+
 def stream(broker: Broker, query: str, *more: str) -> Result:
     words = ["sql", query, "--stream", *more, "--master", "local[2]", "-b", broker.bootstrap_servers]
     return CliRunner().invoke(app, words)

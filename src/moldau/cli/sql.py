@@ -132,12 +132,12 @@ class Question:
 
     def _collect(self, spark: Any, signals: "Signals") -> tuple[list[str], list[Any]]:
         from moldau.pipelines.asking import asked
-        from moldau.pipelines.moments import with_zones
+        from moldau.pipelines.moments import portable, with_zones
 
         signals.check()
         with asked():
             answer = self._frame(spark)
-            rows = answer.limit(self._limit or ROWS_MAX).collect()
+            rows = portable(answer.limit(self._limit or ROWS_MAX)).collect()
             return list(answer.columns), list(with_zones(rows, answer.schema))
 
     def _go_on(self, spark: Any, signals: "Signals") -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from moldau.pipelines.moments import with_zones
+from moldau.pipelines.moments import portable, with_zones
 from moldau.pipelines.reasons import short_reason
 from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.running import Signals
@@ -107,7 +107,7 @@ class Streamed:
     def _further(self, frame: Any) -> Iterator[Rows]:
         """All rows of a batch, a piece at a time, as far as they are wanted."""
         left = None if self.rows_max is None else self.rows_max - self._shown
-        rows = islice(with_zones(frame.toLocalIterator(), frame.schema), left)
+        rows = islice(with_zones(portable(frame).toLocalIterator(), frame.schema), left)
         while piece := list(islice(rows, ROWS_AT_ONCE)):
             yield Rows(frame.columns, piece, self._mode)
 
@@ -118,7 +118,7 @@ class Streamed:
         would be lost to the next batch.
         """
         most = TABLE_ROWS_MAX if self.rows_max is None else self.rows_max
-        rows = list(with_zones(frame.limit(most + 1).toLocalIterator(), frame.schema))
+        rows = list(with_zones(portable(frame.limit(most + 1)).toLocalIterator(), frame.schema))
         if rows:
             yield Rows(frame.columns, rows[:most], self._mode, is_cut=len(rows) > most)
 

@@ -1,17 +1,86 @@
-"""Times that come out of Spark. PySpark hands them over in the zone of the machine, and without a word about it."""
+"""Times that come out of Spark, of whatever year.
+
+PySpark would make a `datetime` of each, in the zone of the machine: that fails before the year 1 and after 9999, and
+records may say any time. So Spark is asked for numbers and texts in their place (`portable`), and those become times
+here (`with_zones`), or texts, where Python has no word for them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC
-from typing import Any, TypeAlias
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
 
 Change: TypeAlias = Callable[[Any], Any]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_US: Final = 86_400_000_000
+_CYCLE_YEARS: Final = 400  # after so many years, the calendar comes again
+_CYCLE_DAYS: Final = 146_097
+_YEAR_MAX: Final = 9999
+
+
+def portable(frame: Any) -> Any:
+    """The frame with its columns by position: times as seconds, and those without a zone, and days, as texts."""
+    if not any(map(_change, (each.dataType for each in frame.schema.fields))):
+        return frame
+    names = [f"_{number}" for number in range(len(frame.schema.fields))]  # a query may call two columns the same
+    numbered = frame.toDF(*names)
+    kinds = (_carried(each.dataType) for each in frame.schema.fields)
+    return numbered.select(*(numbered[name].cast(kind).alias(name) for name, kind in zip(names, kinds, strict=True)))
+
 
 def with_zones(rows: Iterable[Any], schema: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows as tuples. Times are in UTC, as they are in the query, and say so; those without a zone stay so."""
+    """The rows of a `portable` frame as tuples. `schema` is what it was before.
+
+    Times are in UTC, as they are in the query, and say so; those without a zone stay so.
+    """
     changes = [_change(each.dataType) for each in schema.fields]
     for row in rows:
         yield tuple(_changed(value, change) for value, change in zip(row, changes, strict=True))
+
+
+def moment(seconds: Decimal) -> datetime | str:
+    """Since 1970, in UTC. Years that Python does not know are as in ISO 8601, with their sign."""
+    days, microseconds = divmod(int(seconds.scaleb(6)), _DAY_US)
+    cycles, days = divmod(days, _CYCLE_DAYS)
+    alike = _EPOCH + timedelta(days=days, microseconds=microseconds)
+    year = alike.year + cycles * _CYCLE_YEARS
+    if 1 <= year <= _YEAR_MAX:
+        return alike.replace(year=year)
+    return (f"{year:+05d}" if year else "0000") + alike.isoformat()[4:]
+
+
+def _local(text: str) -> datetime | str:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text.replace(" ", "T")
+
+
+def _day(text: str) -> date | str:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+def _carried(kind: Any) -> Any:
+    """The type in which Spark hands over values of a type."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructField, StructType
+
+    match kind.typeName():
+        case "timestamp":
+            return DecimalType(20, 6)
+        case "timestamp_ntz" | "date":
+            return StringType()
+        case "array":
+            return ArrayType(_carried(kind.elementType))
+        case "map":
+            return MapType(_carried(kind.keyType), _carried(kind.valueType))
+        case "struct":
+            return StructType([StructField(each.name, _carried(each.dataType)) for each in kind.fields])
+        case _:
+            return kind
 
 
 def _changed(value: Any, change: Change | None) -> Any:
@@ -22,7 +91,11 @@ def _change(kind: Any) -> Change | None:
     """What is to be done with values of a type; None if it has no times in it."""
     match kind.typeName():
         case "timestamp":
-            return lambda value: value.astimezone(UTC)
+            return moment
+        case "timestamp_ntz":
+            return _local
+        case "date":
+            return _day
         case "array":
             return _of_list(_change(kind.elementType))
         case "map":
