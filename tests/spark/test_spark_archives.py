@@ -191,6 +191,26 @@ def test_archived_deleted_and_restored_it_is_identical(
 
 
 @pytest.mark.proves("O3")
+def test_all_groups_are_those_of_readers_and_not_of_whoever_archives(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """Theirs only show how far they are: in a topic that they do not read, that would be a lag that never ends."""
+    fill(moldau_broker, topic)
+    job = archive(moldau_broker, topic, tmp_path)
+    fill(moldau_broker, topic)
+    with moldau_broker.client() as client:
+        client.run(Groups(client.asynchronous).commit("readers", {Place(topic, 0): 35, Place(topic, 1): 3}))
+    archive(moldau_broker, topic, tmp_path, name=f"also-{topic}")
+    beside, alone = f"{topic}-beside", f"{topic}-alone"
+    assert list(restore(spark, moldau_broker, job, tmp_path, beside, groups=("all",)).groups) == ["readers"]
+    with moldau_broker.client() as client:
+        client.delete_topic(topic)
+    assert list(restore(spark, moldau_broker, job, tmp_path, alone, groups=("all",)).groups) == ["readers"]
+    # Who is named is moved.
+    assert list(restore(spark, moldau_broker, job, tmp_path, topic, groups=(job.name,)).groups) == [job.name]
+
+
+@pytest.mark.proves("O3")
 def test_a_moment_is_restored_beside_the_topic(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path, ending=f'{{"{topic}": {{"0": 30, "1": 30}}}}')

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
@@ -50,7 +50,10 @@ _GROUPS_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """What an archive knows of its topic beside the records. Offsets of groups are by partition, as text."""
+    """What an archive knows of its topic beside the records. Offsets of groups are by partition, as text.
+
+    `archivers` are the groups in which those who wrote it show their progress: they are no readers of the topic.
+    """
 
     topic: str
     topic_id: str
@@ -58,6 +61,7 @@ class ArchivedTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     at_ms: int = 0
+    archivers: Sequence[str] = field(default_factory=list)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -277,9 +281,13 @@ class Archive:
         return self.source if text is None else begun(self.source, text, partitions)
 
     def _note_topic(self, spark: Any) -> None:
+        place = f"{self.root}/{TOPIC_FILE}"
+        text = read_text(spark, place)
+        earlier = [] if text is None else ArchivedTopic.of_text(text).archivers
+        own = [] if self.source.is_bounded or self.source.group is None else [self.source.group]
         with self.connect() as client:
             topic = look_at(client, self.topic, int(time.time() * 1000))
-        write_text(spark, f"{self.root}/{TOPIC_FILE}", topic.to_text())
+        write_text(spark, place, replace(topic, archivers=sorted({*earlier, *own})).to_text())
 
 
 def continued(source: TopicSource, ends: Mapping[int, int], partitions: list[int]) -> TopicSource:

@@ -94,7 +94,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """The job. `groups` names those whose offsets move with the records; ("all",) means all that are known.
+    """The job. `groups` names those whose offsets move with the records; ("all",) means all readers that are known.
 
     `options` are for source and sink: how their clients reach the cluster.
     """
@@ -250,7 +250,8 @@ class Restore:
             return {}
         is_elsewhere = archived.topic != self.topic and _topic_id(client, archived.topic) == archived.topic_id
         known = committed(client, archived.topic) if is_elsewhere else dict(archived.groups)
-        chosen = list(known) if self.groups == ("all",) else list(self.groups)
+        readers = [group for group in known if group not in archived.archivers]
+        chosen = readers if self.groups == ("all",) else list(self.groups)
         unknown = [group for group in chosen if group not in known]
         if unknown:
             raise PipelineError(f"no offsets of {', '.join(unknown)} are known; there are {', '.join(known) or 'none'}")
