@@ -46,6 +46,10 @@ _TIMEOUT_MS_MAX: Final = 900_000
 _ROWS_PER_MS: Final = 10
 _BYTES_PER_MS: Final = 20_000
 _TIMEOUT_SETTING: Final = "transaction.timeout.ms"
+_BY_HAND: Final = (
+    "If that is another thread of the same driver, let writes with one txnAppId to one topic follow on each other, or "
+    "give each a txnAppId of its own."
+)
 
 
 class CheckpointTooOld(RuntimeError):
@@ -86,6 +90,7 @@ class Publisher:
         before: "Publisher | None" = None,
     ) -> None:
         self._writer, self.run, self._reached = identity.writer, identity.run, reached
+        self._is_by_hand = identity.is_by_hand
         self.timeout_ms, self.last_batch = timeout_ms, identity.batch
         self._markers = Markers(options.kafka, options.commit_topic) if identity.is_lasting else None
         self._outlet = outlet_for(options, f"moldau-spark-{self._writer}", self.timeout_ms)
@@ -214,7 +219,8 @@ class Publisher:
         return self._taken_over()
 
     def _taken_over(self) -> TakenOver:
-        return TakenOver(f"Another run of {self._writer} has taken over: this one publishes nothing any more.")
+        said = f"Another run of {self._writer} has taken over: this one publishes nothing any more."
+        return TakenOver(f"{said} {_BY_HAND}" if self._is_by_hand else said)
 
 
 def outlet_for(options: SinkOptions, transactional_id: str, timeout_ms: int) -> Outlet:

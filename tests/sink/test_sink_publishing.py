@@ -312,6 +312,24 @@ def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_ou
     assert values(options) == [b"0"]
 
 
+@pytest.mark.proves("D2")
+def test_of_two_threads_that_write_one_application_at_once_the_one_that_is_shut_out_hears_what_to_do(
+    options: SinkOptions, topic: str
+) -> None:
+    """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
+    second, is_due = Publishers(), [True]
+
+    def reached(place: str) -> None:
+        if place == "publishing" and is_due.pop():
+            is_due.append(False)
+            assert write(second, options, version(topic, 1, driver="a"))
+
+    advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
+    with pytest.raises(TakenOver, match=f"has taken over.*{advice}"):
+        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
+    assert values(options) == [b"1"]
+
+
 def identity_of(options: SinkOptions) -> Identity:
     assert options.identity is not None
     return options.identity
