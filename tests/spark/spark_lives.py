@@ -94,8 +94,11 @@ def held_life(program: str, plan: dict[str, Any], folder: Path, names: set[str])
         os.killpg(process.pid, signal.SIGKILL)  # the program and its JVM
         process.wait()
         for each in held.values():
-            if each.pid != process.pid:
-                os.kill(each.pid, signal.SIGCONT if each.is_spared else signal.SIGKILL)
+            if each.is_spared:
+                os.kill(each.pid, signal.SIGCONT)
+            elif each.pid != process.pid:
+                with contextlib.suppress(ProcessLookupError):  # a worker may end with its JVM
+                    os.kill(each.pid, signal.SIGKILL)
         os.close(told)
 
 
