@@ -10,6 +10,7 @@ from sink_lives import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
 from pyspark_moldau.publishing import Publishers
+from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
 
 _numbers = itertools.count(1)
 
@@ -58,3 +59,9 @@ def make_sink(broker: Broker, topic: str, tmp_path: Path) -> Callable[..., Sink]
         return Sink(servers=broker.bootstrap_servers, topic=topic, writer=f"query-{topic}", staging=staging, **named)
 
     return make
+
+
+@pytest.fixture(params=["raw", "librdkafka"])
+def options(broker: Broker, topic: str, tmp_path: Path, request: pytest.FixtureRequest) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
+    return sink_stream_options({**given, "sender": request.param})

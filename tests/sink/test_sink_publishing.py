@@ -1,67 +1,30 @@
 """Publishing against a real broker: what arrives, what is refused, and what a failure leaves behind."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from published import read, staged, values
 from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 
 from moldau.client.partitioning import partition_of
 from moldau.client.transactions import Transactions
 from moldau.testing import Broker
 from pyspark_moldau import publishing
-from pyspark_moldau.batching import made_ready
 from pyspark_moldau.markers import MarkersUnreadable
 from pyspark_moldau.outgoing import RowRefused, outgoing
 from pyspark_moldau.outlets import NotDelivered, ShutOut
 from pyspark_moldau.producing import produce_all
 from pyspark_moldau.publishing import Publishers, RanOutOfTime, TakenOver, outlet_for
-from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions, sink_batch_options, sink_stream_options
-from pyspark_moldau.staging import StagedPart, StagingFailed, stage
+from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.staging import StagingFailed
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("ms", "UTC")
-
-
-@pytest.fixture(params=["raw", "librdkafka"])
-def options(broker: Broker, topic: str, tmp_path: Path, request: pytest.FixtureRequest) -> SinkOptions:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "stagingLocation": str(tmp_path)}
-    return sink_stream_options({**given, "sender": request.param})
-
-
-def staged(options: SinkOptions, identity: Identity, columns: dict[str, Any], task: int = 0) -> StagedPart:
-    rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
-    with made_ready(rows, options) as ready:
-        return stage(ready, options.staging, identity, task, attempt=task, inline_bytes_max=0)
-
-
-def read(options: SinkOptions, topic: str, partitions: Iterable[int]) -> list[Any]:
-    settings: dict[str, Any] = {**options.kafka.librdkafka, "group.id": "r", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "fetch.wait.max.ms": 20})
-    missing = set(partitions)
-    consumer.assign([TopicPartition(topic, number, 0) for number in missing])
-    found = []
-    while missing:
-        message = consumer.poll(READ_S_MAX)
-        assert message is not None, "nothing comes, and the end is not reached"
-        error = message.error()
-        if error is None:
-            found.append(message)
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            missing.discard(message.partition())
-    consumer.close()
-    return found
-
-
-def values(options: SinkOptions) -> list[bytes]:
-    assert options.topic is not None
-    return sorted(message.value() for message in read(options, options.topic, range(PARTITIONS)))
 
 
 class Heard(list[str]):
@@ -241,98 +204,6 @@ def test_a_producer_is_kept_over_batches_without_rows(options: SinkOptions, topi
         publishers.commit(options, identity, [staged(options, identity, {"value": pa.array(rows, "utf8")})])
     assert heard.count("initialised") == 1
     assert values(options) == [b"0", b"3"]
-
-
-@pytest.mark.proves("D2")
-def test_a_version_of_an_application_goes_once_to_each_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
-    other = broker.create_topic(f"{topic}-other", PARTITIONS)
-    chosen = [
-        sink_batch_options({**given, "topic": each, "txnAppId": f"app-{topic}", "txnVersion": "5"})
-        for each in (topic, other)
-    ]
-    publishers = Publishers()
-    parts = [staged(each, identity_of(each), {"value": [f"to {each.topic}"]}) for each in chosen]  # both at once
-    for repetition in range(2):
-        for options, part in zip(chosen, parts, strict=True):
-            assert publishers.commit(options, identity_of(options), [part]) == (repetition == 0)
-    assert [values(options) for options in chosen] == [[f"to {each}".encode()] for each in (topic, other)]
-
-
-def version(topic: str, number: int, driver: str = "a") -> Identity:
-    """Of a batch write with `txnAppId` and `txnVersion`."""
-    return Identity(f"w-{topic}", number, run=driver, is_by_hand=True)
-
-
-def write(publishers: Publishers, options: SinkOptions, identity: Identity, value: str = "") -> bool:
-    return publishers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
-
-
-@pytest.mark.proves("D2")
-def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
-    options: SinkOptions, topic: str
-) -> None:
-    """Versions need not follow on each other, and one that comes again is no sign of another driver."""
-    first, second = Publishers(), Publishers()
-    turns = ((first, 0), (second, 0), (first, 1), (second, 2), (first, 40), (second, 41), (second, 42), (first, 43))
-    written = [write(publishers, options, version(topic, number)) for publishers, number in turns]
-    assert written == [True, False, True, True, True, True, True, True]
-    assert values(options) == sorted(f"{number}".encode() for number in (0, 1, 2, 40, 41, 42, 43))
-
-
-@pytest.mark.proves("D2")
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_driver_whose_application_another_one_has_taken_over_is_shut_out(
-    options: SinkOptions, topic: str, number: int
-) -> None:
-    first, second = Publishers(), Publishers()
-    assert write(first, options, version(topic, 0, driver="a"))
-    assert write(second, options, version(topic, 1, driver="b"))
-    with pytest.raises(TakenOver, match="has taken over"):
-        write(first, options, version(topic, number, driver="a"), "stray")
-    assert values(options) == [b"0", b"1"]
-    assert write(second, options, version(topic, 2, driver="b")), "it goes on"
-    assert values(options) == [b"0", b"1", b"2"]
-
-
-@pytest.mark.proves("D2")
-def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_out(
-    options: SinkOptions, topic: str
-) -> None:
-    """Whoever has just begun knows that nobody has the hold by an old right."""
-    second, is_due = Publishers(), [True]
-
-    def reached(place: str) -> None:
-        if place == "publishing" and is_due.pop():
-            is_due.append(False)
-            assert write(second, options, version(topic, 0, driver="b"))
-
-    with pytest.raises(TakenOver, match="has taken over"):
-        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
-    assert values(options) == [b"0"]
-
-
-@pytest.mark.proves("D2")
-def test_of_two_threads_that_write_one_application_at_once_the_one_that_is_shut_out_hears_what_to_do(
-    options: SinkOptions, topic: str
-) -> None:
-    """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
-    second, is_due = Publishers(), [True]
-
-    def reached(place: str) -> None:
-        if place == "publishing" and is_due.pop():
-            is_due.append(False)
-            assert write(second, options, version(topic, 1, driver="a"))
-
-    advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
-    with pytest.raises(TakenOver, match=f"has taken over.*{advice}"):
-        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
-    assert values(options) == [b"1"]
-
-
-def identity_of(options: SinkOptions) -> Identity:
-    assert options.identity is not None
-    return options.identity
 
 
 def wait_for_end(options: SinkOptions, begins_at: int) -> None:
