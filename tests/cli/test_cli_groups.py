@@ -66,12 +66,15 @@ def test_reading_in_a_group_says_nothing_but_what_it_reads(
 
 
 @pytest.mark.parametrize("ended_by", ["the reader of its output", "SIGTERM"])
-def test_a_member_that_ends_has_left_its_group(moldau: Moldau, broker: Broker, ended_by: str) -> None:
+@pytest.mark.parametrize("place", ["in front", "in the background"])
+def test_a_member_that_ends_has_left_its_group(moldau: Moldau, broker: Broker, ended_by: str, place: str) -> None:
     number = next(numbers)
     topic, group = f"ended-{number}", f"ended-group-{number}"
     moldau("topic", "create", topic)
     moldau("produce", topic, text="only\n")
-    command = [sys.executable, "-m", "moldau.cli.main", "consume", topic, "--group", group]
+    # What a shell's script starts with `&` does not hear Ctrl-C.
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if place == "in the background" else []
+    command = [*shell, sys.executable, "-m", "moldau.cli.main", "consume", topic, "--group", group]
     with subprocess.Popen([*command, "-b", broker.bootstrap_servers], stdout=subprocess.PIPE) as member:
         try:
             assert member.stdout is not None

@@ -4,6 +4,7 @@ import _thread
 import asyncio
 import os
 import select
+import signal
 import stat
 import sys
 import threading
@@ -55,29 +56,39 @@ def reader_watched_aside() -> Iterator[None]:
     if descriptor < 0:
         yield
         return
-    has_left = threading.Event()
     ended, end = os.pipe()
-    watched = select.poll()
-    watched.register(descriptor, 0)  # of an end that nobody reads, only errors are told
-    watched.register(ended, select.POLLIN)
+    is_told = False
+
+    def heard(number: int, _: object) -> None:  # noqa: ARG001
+        nonlocal is_told
+        if not is_told and _has_left(descriptor):
+            is_told = True  # once: whoever closes what it has open is not interrupted again
+            raise BrokenPipeError
 
     def look() -> None:
-        if descriptor in dict(watched.poll()):
-            has_left.set()
-            _thread.interrupt_main()
+        if _has_left(descriptor, ended):
+            # Not as Ctrl-C would: whoever runs in the background does not hear that.
+            _thread.interrupt_main(signal.SIGPIPE)
 
+    before = signal.signal(signal.SIGPIPE, heard)
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     try:
         yield
-    except KeyboardInterrupt:
-        if not has_left.is_set():
-            raise
-        raise BrokenPipeError from None
     finally:
         os.close(end)
         looking.join()
         os.close(ended)
+        signal.signal(signal.SIGPIPE, before)
+
+
+def _has_left(descriptor: int, ended: int = -1) -> bool:
+    """Whether nobody reads our output any more: now, or by the time at which `ended` does, if that is given."""
+    watched = select.poll()
+    watched.register(descriptor, 0)  # of an end that nobody reads, only errors are told
+    if ended >= 0:
+        watched.register(ended, select.POLLIN)
+    return descriptor in dict(watched.poll(None if ended >= 0 else 0))
 
 
 def _output_pipe() -> int:
