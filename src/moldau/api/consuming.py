@@ -71,6 +71,7 @@ class Consumption:
         self._processed: Any = None
         self._is_assigned = group is None
         self._waited_s = 0.0
+        self._failure: Failed | None = None
         if group is None:
             self._consumer.assign(self._places(topics, start))
         else:
@@ -106,7 +107,10 @@ class Consumption:
 
     def _take(self, given: list[TopicPartition], start: Start) -> None:
         if start not in _WHERE:
-            self._seek(given, start)
+            try:
+                self._seek(given, start)
+            except Failed as error:
+                self._failure = error  # not raised here: confluent-kafka would keep it for good, and all it refers to
         self._is_assigned = True
         self._waited_s = -POLL_S  # the call that this happens in was still one of joining
 
@@ -125,13 +129,19 @@ class Consumption:
     def __next__(self) -> Message:
         self._note_processed()
         self._waited_s = 0.0
-        while (found := self._consumer.poll(POLL_S)) is None:
+        while (found := self._poll()) is None:
             self._waited_s += POLL_S
             if self._has_waited_enough():
                 raise StopIteration
         message = _message(found)
         self._processed = found
         return message
+
+    def _poll(self) -> Any:
+        found = self._consumer.poll(POLL_S)
+        if self._failure is not None:
+            raise self._failure
+        return found
 
     def _has_waited_enough(self) -> bool:
         if self._idle_s is None:
@@ -192,7 +202,7 @@ def _looked_up(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
 
 
 def _told(ask: Callable[[], Answer]) -> Answer:
-    """In a callback, confluent-kafka makes of a `KafkaException` what nobody can catch."""
+    """`Failed`, with words, where it cannot be found out."""
     try:
         return ask()
     except KafkaException as error:
