@@ -14,6 +14,7 @@ from moldau.node.node import Node
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import Ledger, NumberProducer, NumberReader, Violation, client
+from moldau.testing.world.administrator import Administrator
 from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN, Ambush, Moment
 from moldau.testing.world.members import GroupLedger, Member
 from moldau.testing.world.mover import Mover
@@ -48,7 +49,8 @@ class Trouble(Enum):
     PROCESS, and leaders are struck when their followers are apart, or when one is about to join. OVERTAKEN: as PROCESS,
     and what is asked or answered is late: whom it names has begun a new life, or somebody else is to be asked.
     MOVED: as PROCESS, and leaderships move to and fro faster than followers hear of it. DECEIVED: as SYNCED, and after
-    a failed fsync the next process may be shown what the platter does not have, before the power goes.
+    a failed fsync the next process may be shown what the platter does not have, before the power goes. ADMINISTERED: as
+    PROCESS, and an administrator creates and deletes topics, moves replicas, and unregisters brokers that live.
     """
 
     PROCESS = "process"
@@ -60,6 +62,7 @@ class Trouble(Enum):
     OVERTAKEN = "overtaken"
     MOVED = "moved"
     DECEIVED = "deceived"
+    ADMINISTERED = "administered"
 
 
 STRIKES: Final = {
@@ -71,6 +74,7 @@ STRIKES: Final = {
     Trouble.AMBUSH: (PROCESS_STRIKES, (Strike.CRASH,)),
     Trouble.OVERTAKEN: (PROCESS_STRIKES, (Strike.CRASH,)),
     Trouble.MOVED: (PROCESS_STRIKES, (Strike.CRASH,)),
+    Trouble.ADMINISTERED: (PROCESS_STRIKES, (Strike.CRASH,)),
     Trouble.DECEIVED: (
         (*PROCESS_STRIKES, *POWER_STRIKES, Strike.FAILED_SYNC),
         (Strike.FAILED_SYNC, Strike.POWER_LOSS_ALL) * 2,
@@ -141,6 +145,10 @@ class ClusterWorld:
         if trouble is Trouble.MOVED:
             mover = Mover(simulation, self.watch, self.ledger)
             self.chaos.accomplices = (*self.chaos.accomplices, mover.move_on)
+        self.administrator: Administrator | None = None
+        if trouble is Trouble.ADMINISTERED:
+            self.administrator = Administrator(simulation, self.watch, self.ledger)
+            self.chaos.accomplices = (*self.chaos.accomplices, self.administrator.work_on)
 
     @property
     def moments(self) -> tuple[Moment, ...]:
@@ -159,8 +167,13 @@ class ClusterWorld:
             await self.chaos.run(chaos_s, self._has_done_enough, CHAOS_S_MAX)
             await self._come_right(tasks)
         await self._come_to_rest()
+        if self.administrator is not None:
+            await self._within("all topics take writes and have what they had", self.administrator.audit())
+            await self._come_to_rest()
         self.simulation.acknowledged = self.ledger.batches_acknowledged
         self.watch.close()
+        if self.administrator is not None:
+            self.administrator.count()
 
     async def _come_up(self) -> None:
         async with asyncio.timeout(READY_S_MAX):
@@ -262,7 +275,8 @@ class ClusterWorld:
         await self.simulation.host(name).start(program)
 
     def _has_done_enough(self) -> bool:
-        return self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
+        is_enough = self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
+        return is_enough and (self.administrator is None or self.administrator.has_done_enough())
 
     def _may_lose_power(self, host: Host) -> bool:
         """One machine at a time: the next only when all replicas are in sync again (topics that are synced need no

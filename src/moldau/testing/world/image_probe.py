@@ -19,6 +19,11 @@ class Changed(NamedTuple):
         """Whether one record led from one to the other: an image may be of many records."""
         return self.before is not None and self.partition.partition_epoch == self.before.partition_epoch + 1
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether a move has ended: who joins last and who has to go do so at the same time."""
+        return self.before is not None and self.before.is_moving and not self.partition.is_moving
+
 
 class ImageProbe:
     """Follows the newest committed image of any node. One offset of the log means one image, whoever shows it."""
@@ -90,5 +95,7 @@ def _check_election(change: Changed) -> None:
     if before is None or not now.has_leader or now.leader == before.leader:
         return
     may_lead = (*before.isr, *before.eligible_leader_replicas, *(() if before.isr else before.last_known_elr))
+    if change.has_arrived:
+        may_lead = (*may_lead, *now.isr)  # the leader's word for those who have just joined is looked at elsewhere
     if now.leader not in may_lead:
         raise Violation(f"{folder}: {now.leader} was elected, of all that could be {may_lead}")

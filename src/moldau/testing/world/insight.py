@@ -7,7 +7,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.raft import ElectionState
 from moldau.machines.replication import LeaderMachine
-from moldau.model.ids import NO_EPOCH, TopicPartition
+from moldau.model.ids import NO_EPOCH, TopicId, TopicPartition
 from moldau.node.node import Node
 
 
@@ -54,6 +54,12 @@ def quorum_of(node: Node) -> Quorum | None:
 def replicas_of(node: Node) -> Iterator[Replica]:
     for partition in node.broker.partitions.all():
         yield _replica(partition)
+
+
+def copies_of(node: Node) -> Iterator[tuple[TopicPartition, TopicId]]:
+    """The partitions that it holds, and of which topic: a name may have been given again."""
+    for partition in node.broker.partitions.all():
+        yield partition.name, partition.topic_id
 
 
 def stable_offsets_of(node: Node, topic: str) -> Iterator[tuple[Replica, int]]:

@@ -22,16 +22,19 @@ class IsrProbe:
             proposals.append(dict(leader.proposed))
 
     def take(self, change: Changed, image: MetadataImage) -> None:
-        """Where one record made a partition what it is, and no leader came or went by it."""
+        """Where one record made a partition what it is, and no leader came or went by it but at the end of a move."""
         folder, now, before = change
-        if before is None or not change.is_one_step or not now.has_leader or now.leader_epoch != before.leader_epoch:
+        if before is None or not change.is_one_step or not now.has_leader:
+            return
+        if now.leader_epoch != before.leader_epoch and not change.has_arrived:
             return
         joined = [each for each in now.isr if each not in before.isr]
         if not joined and not _is_same(before, now):
             return  # somebody has left: fenced, stopped, or by the leader's word
         self.looks += 1
         made = self._proposals.get((folder, before.leader_epoch, before.partition_epoch), [])
-        fitting = [each for each in made if sorted(each) == sorted(now.isr)]
+        left = before.removing_replicas if change.has_arrived else ()
+        fitting = [each for each in made if sorted(set(each).difference(left)) == sorted(now.isr)]
         if not fitting:
             raise Violation(f"{folder}: {before} became {now}, but its leader has asked for {made}")
         if not any(_is_of_these_lives(each, joined, image) for each in fitting):

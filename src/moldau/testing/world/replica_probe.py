@@ -29,6 +29,9 @@ class ReplicaProbe:
         self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch then
         self._epochs: dict[tuple[str, str], int] = {}  # the newest in which a host has followed, or led, a partition
         self.isrs = IsrProbe()
+        self.renewed: frozenset[str] = (
+            frozenset()
+        )  # topics that are created again: a name is not one log, and not judged
 
     def begin(self, host: str) -> None:
         self._last[host].clear()
@@ -53,6 +56,8 @@ class ReplicaProbe:
             if before == replica and not has_written:
                 continue
             last[replica.name] = replica
+            if replica.name.topic in self.renewed:
+                continue
             folder = str(replica.name)
             self._epochs[host, folder] = max(replica.leader_epoch, self._epochs.get((host, folder), NO_EPOCH))
             if self._log(host, folder).refresh():
@@ -70,6 +75,8 @@ class ReplicaProbe:
     def take(self, changed: Sequence[Changed]) -> None:
         """The ISR is another one: all of it must have what is committed, and must be what its leader has asked for."""
         for change in changed:
+            if change.folder.rpartition("-")[0] in self.renewed:
+                continue
             self._check_isr(change.folder)
             self.isrs.take(change, self._images.newest)
 

@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable, Mapping
 
 from moldau.machines.metadata.image import PartitionImage
+from moldau.model.ids import TopicId, TopicPartition
 from moldau.node.node import Node
 from moldau.testing.life import Life
 from moldau.testing.simulation import Host, Simulation
 from moldau.testing.workload import TOPIC
 from moldau.testing.world.image_probe import ImageProbe
-from moldau.testing.world.insight import image_of, quorum_of, replicas_of
+from moldau.testing.world.insight import copies_of, image_of, quorum_of, replicas_of
 from moldau.testing.world.quorum_probe import QuorumProbe
 from moldau.testing.world.replica_probe import ReplicaProbe
 from moldau.testing.world.roster import Roster
@@ -96,7 +97,8 @@ class Watch:
     # After healing
 
     def is_at_rest(self) -> bool:
-        """All brokers serve, every partition has a leader, all its replicas in sync and all that was written seen."""
+        """All brokers serve, every partition has a leader, all its replicas in sync and all that was written seen; and
+        none is on its way, or where it does not belong."""
         image = self.images.newest
         brokers = [seat.node_id for seat in self.roster.seats if seat.is_broker]
         return (
@@ -107,6 +109,7 @@ class Watch:
                 for node in self._nodes.values()
                 for replica in replicas_of(node)
             )
+            and all(self._belongs(host, *copy) for host, node in self._nodes.items() for copy in copies_of(node))
         )
 
     def compare_replicas(self) -> None:
@@ -132,7 +135,14 @@ class Watch:
         return "\n".join([*lines, f"brokers: {brokers}", *self.replicas.describe()])
 
     def _is_settled(self, partition: PartitionImage) -> bool:
-        return partition.has_leader and sorted(partition.isr) == sorted(partition.replicas)
+        is_in_sync = partition.has_leader and sorted(partition.isr) == sorted(partition.replicas)
+        return is_in_sync and not partition.is_moving
+
+    def _belongs(self, host: str, name: TopicPartition, topic_id: TopicId) -> bool:
+        topic = self.images.newest.topics.get(name.topic)
+        if topic is None or topic.topic_id != topic_id or name.partition >= len(topic.partitions):
+            return False
+        return self._ids[host] in topic.partitions[name.partition].replicas
 
     def _partitions(self, topic: str | None = None) -> list[PartitionImage]:
         topics = self.images.newest.topics
