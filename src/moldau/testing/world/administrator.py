@@ -1,9 +1,11 @@
-"""Somebody who is at work while things go wrong: topics are deleted and made again under their names, replicas moved away
-and back, moves called off, brokers unregistered that live; topics get more partitions and other settings.
+"""Somebody at work while things go wrong: topics are deleted and made again under their names, replicas are moved
+away and back, moves called off, brokers that live unregistered; topics get more partitions and other settings.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 from moldau.client.asynchronous import AsyncClient
@@ -18,6 +20,7 @@ from moldau.model.ports import Ports
 from moldau.testing.simulation import Simulation, Unknown
 from moldau.testing.workload import Ledger, Violation, client
 from moldau.testing.world.errands import ERRANDS, ErrandLedger, ErrandWriter
+from moldau.testing.world.roster import Roster
 from moldau.testing.world.watch import Watch
 from moldau.wire import messages
 
@@ -52,7 +55,16 @@ REFUSALS: Final = PASSING | {
     ErrorCode.ELECTION_NOT_NEEDED,
 }
 
+# Nodes that start find a snapshot, and much of what has happened is not in it.
+SNAPSHOT_BYTES: Final = (2_000, 5_000, 10_000)
+
 Deed = Callable[[AsyncClient], Coroutine[Any, Any, None]]
+
+
+def furnish(roster: Roster, chance: random.Random) -> Roster:
+    """A cluster that has something to administer."""
+    bytes_max = str(chance.choice(SNAPSHOT_BYTES))
+    return replace(roster, settings={**roster.settings, "metadata.log.max.record.bytes.between.snapshots": bytes_max})
 
 
 class Administrator:

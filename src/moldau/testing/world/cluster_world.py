@@ -14,7 +14,7 @@ from moldau.node.node import Node
 from moldau.testing.one_broker import first_cause
 from moldau.testing.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau.testing.workload import Ledger, NumberProducer, NumberReader, Violation, client
-from moldau.testing.world.administrator import Administrator
+from moldau.testing.world.administrator import Administrator, furnish
 from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN, Ambush, Moment
 from moldau.testing.world.members import GroupLedger, Member
 from moldau.testing.world.mover import Mover
@@ -157,6 +157,8 @@ class ClusterWorld:
 
     def furnish(self, roster: Roster) -> Roster:
         """What a world of another kind needs besides."""
+        if self.trouble is Trouble.ADMINISTERED:
+            return furnish(roster, self.simulation.chance("snapshots"))
         return roster
 
     async def live_through(self, chaos_s: float) -> None:
