@@ -98,7 +98,7 @@ soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, an
 sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
 	@for trouble in process power disk deceived; do \
 	  $(BIN)/python -m moldau.testing.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
-	@for trouble in process elections ambush overtaken moved power synced disk deceived; do \
+	@for trouble in process elections ambush overtaken moved administered power synced disk deceived; do \
 	  $(BIN)/python -m moldau.testing.sweep --world cluster --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 	@for trouble in process power synced; do \

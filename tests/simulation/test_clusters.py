@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from moldau.testing.simulation import Simulation, replay
+from moldau.testing.world.administrator import MOVED_BACK, NEEDED
 from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN
 from moldau.testing.world.cluster_world import Trouble, cluster_world
 from moldau.testing.world.mover import MOVED
@@ -46,6 +47,15 @@ def test_leaderships_that_move_to_and_fro_faster_than_followers_hear_of_it_lose_
     outcome.check()
     assert outcome.faults[MOVED] >= 1
     assert outcome.tally["truncations"] >= 1
+
+
+@pytest.mark.proves("H1", "H2", "H3", part="simulated")
+@pytest.mark.parametrize("seed", [2])
+def test_topics_that_come_again_replicas_that_move_and_brokers_that_are_unregistered_lose_nothing(seed: int) -> None:
+    outcome = Simulation(seed).run(cluster_world(Trouble.ADMINISTERED))
+    outcome.check()
+    assert all(outcome.faults.get(each) for each in (*NEEDED, MOVED_BACK))
+    assert outcome.tally["errands acknowledged"] >= 1
 
 
 @pytest.mark.proves("H5", part="simulated")

@@ -34,7 +34,7 @@ Place = tuple[TopicId, int]  # a partition, by the id of its topic
 class ErrandLedger:
     """What was acknowledged to these topics, and which of them were asked to be deleted."""
 
-    sent: int = 0
+    sent: list[Place] = field(default_factory=list)  # where each number was sent, once
     answered: int = 0
     given_up: set[TopicId] = field(default_factory=set)  # from before anybody is asked to delete them
     numbers: dict[Place, dict[int, int]] = field(default_factory=dict)  # at their offsets
@@ -64,7 +64,12 @@ class ErrandLedger:
                 raise Violation(f"{self.describe(place)} is gone, and nobody has asked for it")
 
     def check_read(self, place: Place, read: list[int]) -> None:
-        """What is in a partition, from its first offset on."""
+        """What is in a partition, from its first offset on: all that was acknowledged, and nothing of a namesake's."""
+        for number in read:
+            if self.sent[number] != place or read.count(number) > 1:
+                raise Violation(
+                    f"{self.describe(place)} has {number}, sent once and to {self.describe(self.sent[number])}"
+                )
         for offset, number in self.numbers.get(place, {}).items():
             if offset >= len(read) or read[offset] != number:
                 there = read[offset] if offset < len(read) else "nothing"
@@ -79,7 +84,7 @@ class ErrandLedger:
 
     def describe(self, place: Place) -> str:
         topic_id, partition = place
-        return f"{self.names[topic_id]}-{partition} ({topic_id.hex()})"
+        return f"{self.names.get(topic_id)}-{partition} ({topic_id.hex()})"
 
 
 class ErrandWriter:
@@ -114,10 +119,11 @@ class ErrandWriter:
 
     async def _write(self, name: str, partition: int) -> bool:
         """Whether it is acknowledged; else it may be there or not."""
-        number, self._errands.sent = self._errands.sent, self._errands.sent + 1
         try:
             topic = await self._client.topic(name)
             since_offset = self._errands.end_offset((topic.topic_id, partition))
+            number = len(self._errands.sent)
+            self._errands.sent.append((topic.topic_id, partition))
             offset = await self._send(topic, partition, number)
         except (OSError, KafkaError) as error:
             if not isinstance(error, KafkaError) or error.code in STALE_METADATA:
