@@ -32,7 +32,7 @@ def test_leaders_that_are_struck_when_their_followers_are_apart_or_about_to_join
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [5])
 def test_what_arrives_when_those_it_names_live_another_life_or_others_are_to_be_asked_does_no_harm(seed: int) -> None:
     outcome = replay(cluster_world(Trouble.OVERTAKEN), seed)
     outcome.check()
@@ -41,7 +41,7 @@ def test_what_arrives_when_those_it_names_live_another_life_or_others_are_to_be_
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [5])
 def test_leaderships_that_move_to_and_fro_faster_than_followers_hear_of_it_lose_nothing(seed: int) -> None:
     outcome = replay(cluster_world(Trouble.MOVED), seed)
     outcome.check()
