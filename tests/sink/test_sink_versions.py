@@ -1,5 +1,6 @@
 """Batch writes with `txnAppId` and `txnVersion`: each version once, and one driver at a time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def write(publishers: Publishers, options: SinkOptions, identity: Identity, valu
     return publishers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
 
 
+def another_is_written(options: SinkOptions, identity: Identity) -> Callable[[str], None]:
+    """For publishers that tell where they are: once, while one version is on its way."""
+    second, is_due = Publishers(), [True]
+
+    def reached(place: str) -> None:
+        if place == "publishing" and is_due.pop():
+            is_due.append(False)
+            assert write(second, options, identity)
+
+    return reached
+
+
 @pytest.mark.proves("D2")
 def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
     options: SinkOptions, topic: str
@@ -73,13 +86,7 @@ def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_ou
     options: SinkOptions, topic: str
 ) -> None:
     """Whoever has just begun knows that nobody has the hold by an old right."""
-    second, is_due = Publishers(), [True]
-
-    def reached(place: str) -> None:
-        if place == "publishing" and is_due.pop():
-            is_due.append(False)
-            assert write(second, options, version(topic, 0, driver="b"))
-
+    reached = another_is_written(options, version(topic, 0, driver="b"))
     with pytest.raises(TakenOver, match="has taken over"):
         write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"0"]
@@ -90,13 +97,7 @@ def test_of_two_threads_that_write_one_application_at_once_the_one_that_is_shut_
     options: SinkOptions, topic: str
 ) -> None:
     """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
-    second, is_due = Publishers(), [True]
-
-    def reached(place: str) -> None:
-        if place == "publishing" and is_due.pop():
-            is_due.append(False)
-            assert write(second, options, version(topic, 1, driver="a"))
-
+    reached = another_is_written(options, version(topic, 1, driver="a"))
     advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
     with pytest.raises(TakenOver, match=f"has taken over.*{advice}"):
         write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
