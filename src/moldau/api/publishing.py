@@ -20,6 +20,10 @@ class _Delivery:
     place: Place | None = None
     failure: str | None = None
 
+    @property
+    def is_open(self) -> bool:
+        return self.place is None and self.failure is None
+
 
 class Publisher:
     """One idempotent producer, for any number of threads.
@@ -88,8 +92,9 @@ class Publisher:
     def _awaited(self, topic: str, delivery: _Delivery, timeout_s: float) -> Place:
         """Until this message has its place, whatever else is on its way."""
         waited_s = 0.0
-        while delivery.place is None and delivery.failure is None and waited_s < timeout_s:
-            self._producer.flush(min(LOOK_S, timeout_s - waited_s))
+        while delivery.is_open and waited_s < timeout_s:
+            if not self._producer.flush(min(LOOK_S, timeout_s - waited_s)) and delivery.is_open:
+                self._producer.poll(LOOK_S)  # another thread is just being told of it
             waited_s += LOOK_S
         if delivery.failure is not None:
             raise Failed(delivery.failure)
