@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_moldau import columns
 from pyspark_moldau.cluster import ConfluentCluster
+from pyspark_moldau.leaving import leave_quietly
 from pyspark_moldau.limits import offsets_json, offsets_of
 from pyspark_moldau.options import Fetcher, SourceOptions, batch_options, includes_headers, stream_options
 from pyspark_moldau.planning import StreamPlan, plan_batch
@@ -124,6 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._planned is not None and isinstance(self._planned.cluster, ConfluentCluster):
             self._planned.cluster.close()
+        leave_quietly()
 
 
 def read_range(wanted: Range | None, options: SourceOptions) -> Iterator[Any]:

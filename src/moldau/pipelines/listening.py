@@ -28,6 +28,7 @@ class FolderListener(StreamingQueryListener):
         self._order = list(self._parts)
         self._noted: dict[str, tuple[int, str]] = {}
         self._lock = threading.Lock()
+        self._is_over = False
 
     @property
     def _jlistener(self) -> Any:
@@ -55,11 +56,18 @@ class FolderListener(StreamingQueryListener):
         for each in query.recentProgress:
             self.note(json.loads(each.json))
 
+    def end(self) -> None:
+        """What is told later would be written over how the pipeline ended."""
+        with self._lock:
+            self._is_over = True
+
     def note(self, told: dict[str, Any]) -> None:
         part = self._part_of(told.get("name"))
         if part is None:
             return
         with self._lock:
+            if self._is_over:
+                return
             batch, at = int(told["batchId"]), str(told["timestamp"])
             if (batch, at) <= self._noted.get(part, (-1, "")):
                 return

@@ -145,6 +145,7 @@ def run_queries(
             for query in queries:
                 query.stop()
                 listener.note_last(query)
+            listener.end()
             spark.streams.removeListener(listener)
         finish(spark)
         signals.check()

@@ -1,0 +1,29 @@
+"""What Spark tells while a query runs, and what becomes of it. Spark itself is not needed for that."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.listening import FolderListener
+from moldau.pipelines.progress import Progress
+
+
+def told(batch: int) -> dict[str, Any]:
+    return {"name": "clicks", "batchId": batch, "timestamp": f"2026-01-01T00:00:{batch:02}.000Z", "numInputRows": 300}
+
+
+@pytest.mark.proves("D4", part="metrics")
+def test_what_is_told_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "clicks")
+    heard: list[Progress] = []
+    with folder.held(new_run("transform", {}, "local[*]")):
+        listener = FolderListener(folder, heard.append)
+        listener.note(told(7))
+        listener.end()
+    listener.note(told(8))
+    assert [each.batch for each in heard] == [7]
+    assert folder.progress is not None
+    assert (folder.progress.batch, folder.progress.rows_total) == (7, 300)
+    assert 'moldau_pipeline_up{pipeline="clicks"} 0\n' in (folder.path / "metrics.prom").read_text()

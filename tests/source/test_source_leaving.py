@@ -1,0 +1,73 @@
+"""The process of a stream's reader, seen by what is on the other side of its connection: here the test, not Spark."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.serializers import read_int, write_int, write_with_length
+
+from pyspark_moldau.leaving import leave_quietly, tell_unless_unheard
+from pyspark_moldau.source import MoldauSource
+
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+SECRET = "secret"
+ENDED_S_MAX = 60
+GIVE_UP = struct.pack("ii", 1, 0)  # closed, a connection is reset
+
+
+def begin(stream: Any, folder: Path) -> None:
+    """What Spark says before it asks anything, up to the answer that the reader is there."""
+    length = read_int(stream)
+    assert stream.read(length) == SECRET.encode()
+    write_with_length(b"ok", stream)
+    stream.flush()
+    read_int(stream)  # the number of the process
+    source = MoldauSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    write_with_length(b"%d.%d" % sys.version_info[:2], stream)
+    write_with_length(str(folder).encode(), stream)
+    write_int(0, stream)
+    write_with_length(cloudpickle.dumps(source), stream)
+    write_with_length(b'{"type": "struct", "fields": []}', stream)
+    write_int(1, stream)
+    stream.flush()
+    assert read_int(stream) == 0
+
+
+def last_words(folder: Path) -> str:
+    """Of a reader whose connection is reset."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"PYTHON_WORKER_FACTORY_PORT": str(server.getsockname()[1]), "PYTHON_WORKER_FACTORY_SECRET": SECRET}
+        process = subprocess.Popen(
+            [sys.executable, "-m", RUNNER], env={**os.environ, **place}, stderr=subprocess.PIPE, text=True
+        )
+        server.settimeout(ENDED_S_MAX)
+        connection, _ = server.accept()
+        with connection, connection.makefile("rwb", 65536) as stream:
+            begin(stream, folder)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, GIVE_UP)
+        _, said = process.communicate(timeout=ENDED_S_MAX)
+    assert process.returncode != 0
+    return said
+
+
+@pytest.mark.proves("D4", part="terminal")
+def test_a_query_that_is_stopped_leaves_no_traceback(tmp_path: Path) -> None:
+    assert last_words(tmp_path) == ""
+
+
+def test_other_ends_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_unless_unheard(BrokenPipeError, BrokenPipeError("nobody"), None)
+    assert capsys.readouterr().err == ""
+    tell_unless_unheard(OSError, OSError("disk"), None)
+    assert capsys.readouterr().err == "OSError: disk\n"
+
+
+def test_only_such_a_process_leaves_quietly() -> None:
+    leave_quietly()
+    assert sys.excepthook is not tell_unless_unheard
