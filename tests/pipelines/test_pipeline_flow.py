@@ -42,6 +42,14 @@ def test_progress_counts_rows_and_what_is_left() -> None:
     assert Progress.of_shape(json.loads(json.dumps(progress.shape()))) == progress
 
 
+@pytest.mark.proves("D4", part="lag")
+def test_rows_are_those_that_the_query_knows_of_if_spark_counts_something_else() -> None:
+    progress = progress_of({**TOLD, "observedMetrics": {"rows": {"rows": 600_000}}}, rows_before=1)
+    assert (progress.rows, progress.rows_total, progress.rows_per_s) == (600_000, 600_001, 400_000)
+    idle = {**TOLD, "numInputRows": 0, "processedRowsPerSecond": "NaN", "observedMetrics": {"rows": {"rows": None}}}
+    assert (progress_of(idle, 7).rows, progress_of(idle, 7).rows_total) == (0, 7)
+
+
 @pytest.mark.parametrize("rate", [None, "NaN"])
 def test_progress_of_an_idle_batch_has_no_rate(rate: object) -> None:
     told = {"batchId": 0, "timestamp": TOLD["timestamp"], "processedRowsPerSecond": rate, "sources": [{}]}

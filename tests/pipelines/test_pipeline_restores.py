@@ -17,7 +17,8 @@ from moldau.cli.errors import Complaint
 from moldau.cli.pipeline_restores import parse_until, show_restored
 from moldau.client.errors import Unreachable
 from moldau.model.errors import InvalidTimestamp, KafkaError, NotCoordinator
-from moldau.pipelines.archive import Archive, ArchivedTopic, Contents, Seldom, begun, committed, continued, look_at
+from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at
+from moldau.pipelines.archive_writing import Contents
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
 from moldau.pipelines.requirements import PipelineError

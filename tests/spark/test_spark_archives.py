@@ -7,153 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from archive_scene import (
+    PARTITIONS,
+    START_MS,
+    archive,
+    contents,
+    dump,
+    fill,
+    forget_commit,
+    in_archive,
+    offsets_of,
+    restore,
+    transact,
+    until,
+)
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from moldau.cli.connecting import connect
 from moldau.cli.main import app
 from moldau.client.groups import Groups
 from moldau.model.ids import TopicPartition as Place
 from moldau.pipelines import lakes
-from moldau.pipelines.archive import Archive, records_of
-from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.archive import Archive
+from moldau.pipelines.folders import RunFolder
 from moldau.pipelines.offset_maps import Bucket
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.restore import Restore, Restored, Until, buckets_of
-from moldau.pipelines.running import Conditions
+from moldau.pipelines.restore import Restore, Until, buckets_of
 from moldau.testing.broker import Broker
 
-START_MS = 1_700_000_000_000
 READ_S_MAX = 60
-PARTITIONS = (0, 1)
 
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
     """A fresh topic for records of long ago, which by default might be deleted at any moment."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
-
-
-def fill(broker: Broker, topic: str) -> None:
-    """Nulls, empties, headers in odd orders, times that jump, and transactions of both outcomes in between."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    keys: list[bytes | None] = [None, b"", b"k"]
-    values: list[bytes | None] = [b"v", b"", None]
-    headers: list[list[tuple[str, str | bytes | None]]] = [[], [("b", b"1"), ("a", b""), ("b", None)], [("", b"x")]]
-    for number in range(60):
-        producer.produce(
-            topic,
-            values[number // 2 % 3],
-            keys[number // 6 % 3],
-            partition=number % 2,
-            timestamp=START_MS + (number * 1000 if number % 7 else number * 10),
-            headers=headers[number % 3],
-        )
-    assert producer.flush(30) == 0
-
-
-def transact(broker: Broker, topic: str, *, is_commit: bool) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"t-{topic}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for number in range(6):
-        producer.produce(topic, f"transaction {number}", partition=number % 2, timestamp=START_MS + 500_000 + number)
-    if is_commit:
-        producer.commit_transaction(30)
-    else:
-        producer.flush(30)
-        producer.abort_transaction(30)
-
-
-def dump(broker: Broker, topic: str) -> dict[int, list[tuple[Any, ...]]]:
-    """All committed records by partition, with their offsets in front."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    places = [TopicPartition(topic, each) for each in PARTITIONS]
-    asked = admin.list_offsets({place: OffsetSpec.latest() for place in places})
-    ends = {place.partition: future.result().offset for place, future in asked.items()}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "dump",
-            "enable.auto.commit": False,
-            "enable.partition.eof": False,
-        }
-    )
-    found: dict[int, list[tuple[Any, ...]]] = {each: [] for each in PARTITIONS}
-    consumer.assign([TopicPartition(topic, each, 0) for each in PARTITIONS])
-    while any(place.offset < ends[place.partition] for place in consumer.position(places)):
-        for each in consumer.consume(1000, 1):
-            assert each.error() is None
-            fields = (each.key(), each.value(), each.headers(), each.timestamp()[1])
-            found[each.partition() or 0].append((each.offset(), *fields))
-    consumer.close()
-    return found
-
-
-def contents(records: dict[int, list[tuple[Any, ...]]]) -> dict[int, list[tuple[Any, ...]]]:
-    return {partition: [each[1:] for each in rows] for partition, rows in records.items()}
-
-
-def archive(
-    broker: Broker,
-    topic: str,
-    folder: Path,
-    ending: str | None = None,
-    *,
-    name: str | None = None,
-    rows_per_batch: int = 25,
-    checkpoint: str | None = None,
-) -> Archive:
-    servers, name = broker.bootstrap_servers, name or f"archive-{topic}"
-    source = TopicSource(
-        bootstrap_servers=servers, topics=(topic,), rows_per_batch_max=rows_per_batch, group=name, ending=ending
-    )
-    root = str(folder / "lake" / topic)
-    job = Archive(name=name, root=root, source=source, connect=lambda: connect(servers))
-    conditions = Conditions(
-        folder=RunFolder(folder / "pipelines", name), master="local[2]", checkpoint=checkpoint, once=True
-    )
-    job.run(conditions, new_run("archive", {}, "local[2]"))
-    return job
-
-
-def until(topic: str, offset: int) -> str:
-    return json.dumps({topic: {"0": offset, "1": offset}})
-
-
-def forget_commit(checkpoint: Path) -> None:
-    """As after a crash between the last batch and its commit."""
-    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
-
-
-def restore(spark: Any, broker: Broker, job: Archive, folder: Path, topic: str, **options: Any) -> Restored:
-    place = folder / f"restore-{topic}"
-    place.mkdir(exist_ok=True)
-    servers = broker.bootstrap_servers
-    wanted = Restore(
-        root=job.root,
-        topic=topic,
-        bootstrap_servers=servers,
-        folder=place,
-        connect=lambda: connect(servers),
-        is_verified=True,
-        tell=print,
-        **{"rows_per_chunk": 40} | options,
-    )
-    return wanted.run(spark)
-
-
-def in_archive(spark: Any, job: Archive) -> list[tuple[int, int]]:
-    rows = records_of(spark, job.root).select("partition", "offset").collect()
-    return sorted((row["partition"], row["offset"]) for row in rows)
-
-
-def offsets_of(records: dict[int, list[tuple[Any, ...]]]) -> list[tuple[int, int]]:
-    return sorted((partition, row[0]) for partition, rows in records.items() for row in rows)
 
 
 @pytest.mark.proves("O3", "D3")

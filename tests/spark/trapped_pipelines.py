@@ -14,7 +14,7 @@ from spark_lives import tell
 from trapped_sink import TrappedSource
 
 from moldau.cli.connecting import connect
-from moldau.pipelines import archive, flow
+from moldau.pipelines import archive_files, flow
 from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import Archive
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
@@ -75,7 +75,7 @@ def set_traps(plan: dict[str, Any]) -> None:
 
     vars(flow)["FORMAT"] = "trapped"
     setattr(TopicSink, "write_options", write_options)  # noqa: B010
-    vars(archive)["replace_folder"] = replaced
+    vars(archive_files)["replace_folder"] = replaced
 
 
 def setting(begun: threading.Event, _: Progress) -> None:

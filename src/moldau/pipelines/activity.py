@@ -20,7 +20,7 @@ from typing import Any, Final
 from moldau.client.blocking import BlockingClient
 from moldau.client.words import NewTopic
 from moldau.model.errors import TopicAlreadyExists
-from moldau.pipelines.archive import ArchiveSink
+from moldau.pipelines.archive_writing import ArchiveSink
 from moldau.pipelines.ejecting import queries_script
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
 from moldau.pipelines.folders import Run

@@ -2,20 +2,18 @@
 
 <root>/run=<query>/batch=<number>/partition=<p>/*.parquet   the records; a replayed batch replaces its own folder
 <root>/_topic.json                                          partitions, settings, and where consumer groups were
-<root>/_incoming/                                           batches being written; readers pass over it
+<root>/_incoming/                                           what is being written; readers pass over it
 <checkpoint>/archive-start.json                             where the query of the checkpoint began
 
 A folder has one writer at a time, but not always the same one: streams of several names and bounded runs take turns. So
 a query writes only what the folder does not hold when it begins.
 """
 
-import inspect
 import json
 import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
@@ -24,9 +22,11 @@ from moldau.client.groups import Groups
 from moldau.client.words import ConfigSource, Resource, ResourceKind
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
+from moldau.pipelines.archive_files import FiledSink, FiledSource, Incoming
+from moldau.pipelines.archive_writing import OFFSET_MAX, RECORD, ArchiveSink, Contents, by_partition, nothing
 from moldau.pipelines.flow import Flow, SqlStep, TopicSource, offsets_text
 from moldau.pipelines.folders import Run
-from moldau.pipelines.lakes import read_text, replace_folder, write_text
+from moldau.pipelines.lakes import read_text, write_text
 from moldau.pipelines.persistent import PersistentQuery
 from moldau.pipelines.reasons import short_reason
 from moldau.pipelines.requirements import PipelineError
@@ -39,12 +39,8 @@ Connect: TypeAlias = Callable[[], BlockingClient]
 TOPIC_FILE: Final = "_topic.json"
 START_FILE: Final = "archive-start.json"
 EARLIEST: Final = "earliest"
-OFFSET_MAX: Final = 2**63 - 1
 RECORDS: Final = "select key, value, headers, timestamp, timestampType, offset, partition from input"
-SCHEMA: Final = (
-    "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, "
-    "timestampType int, offset bigint, run string, batch bigint, partition int"
-)
+SCHEMA: Final = f"{RECORD}, run string, batch bigint, partition int"
 _GROUPS_EVERY_S: Final = 60.0
 
 
@@ -95,89 +91,6 @@ def committed(client: BlockingClient, topic: str) -> dict[str, dict[str, int]]:
         if mine:
             found[listed.group] = mine
     return found
-
-
-def archive_batch(frame: Any, batch: int, root: str, run: str, by: str) -> None:
-    """All rows of a batch, whole or not at all, in the place of whatever an earlier try has left there."""
-    incoming = f"{root}/_incoming/{run}-{batch}"
-    frame.write.mode("overwrite").partitionBy(by).parquet(incoming)
-    replace_folder(frame.sparkSession, incoming, f"{root}/run={run}/batch={batch}")
-
-
-def nothing(spark: Any) -> None:
-    """Nobody waits for a batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What others have written to a folder before a query begins, by partition: it is not written again.
-
-    The last batch of the query itself may come again, for nobody knows whether it was noted, and replaces its first
-    copy. Others may have gone on before and after it: then its place is between them.
-    """
-
-    ends: Mapping[int, int] = field(default_factory=dict)  # after the last record of others
-    last_batch: int = -1  # of the query
-    floors: Mapping[int, int] = field(default_factory=dict)  # after the last record of others before that batch
-    ceilings: Mapping[int, int] = field(default_factory=dict)  # the first record of others after it
-
-    def lacks(self, batch: int) -> str:
-        """A condition: the record of this batch is not in the folder, unless by an earlier try."""
-        if batch > self.last_batch:
-            return f"offset >= {by_partition(self.ends, 0)}"
-        if batch < self.last_batch:
-            raise PipelineError(
-                f"batch {batch} comes again, but the archive has batch {self.last_batch} of the same query: its "
-                "checkpoint is an old copy; choose another --name"
-            )
-        return f"offset >= {by_partition(self.floors, 0)} and offset < {by_partition(self.ceilings, OFFSET_MAX)}"
-
-
-def by_partition(offsets: Mapping[int, int], otherwise: int) -> str:
-    """The offset for a row's partition, as SQL has it."""
-    cases = " ".join(f"when {partition} then {offset}" for partition, offset in sorted(offsets.items()))
-    return f"case partition {cases} else {otherwise} end" if cases else str(otherwise)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveSink:
-    """A folder with a folder for each batch, in which rows lie by a column. `after` a batch is in its place, call.
-
-    What others have written, `held`, is not written again; None: there are no others.
-    """
-
-    root: str
-    by: str
-    after: Callable[[Any], None] = nothing
-    held: Contents | None = None
-
-    def stream(self, frame: Any) -> Any:
-        return frame.writeStream.foreachBatch(self._take)
-
-    def write(self, frame: Any) -> None:
-        archive_batch(frame, 0, self.root, uuid.uuid4().hex, self.by)
-        self.after(frame.sparkSession)
-
-    def code(self, *, is_bounded: bool) -> str:
-        functions = f"{inspect.getsource(replace_folder)}\n\n{inspect.getsource(archive_batch)}"
-        head = f"from typing import Any\n\n\n{functions}\n\n"
-        if is_bounded:
-            return f"{head}import uuid\n\narchive_batch(frame, 0, {self.root!r}, uuid.uuid4().hex, {self.by!r})\n"
-        return (
-            f"{head}def take(frame, batch):\n"
-            '    run = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")\n'
-            f"    archive_batch(frame, batch, {self.root!r}, run, {self.by!r})\n\n\n"
-            "writer = frame.writeStream.foreachBatch(take)\n"
-        )
-
-    def _take(self, frame: Any, batch: int) -> None:
-        # A new checkpoint is a new query: it must not take the folders of an older one for its own.
-        run = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if not run:
-            raise RuntimeError("Spark does not say which query this batch belongs to.")
-        rows = frame if self.held is None else frame.where(self.held.lacks(batch))
-        archive_batch(rows, batch, self.root, run, self.by)
-        self.after(frame.sparkSession)
 
 
 def records_of(spark: Any, root: str) -> Any:
@@ -231,6 +144,17 @@ class Archive:
         sink = ArchiveSink(self.root, "partition", after, held)
         return Flow(job="archive", name=self.name, source=source, steps=(SqlStep(RECORDS),), sink=sink)
 
+    def _filed(
+        self, spark: Any, source: TopicSource, after: Callable[[Any], None] = nothing, held: Contents | None = None
+    ) -> Flow:
+        """The same by tasks that write the files themselves, where they can."""
+        incoming = Incoming.in_reach(spark, self.root)
+        if incoming is None:
+            return self.flow(source, after, held)
+        told = FiledSource(**{each.name: getattr(source, each.name) for each in fields(source)}, incoming=incoming)
+        sink = FiledSink(self.root, "partition", after, held, incoming=incoming)
+        return Flow(job="archive", name=self.name, source=told, sink=sink)
+
     def run(self, conditions: Conditions, run: Run) -> None:
         if self.source.is_bounded:
             run_work(self._write, conditions, run)
@@ -240,7 +164,7 @@ class Archive:
     def _write(self, spark: Any) -> None:
         partitions = self._checked(spark, is_resumed=False)
         ends = contents_of(spark, self.root, None).ends
-        self.flow(continued(self.source, ends, partitions)).write(spark)
+        self._filed(spark, continued(self.source, ends, partitions)).write(spark)
         self._note_topic(spark)
 
     def _start(self, spark: Any, conditions: Conditions) -> Any:
@@ -249,7 +173,7 @@ class Archive:
         partitions = self._checked(spark, is_resumed=query is not None)
         held = contents_of(spark, self.root, query)
         source = self._begun(spark, f"{checkpoint}/{START_FILE}", held, partitions, is_resumed=query is not None)
-        flow = self.flow(source, Seldom(self._note_topic), held)
+        flow = self._filed(spark, source, Seldom(self._note_topic), held)
         return PersistentQuery(partial(flow.start, spark, conditions.checkpoint_place, once=conditions.once))
 
     def _checked(self, spark: Any, *, is_resumed: bool) -> list[int]:

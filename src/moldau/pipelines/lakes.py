@@ -1,5 +1,6 @@
 """Small things on the file system of a lake, whichever Spark knows: texts, and folders that change places."""
 
+from pathlib import Path
 from typing import Any
 
 
@@ -45,6 +46,15 @@ def write_text(spark: Any, place: str, text: str) -> None:
     if files.exists(path(place)):
         replace_folder(spark, place, f"{place}.old")
     replace_folder(spark, f"{place}.new", place)
+
+
+def local_path(spark: Any, place: str) -> Path | None:
+    """Where a place is for Python, if it is on a file system of the machine."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(place)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    if files.getUri().getScheme() != "file":
+        return None
+    return Path(files.makeQualified(path).toUri().getPath())
 
 
 def make_folder(spark: Any, place: str) -> None:

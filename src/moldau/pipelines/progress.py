@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
+
+OBSERVED_ROWS: Final = "rows"  # what a query has to observe if Spark cannot count its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +60,26 @@ def together(parts: Sequence[Progress]) -> Progress:
 
 def progress_of(told: Mapping[str, Any], rows_before: int, late_before: int = 0, part: str = "") -> Progress:
     """From the JSON of Spark's StreamingQueryProgress. `rows_before` were read by earlier batches."""
-    rows, late = int(told.get("numInputRows") or 0), _late(told.get("stateOperators") or ())
-    rate = told.get("processedRowsPerSecond")
+    counted, late = int(told.get("numInputRows") or 0), _late(told.get("stateOperators") or ())
+    rows, rate = _observed(told, counted), told.get("processedRowsPerSecond")
     return Progress(
         batch=int(told["batchId"]),
         at_ms=int(datetime.fromisoformat(told["timestamp"]).timestamp() * 1000),
         rows=rows,
         rows_total=rows_before + rows,
-        rows_per_s=float(rate) if isinstance(rate, int | float) else 0.0,
+        rows_per_s=rate * rows / max(counted, 1) if isinstance(rate, int | float) else 0.0,
         batch_ms=int(told.get("batchDuration") or (told.get("durationMs") or {}).get("triggerExecution") or 0),
         lag=_lag(told.get("sources") or ()),
         late=late,
         late_total=late_before + late,
         part=part,
     )
+
+
+def _observed(told: Mapping[str, Any], counted: int) -> int:
+    """Rows that a query knows of better than Spark, to which they are no rows."""
+    observed = (told.get("observedMetrics") or {}).get(OBSERVED_ROWS)
+    return counted if observed is None else int(observed[OBSERVED_ROWS] or 0)
 
 
 def _late(operators: Iterable[Mapping[str, Any]]) -> int:

@@ -1,0 +1,45 @@
+"""Files that tasks write by themselves are, to Spark, the files that it would have written."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from archive_scene import archive, dump, fill, in_archive, offsets_of, transact
+
+from moldau.pipelines.archive_files import Incoming
+from moldau.pipelines.archive_writing import RECORD
+from moldau.pipelines.filing import Filing
+from moldau.testing.broker import Broker
+from pyspark_moldau.columns import ROW_WITH_HEADERS
+
+LAKE = "viewfs://lakes"
+TIMES_US = [-62_135_596_800_000_000, -12_219_292_800_000_001, -1000, 0, 1, 253_402_300_799_999_999, 2**55]
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.rglob("*.parquet"))
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_times_of_any_age_are_read_as_they_were(spark: Any, tmp_path: Path) -> None:
+    rows = [{"offset": at, "timestamp": time_us, "timestampType": 0} for at, time_us in enumerate(TIMES_US)]
+    batch = pa.RecordBatch.from_pylist(rows, schema=ROW_WITH_HEADERS)
+    list(Filing(str(tmp_path), "snappy").filed(iter([batch]), 0))
+    found = spark.read.schema(RECORD).parquet(str(tmp_path)).selectExpr("offset", "unix_micros(timestamp) as us")
+    assert [row["us"] for row in found.orderBy("offset").collect()] == TIMES_US
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_where_python_cannot_write_spark_does(spark: Any, moldau_broker: Broker, tmp_path: Path) -> None:
+    topic = moldau_broker.create_topic("kept-elsewhere", partitions=2, **{"retention.ms": "-1"})
+    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.lakes.link./here", f"file:{tmp_path}")
+    fill(moldau_broker, topic)
+    transact(moldau_broker, topic, is_commit=True)
+    before = dump(moldau_broker, topic)
+    job = archive(moldau_broker, topic, tmp_path, root=f"{LAKE}/here/{topic}")
+    assert Incoming.in_reach(spark, job.root) is None
+    assert in_archive(spark, job) == offsets_of(before)
+    names = files_of(tmp_path / topic)
+    assert names
+    assert all(name.startswith("part-0000") for name in names)
