@@ -5,6 +5,7 @@ values out of the fetched bytes.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from moldau.records.record import records_body
 from pyspark_moldau import columns
 from pyspark_moldau.chains import Span, follow
 from pyspark_moldau.header_lists import header_lists
-from pyspark_moldau.positions import Fields, Numbers, pieces, read_fields
+from pyspark_moldau.positions import Fields, Numbers, Rows, pieces, read_fields
 from pyspark_moldau.walking import Batch, Walk
 
 Kinds: TypeAlias = npt.NDArray[np.int32]
@@ -85,23 +86,39 @@ def _rows(group: list[_Body], place: Place) -> pa.RecordBatch:
     octets = np.frombuffer(content, np.uint8)
     fields = read_fields(octets, starts, ends)
     offsets, timestamps, kinds = _numbers(group, fields)
-    is_wanted = (offsets >= place.from_offset) & (offsets < place.until_offset)
-    rows = np.arange(len(starts)) if is_wanted.all() else np.flatnonzero(is_wanted)
+    rows = _wanted(offsets, place)
     keys, values = pieces(
         content, fields.key_starts, fields.key_lengths, fields.value_starts, fields.value_lengths, rows
     )
     made = [
         keys,
         values,
-        pa.repeat(pa.scalar(place.topic, pa.string()), len(rows)),
-        pa.array(np.full(len(rows), place.partition, np.int32)),
+        *_origins(place, len(keys)),
         pa.array(offsets[rows]),
         pa.array(timestamps[rows] * 1000).view(columns.ROW.field("timestamp").type),
         pa.array(kinds[rows]),
     ]
     if place.with_headers:
-        made.append(header_lists(content, fields, rows))
+        made.append(header_lists(content, fields, np.arange(len(starts))[rows]))
     return pa.RecordBatch.from_arrays(made, schema=columns.schema(with_headers=place.with_headers))
+
+
+def _origins(place: Place, count: int) -> tuple[pa.Array, pa.Array]:
+    """The columns that are the same in all rows of a task: slices of what is made once."""
+    topics, partitions = _same(place.topic, place.partition, -(-count // ROWS_MAX) * ROWS_MAX)
+    return topics.slice(0, count), partitions.slice(0, count)
+
+
+@lru_cache(maxsize=4)
+def _same(topic: str, partition: int, count: int) -> tuple[pa.Array, pa.Array]:
+    return pa.repeat(pa.scalar(topic, pa.string()), count), pa.repeat(pa.scalar(partition, pa.int32()), count)
+
+
+def _wanted(offsets: Numbers, place: Place) -> Rows:
+    """Mostly all of them, which costs nothing then."""
+    if offsets.min() >= place.from_offset and offsets.max() < place.until_offset:
+        return slice(None)
+    return np.flatnonzero((offsets >= place.from_offset) & (offsets < place.until_offset))
 
 
 def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
@@ -152,7 +169,7 @@ def _numbers(group: list[_Body], fields: Fields) -> tuple[Numbers, Numbers, Kind
     headers = [each.header for each in group]
     counts = [each.records_count for each in headers]
     last_deltas = np.repeat([each.last_offset_delta for each in headers], counts)
-    if np.any((fields.offset_deltas < 0) | (fields.offset_deltas > last_deltas)):
+    if fields.offset_deltas.min() < 0 or np.any(fields.offset_deltas > last_deltas):
         raise CorruptMessage("a record has an offset outside its batch")
     offsets = np.repeat(np.array([each.base_offset for each in headers], np.int64), counts) + fields.offset_deltas
     kinds = np.repeat(np.array([each.has_log_append_time for each in headers], np.int32), counts)
@@ -163,7 +180,7 @@ def _timestamps(headers: list[BatchHeader], counts: list[int], fields: Fields, k
     bases = np.array([each.base_timestamp for each in headers], np.int64)
     stamps = np.array([each.max_timestamp for each in headers], np.int64)
     for part in (bases, stamps, fields.timestamp_deltas):  # so that neither the sum nor its microseconds can wrap
-        if np.any((part > _TIMESTAMP_MS_MAX) | (part < -_TIMESTAMP_MS_MAX)):
+        if part.max() > _TIMESTAMP_MS_MAX or part.min() < -_TIMESTAMP_MS_MAX:
             raise CorruptMessage("a record has a time that no timestamp can hold")
     timestamps = np.repeat(bases, counts) + fields.timestamp_deltas
     return np.where(kinds == columns.LOG_APPEND_TIME, np.repeat(stamps, counts), timestamps)

@@ -61,7 +61,7 @@ def _read_in_rounds(
     _check_ends(position, ends)
     if np.any(key_lengths < 0):
         raise CorruptMessage("a record header has no key")
-    keys, values = pieces(content, key_starts, key_lengths, value_starts, value_lengths, np.arange(total))
+    keys, values = pieces(content, key_starts, key_lengths, value_starts, value_lengths, slice(None))
     return _texts(keys), values
 
 

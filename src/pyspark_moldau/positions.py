@@ -15,7 +15,7 @@ from moldau.model.errors import CorruptMessage
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Octets: TypeAlias = npt.NDArray[np.uint8]
-Flags: TypeAlias = npt.NDArray[np.bool_]
+Rows: TypeAlias = Numbers | slice
 
 VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -62,12 +62,23 @@ def behind(starts: Numbers, lengths: Numbers, ends: Numbers) -> Numbers:
 
 
 def read_varints(content: Octets, at: Numbers, bytes_max: int) -> tuple[Numbers, Numbers]:
-    """The zigzag number at each position, and the position behind it. Nothing outside `content` is read."""
+    """The zigzag number at each position, and the position behind it. Nothing outside `content` is read.
+
+    Most are of one byte or two: those are put together in numbers as small, many of which a machine handles at once.
+    """
     octets = content.take(at, mode="clip")
-    if octets.size == 0 or octets.max() < 0x80:
-        return _unzigzag(octets.astype(np.int64)), at + 1
-    encoded = (octets & 0x7F).astype(np.uint64)
     after = at + 1
+    if octets.size == 0 or octets.max() < 0x80:
+        return _unzigzag(octets), after
+    goes_on = octets >= 0x80
+    seconds = content.take(after, mode="clip") * goes_on  # nothing where there is no second byte
+    if seconds.max() < 0x80:
+        return _unzigzag(octets & 0x7F | seconds.astype(np.uint16) << 7), after + goes_on
+    return _read_long(content, octets, after, bytes_max)
+
+
+def _read_long(content: Octets, octets: Octets, after: Numbers, bytes_max: int) -> tuple[Numbers, Numbers]:
+    encoded = (octets & 0x7F).astype(np.uint64)
     rows: Any = np.flatnonzero(octets >= 0x80)
     for index in range(1, bytes_max):
         octets = content.take(after[rows], mode="clip")
@@ -80,8 +91,9 @@ def read_varints(content: Octets, at: Numbers, bytes_max: int) -> tuple[Numbers,
 
 
 def _unzigzag(encoded: npt.NDArray[Any]) -> Numbers:
-    # In unsigned arithmetic the shift is logical, so that the whole range of 64 bits comes out right.
-    return (encoded >> 1).astype(np.int64) ^ -(encoded & 1).astype(np.int64)
+    # Unsigned, the shift is logical and the difference goes round: the whole range of the width comes out right.
+    signed = (encoded >> 1) ^ (0 - (encoded & 1))
+    return signed.view(f"i{encoded.itemsize}").astype(np.int64, copy=False)
 
 
 def pieces(
@@ -90,7 +102,7 @@ def pieces(
     first_lengths: Numbers,
     second_starts: Numbers,
     second_lengths: Numbers,
-    rows: Numbers,
+    rows: Rows,
 ) -> tuple[pa.Array, pa.Array]:
     """Copy out the first and the second field of these rows; a negative length is a null.
 
@@ -105,12 +117,13 @@ def pieces(
     bounds[-1] = len(content)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
     elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    firsts = np.arange(0, len(bounds) - 1, 4)[rows]
     return (
-        pc.take(elements, _indices(4 * rows, first_lengths[rows] < 0), boundscheck=False),
-        pc.take(elements, _indices(4 * rows + 2, second_lengths[rows] < 0), boundscheck=False),
+        pc.take(elements, _indices(firsts, first_lengths[rows]), boundscheck=False),
+        pc.take(elements, _indices(firsts + 2, second_lengths[rows]), boundscheck=False),
     )
 
 
-def _indices(rows: Numbers, is_null: Flags) -> pa.Array:
+def _indices(elements: Numbers, lengths: Numbers) -> pa.Array:
     # Where the index is null, so is what is taken.
-    return pa.array(rows, mask=is_null if is_null.any() else None)
+    return pa.array(elements, mask=lengths < 0 if lengths.size and lengths.min() < 0 else None)

@@ -132,6 +132,7 @@ def test_the_time_of_the_log_is_the_time_of_each_record_and_is_marked() -> None:
 def test_only_offsets_in_the_range_come_out() -> None:
     content = numbered(10) + numbered(10, 10) + numbered(10, 20)
     assert offsets(content, ALL._replace(from_offset=8, until_offset=21)) == list(range(8, 21))
+    assert offsets(content, ALL._replace(from_offset=8)) == list(range(8, 30))
     assert offsets(content, ALL._replace(from_offset=30)) == []
 
 
