@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 from standalone_cluster import Standalone
@@ -90,3 +91,23 @@ def test_activity_does_the_same_on_a_cluster(moldau_broker: Broker, cluster: Sta
     assert {kind: len(rows) for kind, rows in here.items() if kind != "counts"} == {"events": 400, "dead-letters": 1}
     assert here["counts"]
     assert there == here
+
+
+@pytest.mark.proves("D5")
+@pytest.mark.timeout(1800)
+def test_archive_does_the_same_on_a_cluster(
+    moldau_broker: Broker, topic: str, cluster: Standalone, tmp_path: Path
+) -> None:
+    """Executors write the files by themselves, to a folder that all of them share."""
+    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
+    for number in range(5_000):
+        producer.produce(topic, b"%d" % number, partition=number % 2)
+    assert producer.flush(60) == 0
+    for place, master in (("here", "local[2]"), ("there", cluster.master)):
+        words = ["archive", "--topic", topic, "--to", str(tmp_path / place / "lake"), "--rows-per-batch", "2000"]
+        run_pipeline(moldau_broker, tmp_path / place, master, *words)
+        rows = pq.read_table(tmp_path / place / "lake" / topic, partitioning="hive").select(
+            ["partition", "offset", "value"]
+        )
+        found = sorted((row["partition"], row["offset"], row["value"]) for row in rows.to_pylist())
+        assert found == sorted((number % 2, number // 2, b"%d" % number) for number in range(5_000))
