@@ -43,3 +43,20 @@ def test_where_python_cannot_write_spark_does(spark: Any, moldau_broker: Broker,
     names = files_of(tmp_path / topic)
     assert names
     assert all(name.startswith("part-0000") for name in names)
+
+
+@pytest.mark.proves("D3", part="archive and restore")
+def test_what_spark_has_begun_tasks_go_on_with(
+    spark: Any, moldau_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = moldau_broker.create_topic("begun-by-spark", partitions=2, **{"retention.ms": "-1"})
+    fill(moldau_broker, topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(Incoming, "in_reach", lambda *_: None)
+        archive(moldau_broker, topic, tmp_path)
+    names = files_of(tmp_path)
+    fill(moldau_broker, topic)
+    job = archive(moldau_broker, topic, tmp_path)
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert set(names) < set(files_of(tmp_path))
+    assert not list(tmp_path.glob("lake/*/_incoming/*"))
