@@ -82,6 +82,15 @@ def test_a_cluster_that_is_not_there_is_said_in_one_line(nobody: str) -> None:
     )
 
 
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_who_does_not_confirm_is_told_that_nothing_was_changed(answer: str) -> None:
+    """And not "Aborted.", which `moldau txn abort` would say when it has aborted nothing."""
+    result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)
+    assert result.exit_code == 1
+    assert "Aborted" not in result.output
+    assert result.stderr.endswith("error: not confirmed, nothing was changed; --yes does not ask\n")
+
+
 def test_the_cluster_may_come_from_the_environment(nobody: str) -> None:
     assert nobody in run("topic", "list", MOLDAU_BOOTSTRAP_SERVERS=nobody).stderr
 

@@ -45,6 +45,13 @@ def test_initial_controllers_are_written_to_a_snapshot_that_each_of_them_begins_
     assert voter_sets_in(second) == [found]
 
 
+@pytest.mark.parametrize("flags", [(), ("--standalone",)])
+def test_a_folder_that_was_just_formatted_was_not_left_uncleanly(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    moldau("-d", str(tmp_path / "fresh"), *flags)
+    told = CliRunner().invoke(app, ["storage", "info", "-d", str(tmp_path / "fresh")]).stdout
+    assert "last stop  none: no node has run here yet\n" in told
+
+
 def test_a_node_that_is_alone_is_its_own_first_voter(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text(

@@ -49,6 +49,8 @@ class Program(TyperGroup):
         except BrokenPipeError:
             forget(sys.stdout)
             raise typer.Exit(0) from None
+        except typer.Abort:  # typer itself says "Aborted.", of which `moldau txn abort` would mean the opposite
+            raise typer.Exit(_tell(Complaint("not confirmed, nothing was changed; --yes does not ask"))) from None
         except Exception as error:
             complaint = explain(error)
             if complaint is None or os.environ.get(DEBUG_VARIABLE):

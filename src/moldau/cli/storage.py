@@ -30,7 +30,7 @@ def info(data: Data = DATA_DEFAULT, json: Json = False) -> None:
         note("it is not formatted; `moldau start` does that by itself, or: moldau storage format")
     else:
         print(f"  cluster {identity['cluster_id']}  node {identity['node_id']}  directory {identity['directory_id']}")
-    print(f"  last stop  {'clean' if told['is_clean'] else 'not clean, or a node runs'}")
+    print(f"  last stop  {_last_stop(told)}")
     print(
         f"  partitions {len(told['partitions'])}, {human_bytes(sum(each['size_bytes'] for each in told['partitions']))}"
     )
@@ -86,6 +86,14 @@ def format_folder(
         show_json({"folder": path, "cluster_id": identity.cluster_id, "node_id": identity.node_id})
     else:
         print(f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}")
+
+
+def _last_stop(told: dict[str, Any]) -> str:
+    if told["is_clean"]:
+        return "clean"
+    # A node that starts makes the first segment of its metadata log at once.
+    has_run = any(each["segments"] for each in told["partitions"])
+    return "not clean, or a node runs" if has_run else "none: no node has run here yet"
 
 
 def _describe(data: Path) -> dict[str, Any]:
