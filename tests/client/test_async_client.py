@@ -235,6 +235,20 @@ def test_a_broker_nobody_knows_is_given_up_soon() -> None:
     assert world.loop.time() < 1004
 
 
+def test_where_only_the_cluster_knows_an_address_the_user_hears_who_told_it() -> None:
+    """`--listen 0.0.0.0:9092` says localhost to clients elsewhere, and that broker does run, on another machine."""
+    world = World(Script(), bootstrap="b2:9092")
+
+    async def act(client: AsyncClient) -> None:
+        world.network.crash("b1")
+        await client.produce("t", 0, batch())
+
+    with pytest.raises(Unreachable, match=r"cannot reach b1:9092: .*; there is broker 1, says the cluster") as failed:
+        world.run(act)
+    assert "advertised.listeners" in str(failed.value)
+    assert "moldau start" not in str(failed.value)
+
+
 def test_a_host_that_is_silent_is_given_up_after_the_connect_timeout() -> None:
     world = World(Script(brokers=1), bootstrap="b1:9092", connect_timeout_ms=3000)
 

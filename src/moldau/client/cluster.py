@@ -16,6 +16,7 @@ from moldau.client.errors import (
     NoAnswer,
     Unreachable,
     cannot_reach,
+    cannot_reach_broker,
     error_of,
 )
 from moldau.client.link import Link
@@ -306,7 +307,9 @@ class Cluster:
             raise
         except OSError as error:
             self._doubted.add(node)  # it may have another address by now
-            raise cannot_reach([(broker.address, error)]) from error
+            if broker.address in self._bootstrap:
+                raise cannot_reach([(broker.address, error)]) from error
+            raise cannot_reach_broker(node, broker.address, error) from error
 
     async def _ask(self, link: Link, question: _Question) -> Any:
         name = codec.api_name(question.request.API_KEY)

@@ -110,6 +110,14 @@ def cannot_reach(failures: Iterable[tuple[Address, BaseException]]) -> Unreachab
     return Unreachable("; ".join(told) + hint)
 
 
+def cannot_reach_broker(node: int, address: Address, error: BaseException) -> Unreachable:
+    """For an address that nobody typed: others answered, and told it. Often it is of use on their machine alone."""
+    return Unreachable(
+        f"cannot reach {address}: {_why(error)}; there is broker {node}, says the cluster: does it run, and is that "
+        "where you reach it? (its advertised.listeners)"
+    )
+
+
 def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return str(error) or "no answer in time"
