@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,29 @@ def test_nothing_moves_if_the_way_back_cannot_be_kept(moldau: Moldau, tmp_path: 
     assert "nowhere/back.json: no such file or directory" in told
     assert not json.loads(moldau("reassign", "verify", str(plan), "--json", code=1))["is_done"]
     assert first() == before
+
+
+@pytest.mark.timeout(240)
+def test_a_topic_gets_more_copies_and_fewer_again(cluster: Cluster, moldau: Moldau, tmp_path: Path) -> None:
+    cluster.create_topic("thin", partitions=3, replication_factor=1)
+    moldau("produce", "thin", text="".join(f"{number}\n" for number in range(100)))
+    plan = str(tmp_path / "plan.json")
+
+    def has(copies: int) -> bool:
+        described = json.loads(moldau("topic", "describe", "thin", "--json"))
+        return all(len(each["isr"]) == len(each["replicas"]) == copies for each in described[0]["partitions"])
+
+    assert "need as many brokers" in moldau(
+        "reassign", "generate", "-t", "thin", "--brokers", "1,2", "-r", "3", "-o", plan, code=1
+    )
+    for count in (3, 2):
+        moldau("reassign", "generate", "-t", "thin", "--brokers", "1,2,3", "-r", str(count), "-o", plan)
+        moldau("reassign", "execute", plan)
+        moldau("reassign", "verify", plan, "--wait")
+        cluster.wait_until(partial(has, count), f"{count} copies")
+    told = moldau("consume", "thin", "--until", "end").splitlines()
+    assert sorted(told, key=int) == [str(number) for number in range(100)]
+    moldau("topic", "delete", "thin", "--yes")
 
 
 @pytest.mark.timeout(240)

@@ -83,6 +83,7 @@ def test_a_cluster_that_is_not_there_is_said_in_one_line(nobody: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
+@pytest.mark.proves("A4", part="topics and settings")
 def test_who_does_not_confirm_is_told_that_nothing_was_changed(answer: str) -> None:
     """And not "Aborted.", which `moldau txn abort` would say when it has aborted nothing."""
     result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)

@@ -235,6 +235,7 @@ def test_a_broker_nobody_knows_is_given_up_soon() -> None:
     assert world.loop.time() < 1004
 
 
+@pytest.mark.proves("A4", part="topics and settings")
 def test_where_only_the_cluster_knows_an_address_the_user_hears_who_told_it() -> None:
     """`--listen 0.0.0.0:9092` says localhost to clients elsewhere, and that broker does run, on another machine."""
     world = World(Script(), bootstrap="b2:9092")

@@ -226,6 +226,27 @@ def test_a_cluster_that_lacks_nothing_is_healthy() -> None:
     assert problems(healthy()) == []
 
 
+@pytest.mark.proves("H8", part="partitions move by plan")
+@pytest.mark.parametrize("is_internal", [False, True])
+def test_own_topics_with_fewer_copies_than_there_are_brokers_are_told_with_what_to_do(is_internal: bool) -> None:
+    script = healthy()
+    whole = script.metadata
+
+    def metadata(request: Any) -> Any:
+        answer = whole(request)
+        for topic in answer.topics:
+            topic.is_internal = is_internal
+            topic.partitions[0].replica_nodes = topic.partitions[0].isr_nodes = [1]
+        return answer
+
+    on_both(script, "Metadata", metadata)
+    on_both(script, "DescribeConfigs", lambda _: min_isr(1))
+    found = World(script).run(examine)
+    assert found.is_healthy
+    advice = "t has one copy, of when there were fewer brokers; a plan for more: moldau reassign generate"
+    assert list(found.advice()) == ([f"{advice} -t t --brokers 1,2 -r 2 -o plan.json"] if is_internal else [])
+
+
 @pytest.mark.proves("A4")
 def test_a_replica_out_of_sync_is_told_and_so_is_what_it_means_for_writes() -> None:
     found = problems(healthy(isr=(1,)))

@@ -192,6 +192,27 @@ def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
     assert sorted(leads(after, [1, 2, 3])) == [1, 1, 2]
 
 
+@pytest.mark.proves("H8", part="partitions move by plan")
+def test_partitions_get_more_copies_and_keep_those_they_have() -> None:
+    current = {**assigned((1,), (1,), (1,)), **spread([1, 2, 3], 3, 2, "b")}
+    plan = balanced(current, dict.fromkeys((1, 2, 3)), 3)
+    after = {**current, **plan}
+    assert loads(after, [1, 2, 3]) == [6, 6, 6]
+    assert leads(after, [1, 2, 3]) == [2, 2, 2]
+    assert copies(current, plan) == 9
+
+
+def test_of_too_many_copies_those_go_that_were_to_go_anyway_and_who_leads_stays() -> None:
+    assert balanced(assigned((4, 1, 2)), dict.fromkeys((1, 2)), 2) == assigned((1, 2))
+    assert balanced(assigned((1, 2, 3)), dict.fromkeys((1, 2, 3)), 1) == assigned((1,))
+    assert balanced(assigned((1, 2, 3)), {1: "a", 2: "a", 3: "b"}, 2) == assigned((1, 3))
+
+
+def test_more_copies_than_brokers_are_refused() -> None:
+    with pytest.raises(BrokenPlan, match="4 replicas need as many brokers, and there are 3"):
+        balanced(assigned((1, 2)), dict.fromkeys((1, 2, 3)), 4)
+
+
 replicas_of_three = st.permutations([1, 2, 3, 4, 5, 6]).map(lambda each: tuple(each[:3]))
 
 
@@ -200,15 +221,17 @@ replicas_of_three = st.permutations([1, 2, 3, 4, 5, 6]).map(lambda each: tuple(e
     rows=st.lists(replicas_of_three, min_size=1, max_size=24),
     brokers=st.sets(st.integers(1, 6), min_size=3),
     has_racks=st.booleans(),
+    count=st.none() | st.integers(1, 3),
 )
-def test_any_assignment_becomes_even_and_keeps_its_replication_factor(
-    rows: list[tuple[int, ...]], brokers: set[int], has_racks: bool
+def test_any_assignment_becomes_even_and_has_the_replication_factor_that_is_wanted(
+    rows: list[tuple[int, ...]], brokers: set[int], has_racks: bool, count: int | None
 ) -> None:
     current = assigned(*rows)
     racks = {each: RACKS[each] if has_racks else None for each in sorted(brokers)}
-    plan = balanced(current, racks)
+    plan = balanced(current, racks, count)
     after = {**current, **plan}
-    assert all(len(set(replicas)) == 3 and set(replicas) <= brokers for replicas in after.values())
+    assert all(len(set(replicas)) == len(replicas) == (count or 3) for replicas in after.values())
+    assert all(set(replicas) <= brokers for replicas in after.values())
     assert all(current[place] != replicas for place, replicas in plan.items())
     if not has_racks:
         counts = loads(after, sorted(brokers))

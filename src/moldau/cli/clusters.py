@@ -64,6 +64,8 @@ def _show(found: "Health") -> None:
     print()
     problems = list(found.problems())
     print("\n".join(f"unhealthy: {each}" for each in problems) or "healthy")
+    for each in found.advice():
+        note(each)
 
 
 def _ids(found: "Health") -> str:
@@ -93,6 +95,7 @@ def _told(found: "Health") -> dict[str, Any]:
     return {
         "is_healthy": found.is_healthy,
         "problems": list(found.problems()),
+        "advice": list(found.advice()),
         "cluster_id": found.cluster.cluster_id,
         "brokers": [
             {

@@ -38,6 +38,12 @@ def generate(
     topics_file: Annotated[
         Path | None, typer.Option("--topics-file", metavar="FILE", help="The same as Kafka's JSON.")
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor", "-r", min=1, metavar="N", help="As many copies; else as many as there are."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan there.")] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
@@ -54,7 +60,7 @@ def generate(
         if absent:
             raise Complaint(f"no such broker serves: {_listed(absent)}; those that do: {_listed(sorted(racks))}")
         before = await moves.assignment(names or None)
-        plan = balanced(before, {each: racks[each] for each in wanted})
+        plan = balanced(before, {each: racks[each] for each in wanted}, replicas)
         if out is not None:
             out.write_text(encode_plan(plan) + "\n")
         if json:

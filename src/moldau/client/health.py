@@ -23,6 +23,7 @@ TOPICS_PER_REQUEST: Final = 500
 CONTROLLER_MS_MAX: Final = 5 * SECOND_MS
 BROKER_MS_MAX: Final = 5 * SECOND_MS
 VOTER_SILENT_MS: Final = 10_000  # voters fetch at least twice a second
+INTERNAL_COPIES: Final = 3  # as many as Kafka, too, makes of its own topics where there are brokers for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Health:
     partitions: int
     sick: tuple[SickPartition, ...]
     reassigning: int
+    thin: Mapping[str, int]  # topics of the cluster's own that have fewer copies than brokers could hold: how many
 
     @property
     def offline(self) -> list[SickPartition]:
@@ -115,6 +117,17 @@ class Health:
         for voter in self.silent_voters:
             yield f"controller {voter.node_id} is not heard from{self._what_is_left()}"
 
+    def advice(self) -> Iterator[str]:
+        """What is well today, and would not be if one broker were lost."""
+        brokers = [str(each.node_id) for each in self.cluster.brokers if not each.is_fenced]
+        for topic, copies in self.thin.items():
+            command = f"moldau reassign generate -t {topic} --brokers {','.join(brokers)}"
+            has = "one copy" if copies == 1 else f"{copies} copies"
+            yield (
+                f"{topic} has {has}, of when there were fewer brokers; a plan for more: "
+                f"{command} -r {min(INTERNAL_COPIES, len(brokers))} -o plan.json"
+            )
+
     def _without(self, node: int) -> str:
         if any(node in each.replicas for each in self.sick):
             return f"move what it holds to others with: moldau broker drain {node}"
@@ -143,6 +156,7 @@ async def examine(client: AsyncClient) -> Health:
         sum(len(each.partitions) for each in topics),
         tuple(_sick(topics, moving, min_isr)),
         len(moving),
+        _thin(topics, sum(not each.is_fenced for each in cluster.brokers)),
     )
 
 
@@ -205,6 +219,13 @@ def _question(names: Iterable[str]) -> Any:
             for name in names
         ]
     )
+
+
+def _thin(topics: Iterable[TopicView], brokers: int) -> dict[str, int]:
+    wanted = min(INTERNAL_COPIES, brokers)
+    internal = (each for each in topics if each.is_internal and each.partitions)
+    copies = {each.name: min(len(partition.replicas) for partition in each.partitions) for each in internal}
+    return {name: count for name, count in copies.items() if count < wanted}
 
 
 def _sick(

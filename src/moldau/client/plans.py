@@ -140,12 +140,17 @@ def drained(current: Assignment, leaving: Iterable[int], racks: Racks) -> Assign
     return placing.changes
 
 
-def balanced(current: Assignment, racks: Racks) -> Assignment:
+def balanced(current: Assignment, racks: Racks, count: int | None = None) -> Assignment:
     """These partitions spread evenly over these brokers, replicas and preferred leaders, with as few moves as we find.
 
-    Only what changes is in the result; a change may be one of order alone, which moves no records.
+    Each gets `count` replicas if that is given, or keeps as many as it has. Only what changes is in the result; a
+    change may be one of order alone, which moves no records.
     """
+    if count is not None and count > len(racks):
+        raise BrokenPlan(f"{count} replicas need as many brokers, and there are {len(racks)} to choose from")
     placing = _Placing(current, racks)
+    if count is not None:
+        placing.resize(count)
     placing.replace_all(sorted({broker for replicas in current.values() for broker in replicas if broker not in racks}))
     placing.place_better()
     placing.even_out()
@@ -171,6 +176,14 @@ class _Placing:
     @property
     def changes(self) -> Assignment:
         return {place: replicas for place, replicas in self._assignment.items() if replicas != self._current[place]}
+
+    def resize(self, count: int) -> None:
+        """As many replicas for each partition; of too many, those first that are to go anyway, and who leads last."""
+        for place in self._assignment:
+            while len(self._assignment[place]) > count:
+                self._remove(place, self._least_missed(place))
+            while len(self._assignment[place]) < count:
+                self._add(place, self._most_welcome(place))
 
     def replace_all(self, going: Sequence[int]) -> None:
         """Put somebody else in the place of each of these."""
@@ -209,6 +222,40 @@ class _Placing:
             )
         leads = replicas[0] == leaving
         return min(candidates, key=lambda each: (*self._cost(place, leaving, each), self._led[each] * leads, each))
+
+    def _most_welcome(self, place: TopicPartition) -> int:
+        replicas = self._assignment[place]
+        return min(
+            (each for each in self._racks if each not in replicas),
+            key=lambda each: (
+                self._crowding((*replicas, each)),
+                self._per_topic[place.topic, each],
+                self._held[each],
+                each,
+            ),
+        )
+
+    def _least_missed(self, place: TopicPartition) -> int:
+        replicas = self._assignment[place]
+
+        def regret(broker: int) -> tuple[bool, bool, int, int]:
+            others = tuple(each for each in replicas if each != broker)
+            return broker in self._racks, broker == replicas[0], self._crowding(others), -self._held[broker]
+
+        return min(reversed(replicas), key=regret)
+
+    def _add(self, place: TopicPartition, broker: int) -> None:
+        self._assignment[place] = (*self._assignment[place], broker)
+        self._held[broker] += 1
+        self._per_topic[place.topic, broker] += 1
+
+    def _remove(self, place: TopicPartition, broker: int) -> None:
+        before = self._assignment[place]
+        after = self._assignment[place] = tuple(each for each in before if each != broker)
+        self._held[broker] -= 1
+        self._per_topic[place.topic, broker] -= 1
+        self._led[before[0]] -= 1
+        self._led[after[0]] += 1
 
     def _cost(self, place: TopicPartition, leaving: int, coming: int) -> tuple[int, int, int]:
         """How many replicas would share a rack, then how much the newcomer holds: of this topic, and of all."""
