@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.folders import identity_in
 from moldau.machines.raft import Endpoints, VoterSet
 from moldau.model.errors import InvalidConfig
 from moldau.node.configuration import Configuration, load_configuration
@@ -36,6 +37,7 @@ def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool
     _check(flags)
     configuration = _configuration(files) if files else None
     path = _path(flags, configuration)
+    identity_in(Path(path))
     disk = SystemDisk(Capabilities.detect())
     try:
         voters = _voters(flags, configuration)

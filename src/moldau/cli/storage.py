@@ -97,27 +97,15 @@ def _last_stop(told: dict[str, Any]) -> str:
 
 
 def _describe(data: Path) -> dict[str, Any]:
-    from moldau.storage.folder import (
-        CLEAN_SHUTDOWN,
-        META_PROPERTIES,
-        BrokenFolder,
-        FolderIdentity,
-        encode_id,
-        parse_partition,
-    )
+    from moldau.cli.folders import identity_in
+    from moldau.storage.folder import CLEAN_SHUTDOWN, encode_id, parse_partition
 
-    identity = None
-    meta = data / META_PROPERTIES
-    if meta.exists():
-        try:
-            known = FolderIdentity.decode(meta.read_bytes())
-        except BrokenFolder as error:
-            raise Complaint(f"{meta}: {error}") from error
-        identity = {
-            "cluster_id": known.cluster_id,
-            "node_id": known.node_id,
-            "directory_id": encode_id(known.directory_id),
-        }
+    known = identity_in(data)
+    identity = known and {
+        "cluster_id": known.cluster_id,
+        "node_id": known.node_id,
+        "directory_id": encode_id(known.directory_id),
+    }
     found = [(parse_partition(each.name), each) for each in sorted(data.iterdir()) if each.is_dir()]
     partitions = [_partition(place.topic, place.partition, each) for place, each in found if place is not None]
     return {

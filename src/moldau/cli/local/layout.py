@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from moldau.broker.known_settings import broker_setting
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.folders import identity_in
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
 from moldau.node.formatting import FirstVoters, format_folder
@@ -22,7 +23,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.storage.folder import META_PROPERTIES, DataFolder, FolderIdentity, decode_id, encode_id
+from moldau.storage.folder import DataFolder, FolderIdentity, decode_id, encode_id
 
 MEMORY: Final = "cluster.json"
 BROKERS_DEFAULT: Final = 3
@@ -230,9 +231,9 @@ def _first_voters(memory: Memory, host_of: HostOf) -> VoterSet:
 def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
     """Say in a new folder whose it is, and who votes; refuse one that belongs to somebody else."""
     disk = SystemDisk(Capabilities.detect())
-    path = node.folder / META_PROPERTIES
-    if path.exists():
-        _check(node, FolderIdentity.decode(path.read_bytes()), cluster_id)
+    known = identity_in(node.folder)
+    if known is not None:
+        _check(node, known, cluster_id)
         return
     folder = DataFolder.open(disk, str(node.folder))
     try:
