@@ -12,7 +12,8 @@ from moldau.cli.errors import Complaint
 from moldau.model.units import KiB, MiB
 
 CHUNK_BYTES: Final = 256 * KiB
-LINE_BYTES_MAX: Final = 100 * MiB
+LINE_BYTES_MAX: Final = 100 * MiB - 64 * KiB  # brokers hang up on a request of more than 100 MiB, its frame included
+LINE_END: Final = b"\n"
 STANDARD_INPUT: Final = Path("-")
 
 
@@ -23,15 +24,15 @@ class Arrived(NamedTuple):
     is_pause: bool
 
 
-async def lines_of(paths: list[Path], separator: bytes = b"\n") -> AsyncIterator[Arrived]:
+async def lines_of(paths: list[Path]) -> AsyncIterator[Arrived]:
     """The lines as they arrive, in order. `-`, or no path, is standard input."""
     for path in paths or [STANDARD_INPUT]:
         if path == STANDARD_INPUT and not _has_descriptor():
-            yield Arrived(_split(sys.stdin.buffer.read(), separator), True)
+            yield Arrived(_split(sys.stdin.buffer.read()), True)
             continue
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
         try:
-            async for arrived in _lines(descriptor, separator):
+            async for arrived in _lines(descriptor):
                 yield arrived
         finally:
             if path != STANDARD_INPUT:
@@ -46,19 +47,34 @@ def _has_descriptor() -> bool:
         return False
 
 
-def _split(text: bytes, separator: bytes) -> list[bytes]:
-    *lines, rest = text.split(separator)
+def _split(text: bytes) -> list[bytes]:
+    *lines, rest = text.split(LINE_END)
     return [*lines, rest] if rest else lines
 
 
-async def _lines(descriptor: int, separator: bytes) -> AsyncIterator[Arrived]:
-    rest = b""
+async def _lines(descriptor: int) -> AsyncIterator[Arrived]:
+    begun = bytearray()  # which grows in place: bytes would be copied with each chunk of a long line
     while chunk := await _read(descriptor):
-        *lines, rest = (rest + chunk).split(separator)
-        if len(rest) > LINE_BYTES_MAX:
-            raise Complaint(f"a line is longer than {LINE_BYTES_MAX} bytes; is it a text file?")
-        yield Arrived(lines, not select.select([descriptor], [], [], 0)[0])
-    yield Arrived([rest] if rest else [], True)
+        yield Arrived(_lines_ended(begun, chunk), not select.select([descriptor], [], [], 0)[0])
+    yield Arrived([bytes(begun)] if begun else [], True)
+
+
+def _lines_ended(begun: bytearray, chunk: bytes) -> list[bytes]:
+    """The lines that end in this chunk; what follows them is the next one begun."""
+    lines = []
+    *ends, rest = chunk.split(LINE_END)
+    for end in ends:
+        lines.append(bytes(_longer(begun, end)) if begun else end)
+        begun.clear()
+    _longer(begun, rest)
+    return lines
+
+
+def _longer(begun: bytearray, piece: bytes) -> bytearray:
+    begun += piece
+    if len(begun) > LINE_BYTES_MAX:
+        raise Complaint(f"a line is longer than {LINE_BYTES_MAX} bytes, and no record may be; is it a text file?")
+    return begun
 
 
 async def _read(descriptor: int) -> bytes:

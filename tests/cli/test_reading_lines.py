@@ -1,0 +1,66 @@
+"""Lines of standard input and of files, as `moldau produce` takes them: whole, in order, and bounded."""
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from moldau.cli import reading_lines
+from moldau.cli.errors import Complaint
+from moldau.cli.reading_lines import CHUNK_BYTES, lines_of
+
+pytestmark = pytest.mark.proves("A4", part="produce and consume")
+
+
+async def read(path: Path) -> list[bytes]:
+    return [line async for arrived in lines_of([path]) for line in arrived.lines]
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """A pipe with a name: of what is written there, each read gets a little."""
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [b""],
+        [b"a", b"", b"b"],
+        [b"x" * CHUNK_BYTES],
+        [b"x" * (CHUNK_BYTES - 1), b"y" * CHUNK_BYTES, b"", b"z" * (3 * CHUNK_BYTES + 7), b"end"],
+    ],
+    ids=["none", "an empty one", "short", "a chunk", "over several chunks"],
+)
+@pytest.mark.parametrize("last", [b"", b"no end"], ids=["ended", "the last without its end"])
+def test_lines_are_whole_and_in_order_wherever_the_chunks_end(lines: list[bytes], last: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(line + b"\n" for line in lines) + last)
+    assert asyncio.run(read(path)) == [*lines, *([last] if last else [])]
+
+
+def test_a_line_of_many_pieces_takes_no_longer_for_each_of_them(pipe: Path) -> None:
+    line = b"x" * 50_000_000  # put together at each piece, it takes half a minute
+    writer = threading.Thread(target=pipe.write_bytes, args=(line + b"\nnext\n",))
+    writer.start()
+    began_s = time.process_time()
+    assert asyncio.run(read(pipe)) == [line, b"next"]
+    assert time.process_time() - began_s < 5
+    writer.join()
+
+
+def test_a_line_that_no_record_has_room_for_is_refused_before_it_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_lines, "LINE_BYTES_MAX", CHUNK_BYTES * 2)
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\n" + b"x" * CHUNK_BYTES * 2 + b"\n")
+    assert len(asyncio.run(read(path))) == 2
+    path.write_bytes(b"first\n" + b"x" * (CHUNK_BYTES * 2 + 1) + b"\n")
+    with pytest.raises(Complaint, match="longer than 524288 bytes, and no record may be"):
+        asyncio.run(read(path))
