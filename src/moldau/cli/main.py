@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
 from moldau.cli.errors import Complaint, explain
+from moldau.cli.guarding import guard
 from moldau.cli.streams import forget
 
 INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
@@ -37,6 +38,7 @@ class Program(TyperGroup):
             return None  # a part that is not in this installation
         command = typer.main.get_command(app)
         command.name = name
+        guard(command)
         return command
 
     def invoke(self, context: Any) -> Any:

@@ -68,7 +68,9 @@ def status(
 def stop(
     name: OneName,
     folder: Root = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for its end.")] = 120,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for its end.")
+    ] = 120,
 ) -> None:
     """Ask a pipeline to end in order, and wait until it has; the next run goes on where it was."""
     with complaining():

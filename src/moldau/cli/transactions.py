@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from moldau.model.ids import TopicPartition
 
 MINUTE_MS: Final = 60_000
+MINUTES_MAX: Final = 100 * 365 * 24 * 60
 
 app = typer.Typer(help="Look at transactions, and end those that hang.", no_args_is_help=True)
 
@@ -27,7 +28,10 @@ def list_transactions(
         list[str] | None, typer.Option("--state", metavar="STATE", help="Ongoing, CompleteCommit …; may be repeated.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option("--open-for", metavar="MINUTES", help="Only those open for longer than this.")
+        float | None,
+        typer.Option(
+            "--open-for", metavar="MINUTES", min=0, max=MINUTES_MAX, help="Only those open for longer than this."
+        ),
     ] = None,
     pattern: Annotated[
         str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match it as a whole.")
@@ -111,7 +115,13 @@ def abort(
 def find_hanging(
     minutes: Annotated[
         float,
-        typer.Option("--max-timeout", metavar="MINUTES", help="The longest that a transaction may take here."),
+        typer.Option(
+            "--max-timeout",
+            metavar="MINUTES",
+            min=0,
+            max=MINUTES_MAX,
+            help="The longest that a transaction may take here.",
+        ),
     ] = 15,
     broker: Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only partitions that it leads.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only partitions of this topic.")] = None,

@@ -1,0 +1,82 @@
+"""Values that cannot be meant are refused as wrong usage, before anything is done, whichever option is given them."""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from moldau.cli.commands import COMMANDS
+from moldau.cli.main import Program, app
+
+pytestmark = pytest.mark.proves("A4", part="topics and settings")
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, f"{result.output}{result.exception!r}"
+    assert isinstance(result.exception, SystemExit)
+    return result.stderr
+
+
+class Given(NamedTuple):
+    """An option or argument of a command. It is parsed only: a command that ran would do what is to be refused."""
+
+    words: str
+    command: Any
+    parameter: Any
+
+    def refusal(self, value: str) -> str:
+        places = [each for each in self.command.params if each.param_type_name == "argument"]
+        is_option = self.parameter not in places
+        before = [self.parameter.opts[0]] if is_option else ["x"] * places.index(self.parameter)
+        with pytest.raises(typer.BadParameter) as refused:
+            self.command.make_context(self.words, [*before, value])
+        return str(refused.value)
+
+
+def given_to(command: Any, words: str) -> list[Given]:
+    below = getattr(command, "commands", {}).items()
+    own = [Given(words, command, each) for each in command.params]
+    return own + [one for name, each in below for one in given_to(each, f"{words} {name}")]
+
+
+def name_of(given: Given) -> str:
+    return f"{given.words} {given.parameter.opts[0]}"
+
+
+EVERYTHING = [one for name in COMMANDS for one in given_to(Program().get_command(None, name), name)]
+NUMBERS = [each for each in EVERYTHING if each.parameter.type.name.startswith("float")]
+PATHS = [each for each in EVERYTHING if each.parameter.type.name in ("path", "file", "directory")]
+
+
+def test_there_are_such_options() -> None:
+    assert len(NUMBERS) >= 5
+    assert len(PATHS) >= 20
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e308"])
+@pytest.mark.parametrize("options", ["txn list --open-for", "txn find-hanging --max-timeout"])
+def test_times_of_transactions_are_numbers_that_can_be_waited_for(options: str, value: str) -> None:
+    assert options.split()[-1] in refusal(*options.split(), value, "-b", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("given", NUMBERS, ids=name_of)
+def test_no_number_is_infinite_or_none_at_all(given: Given, value: str) -> None:
+    assert value in given.refusal(value)
+
+
+@pytest.mark.parametrize("given", PATHS, ids=name_of)
+def test_an_empty_path_is_not_taken_for_the_folder_that_we_are_in(given: Given) -> None:
+    assert re.search("names no file or folder|does not exist", given.refusal(""))
+
+
+def test_a_broker_that_is_given_no_folder_leaves_nothing_in_the_one_it_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "names no file or folder" in refusal("start", "--data", "", "--listen", "nowhere")
+    assert list(tmp_path.iterdir()) == []
