@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.api.consuming import Consumption, Start, commit_for
 from moldau.api.publishing import Publisher
-from moldau.api.words import Failed, Headers, Message, Place, Value
+from moldau.api.words import Failed, Headers, Message, Place, Value, checked_name, checked_settings
 
 TIMEOUT_S: Final = 30.0
 ONLY: Final = "the only one"
@@ -20,8 +20,11 @@ def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connec
 
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:
-    """Functions to call back, as `oauth_cb`, are the only ones whose own names have a `_`."""
-    return {name if name.endswith("_cb") else name.replace("_", "."): value for name, value in config.items()}
+    """Functions to call back, as `oauth_cb`, and the level of the log are the only ones whose own names have a `_`."""
+    return {
+        name if name.endswith("_cb") or name == "log_level" else name.replace("_", "."): value
+        for name, value in config.items()
+    }
 
 
 def _code(failed: Failed) -> int | None:
@@ -32,7 +35,7 @@ class Connection:
     """Made by `connect`. Leaving its `with` block waits until everything published is acknowledged."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._config = config
+        self._config = checked_settings(config)
         self._admin = AdminClient(config)
         self._publishers: dict[str, Publisher] = {}  # at most the one
         self._consumptions: list[Consumption] = []
@@ -44,7 +47,12 @@ class Connection:
     ) -> None:
         """A topic; its settings are given with `_` for `.` (`retention_ms=60000`)."""
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=settings)
+        topic = NewTopic(
+            checked_name(name, "topic"),
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config=settings,
+        )
         (created,) = self._admin.create_topics([topic], operation_timeout=TIMEOUT_S).values()
         try:
             self._await(created, name)
@@ -53,7 +61,7 @@ class Connection:
                 raise
 
     def delete_topic(self, name: str) -> None:
-        (deleted,) = self._admin.delete_topics([name], operation_timeout=TIMEOUT_S).values()
+        (deleted,) = self._admin.delete_topics([checked_name(name, "topic")], operation_timeout=TIMEOUT_S).values()
         self._await(deleted, name)
 
     def _await(self, change: Any, name: str) -> None:

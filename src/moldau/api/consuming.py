@@ -15,7 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from moldau.api.words import Failed, Message, Place
+from moldau.api.words import Failed, Message, Place, checked_name, checked_settings
 
 Start = str | int | datetime  # "earliest", "latest", an offset, a time
 Answer = TypeVar("Answer")
@@ -54,10 +54,12 @@ class Consumption:
             raise Failed(f"start={start!r} is not a place to begin: use {_WORDS}, an offset or a datetime.")
         if group == "":
             raise Failed("group='' names no group: give it a name, or None to read alone.")
+        for topic in topics:
+            checked_name(topic, "topic")
         self._group = group
         self._commits = commits and group is not None
         self._idle_s = idle_s
-        self._consumer = Consumer(
+        self._consumer = _consumer(
             {
                 **config,
                 "group.id": group or "moldau-api-without-a-group",
@@ -186,6 +188,10 @@ class Consumption:
         self.close()
 
 
+def _consumer(config: dict[str, Any]) -> Consumer:
+    return Consumer(checked_settings(config))
+
+
 def _is_cooperative(config: dict[str, Any]) -> bool:
     """Whether partitions come and go one by one, so that those which are given are further ones and not all."""
     assignors = str(config.get("partition.assignment.strategy", ""))
@@ -219,7 +225,7 @@ def _commit(consumer: Consumer, message: Message | Place) -> None:
 
 def commit_for(config: dict[str, Any], group: str, message: Message | Place) -> None:
     """Commit without joining the group."""
-    consumer = Consumer({**config, "group.id": group, "enable.auto.commit": False})
+    consumer = _consumer({**config, "group.id": group, "enable.auto.commit": False})
     try:
         _commit(consumer, message)
     finally:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from moldau.api.words import Failed, Headers, Place, Value, encoded, encoded_headers
+from moldau.api.words import Failed, Headers, Place, Value, checked_name, encoded, encoded_headers
 
 FULL_WAIT_S: Final = 1.0
 LOOK_S: Final = 0.1
@@ -65,7 +65,7 @@ class Publisher:
         if timestamp_ms is not None:
             options["timestamp"] = timestamp_ms
         self._enqueue(
-            topic,
+            checked_name(topic, "topic"),
             value=encoded(value),
             key=encoded(key),
             headers=encoded_headers(headers),

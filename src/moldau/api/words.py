@@ -55,6 +55,28 @@ class Message:
         return None if self.value is None else json.loads(self.value)
 
 
+def checked_name(text: str, what: str) -> str:
+    """A name that librdkafka can be given: over one that is not UTF-8 it ends the program, and a NUL ends the name."""
+    try:
+        is_name = b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise Failed(f"{what} {text!r} is no name: it is not UTF-8, or has a NUL in it.")
+    return text
+
+
+def checked_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The same of all settings that are texts. They are not shown, they may be secrets."""
+    for setting, value in config.items():
+        if isinstance(value, str):
+            try:
+                checked_name(value, setting)
+            except Failed:
+                raise Failed(f"{setting} is not UTF-8, or has a NUL in it.") from None
+    return config
+
+
 def encoded(value: Value) -> bytes | None:
     """Bytes as they are, text as UTF-8, everything else as JSON; None stays nothing (a tombstone)."""
     if value is None or isinstance(value, bytes):
@@ -65,4 +87,7 @@ def encoded(value: Value) -> bytes | None:
 
 
 def encoded_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in (headers or {}).items()]
+    return [
+        (checked_name(name, "header"), value.encode() if isinstance(value, str) else value)
+        for name, value in (headers or {}).items()
+    ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from moldau.cli.errors import wrong_usage
-from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, in_utf8
 from moldau.cli.pipes import reader_watched, write_out
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def consume(
             raise wrong_usage("--group is empty")
         if finish is not None or partition:
             raise wrong_usage("--group shares partitions and progress: --until and --partition do not go with it")
+        in_utf8(topic, "TOPIC")
+        in_utf8(group, "--group")
         consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)
         return
     isolation = Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED

@@ -31,6 +31,15 @@ Configs = Annotated[
 ]
 
 
+def in_utf8(text: str, option: str) -> str:
+    """The text of an option, unless it is made of other bytes: a name in the protocol is UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise wrong_usage(f"{option} {text!r} is not UTF-8") from None
+    return text
+
+
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     """KEY=VALUE texts as a dictionary; a value may contain further equal signs."""
     split = [text.partition("=") for text in texts or ()]

@@ -1,0 +1,63 @@
+"""Names that librdkafka cannot take: over some it would end the whole program, others it would cut and go on with."""
+
+import subprocess
+import sys
+
+import pytest
+
+import moldau
+from moldau.api import Connection, Failed
+from moldau.api.words import Place
+
+pytestmark = pytest.mark.proves("A2")
+
+NOBODY = "127.0.0.1:1"
+STRANGE = pytest.mark.parametrize("name", ["\udcff", "a\0b"], ids=["not UTF-8", "with a NUL"])
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return moldau.connect(NOBODY, log_level=0)
+
+
+@STRANGE
+def test_a_group_or_topic_to_consume_is_refused_in_words(connection: Connection, name: str) -> None:
+    for topic, group in (("t", name), (name, "g"), (name, None)):
+        with pytest.raises(Failed, match="not UTF-8, or has a NUL"):
+            connection.consume(topic, group=group)
+    with pytest.raises(Failed, match="not UTF-8, or has a NUL"):
+        connection.commit_offset(Place("t", 0, 1), name)
+
+
+@STRANGE
+def test_a_topic_or_header_to_publish_is_refused_in_words(connection: Connection, name: str) -> None:
+    for topic, headers in ((name, None), ("t", {name: b"value"})):
+        with pytest.raises(Failed, match="not UTF-8, or has a NUL"):
+            connection.publish(topic, b"value", headers=headers)
+    for change in (connection.create_topic, connection.delete_topic):
+        with pytest.raises(Failed, match="not UTF-8, or has a NUL"):
+            change(name)
+
+
+@STRANGE
+def test_a_setting_is_refused_by_its_name_and_its_value_is_not_shown(connection: Connection, name: str) -> None:
+    for make in (
+        lambda: moldau.connect(NOBODY, sasl_password=f"secret{name}"),
+        lambda: connection.consume("t", group="g", sasl_password=f"secret{name}"),
+    ):
+        with pytest.raises(Failed, match=r"sasl\.password is not UTF-8, or has a NUL") as refused:
+            make()
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.proves("A4", part="groups")
+def test_a_group_of_the_command_line_that_is_not_utf8_is_wrong_usage() -> None:
+    for words in (["t", "--group", "\udcff"], ["\udcff", "--group", "g"]):
+        command = [sys.executable, "-m", "moldau.cli.main", "consume", *words, "-b", NOBODY]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert "is not UTF-8" in result.stderr
+
+
+def test_the_level_of_the_log_keeps_its_name() -> None:
+    moldau.connect(NOBODY, log_level=0).close()  # librdkafka refuses a setting that it does not know
