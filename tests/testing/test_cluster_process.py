@@ -101,6 +101,40 @@ def test_nodes_are_stopped_politely(cluster: Cluster) -> None:
     assert running(cluster) == []
 
 
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["dead for long", "just now"])
+def test_a_node_that_the_test_itself_has_killed_is_started_again(cluster: Cluster, is_noticed: bool) -> None:
+    killed = cluster[2].pid
+    os.kill(killed, signal.SIGKILL)
+    if is_noticed:
+        os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    cluster.restart(2)
+    assert running(cluster) == [1, 2, 3, 4]
+    assert cluster[2].pid != killed
+    os.kill(cluster[2].pid, signal.SIGKILL)
+    assert cluster[2].restart().is_running
+
+
+def test_a_node_that_crashed_by_itself_is_not_started_again_as_if_nothing_had_been(cluster: Cluster) -> None:
+    os.kill(cluster[2].pid, signal.SIGSEGV)
+    with pytest.raises(BrokerFailed, match="ended with code -11"):
+        cluster.restart(2)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_cluster_of_no_brokers_is_refused(stand_in: type[Broker], temporary: Path, count: int) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        _of(stand_in)(brokers=count)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_brokers_cannot_be_added(cluster: Cluster, count: int) -> None:
+    cluster.kill(2)
+    with pytest.raises(ValueError, match="at least one"):
+        cluster.add(count)
+    assert running(cluster) == [1, 3, 4]
+
+
 def test_paused_nodes_go_on_when_they_are_resumed(cluster: Cluster) -> None:
     cluster.pause(1, 2)
     cluster.resume(2)

@@ -138,8 +138,9 @@ class Broker:
         """After `launch`, a descriptor that can be read once it serves or has ended."""
         return self._announced
 
-    def stop(self) -> None:
-        """Ask it to end (SIGTERM) and wait until it has, which must be without error."""
+    def stop(self, *, may_be_killed: bool = False) -> None:
+        """Ask it to end (SIGTERM) and wait until it has, which must be without error: that the test itself has killed
+        it (`os.kill`) is none if it may be."""
         process = self._process
         if process is None:
             return
@@ -150,7 +151,7 @@ class Broker:
             self.kill()
             raise self._failure(f"The broker did not stop within {self.stop_s_max:g} s") from None
         self._forget_process()
-        if code != 0:
+        if code != 0 and not (may_be_killed and code == -signal.SIGKILL):
             raise self._failure(f"The broker ended with code {code}")
 
     def terminate(self) -> None:
@@ -168,8 +169,8 @@ class Broker:
             self._forget_process()
 
     def restart(self) -> Self:
-        """Stop it if it runs, start it again on the same folder and port."""
-        self.stop()
+        """Stop it if it runs, whoever may have killed it before, and start it again on the same folder and port."""
+        self.stop(may_be_killed=True)
         return self.start()
 
     def pause(self) -> None:

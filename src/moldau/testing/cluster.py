@@ -49,6 +49,7 @@ class Cluster:
         stop_s_max: float = STOP_S_MAX,
         **named_settings: object,
     ) -> None:
+        _check_count(brokers)
         self._settings = texts({**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)})
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
         self._brokers: dict[int, Broker] = {}
@@ -113,15 +114,15 @@ class Cluster:
         for node in nodes:
             self[node].kill()
 
-    def stop(self, *nodes: int) -> None:
-        """Ask these nodes, or all, to end, and wait until they have."""
+    def stop(self, *nodes: int, may_be_killed: bool = False) -> None:
+        """Ask these nodes, or all, to end, and wait until they have. None may have ended badly, unless killed."""
         wanted = nodes or self.running
         for node in wanted:
             self[node].terminate()
         failures = []
         for node in wanted:
             try:
-                self[node].stop()
+                self[node].stop(may_be_killed=may_be_killed)
             except BrokerFailed as error:
                 error.add_note(f"It was node {node}.")
                 failures.append(error)
@@ -129,9 +130,9 @@ class Cluster:
             raise failures[0]
 
     def restart(self, *nodes: int) -> None:
-        """Stop and start again, one after the other; all if none is named."""
+        """Stop and start again, one after the other; all if none is named. Those that were killed are only started."""
         for node in nodes or self.nodes:
-            self.stop(node)
+            self.stop(node, may_be_killed=True)
             self.start(node)
 
     def pause(self, *nodes: int) -> None:
@@ -146,6 +147,7 @@ class Cluster:
 
     def add(self, count: int = 1) -> tuple[int, ...]:
         """Start new brokers beside those there are; their ids."""
+        _check_count(count)
         known = self.nodes
         self._lay_out(len(known) + count)
         fresh = tuple(node for node in self.nodes if node not in known)
@@ -346,3 +348,8 @@ class Cluster:
 
     def _last_words(self, nodes: Iterable[int] | None = None) -> str:
         return "\n".join(f"Node {node} said:\n{self[node].last_words}" for node in nodes or self.nodes)
+
+
+def _check_count(brokers: int) -> None:
+    if brokers < 1:
+        raise ValueError(f"{brokers} brokers cannot be started: say how many, at least one.")
