@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from moldau.cli import topics
+from moldau.cli import groups, topics, transactions
 from moldau.cli.main import app
 from moldau.testing import Cluster
 
@@ -302,5 +302,11 @@ def test_a_minority_says_that_nobody_controls(
     led_here = [each["leader"] == last for each in described["partitions"]]
     assert [each["end_offset"] is not None for each in described["partitions"]] == led_here
     assert not all(led_here)
+    silent = ", ".join(str(node) for node in (1, 2, 3) if node != last)
+    for module, command, what in ((groups, "group", "groups"), (transactions, "txn", "transactional ids")):
+        monkeypatch.setattr(module, "ANSWERS_WAIT_MS", 2_000)
+        result = CliRunner().invoke(app, [command, "list", "-b", cluster.bootstrap_servers])
+        assert result.exit_code == 1
+        assert f"no answer from brokers {silent}: {what} that only they know of are not shown" in result.stderr
     cluster.start(*(node for node in (1, 2, 3) if node != last))
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")

@@ -7,7 +7,7 @@ from scripted_cluster import Script, World
 
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
-from moldau.client.errors import ConnectionLost
+from moldau.client.errors import ConnectionLost, NoAnswer
 from moldau.client.groups import Groups
 from moldau.client.metadata import BrokerView
 from moldau.model.errors import ErrorCode, GroupAuthorizationFailed, GroupIdNotFound
@@ -50,6 +50,35 @@ def test_a_broker_that_is_not_ready_to_list_its_groups_is_asked_again(trouble: A
     script.on(2, "ListGroups", in_turn(trouble, listed("b")))
     found = World(script).run(lambda client: Groups(client).all())
     assert [each.group for each in found] == ["a", "b"]
+
+
+def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() -> None:
+    script = Script(brokers=3)
+    script.on(1, "ListGroups", in_turn(listed("a")))
+    script.on(2, "ListGroups", lambda _: None)
+    script.on(3, "ListGroups", in_turn(ConnectionResetError("it just stopped")))
+    world = World(script)
+    began_ms = world.loop.now_ms()
+    found, silent = world.run(lambda client: Groups(client).told(15_000))
+    assert [each.group for each in found] == ["a"]
+    assert {node: type(error) for node, error in silent.items()} == {2: NoAnswer, 3: ConnectionLost}
+    assert world.loop.now_ms() - began_ms == pytest.approx(15_000, abs=1_500)
+
+
+def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
+    script = Script()
+    script.on(1, "ListGroups", in_turn(listed("a")))
+    script.on(2, "ListGroups", lambda _: None)
+    with pytest.raises(NoAnswer, match="ListGroups"):
+        World(script).run(lambda client: Groups(client).all())
+
+
+def test_what_one_broker_refuses_for_good_is_not_taken_for_silence() -> None:
+    script = Script()
+    script.on(1, "ListGroups", lambda _: None)
+    script.on(2, "ListGroups", in_turn(listed(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)))
+    with pytest.raises(GroupAuthorizationFailed):
+        World(script).run(lambda client: Groups(client).told(15_000))
 
 
 def test_offsets_are_asked_of_the_coordinator_that_a_group_has_now() -> None:

@@ -9,6 +9,7 @@ import typer
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
+from moldau.cli.silence import ANSWERS_WAIT_MS, complain_of_silent
 
 if TYPE_CHECKING:
     from moldau.client.groups import DescribedGroup, Groups
@@ -26,11 +27,12 @@ def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = F
     """List the groups, their state and protocol."""
 
     async def work(groups: "Groups") -> None:
-        found = await groups.all()
+        found, silent = await groups.told(ANSWERS_WAIT_MS)
         if json:
             show_json([{"group": each.group, "state": each.state, "protocol": each.protocol} for each in found])
         else:
             show_table(("group", "state", "protocol"), [(each.group, each.state, each.protocol) for each in found])
+        complain_of_silent(silent, "groups")
 
     _run(bootstrap_servers, work)
 

@@ -8,6 +8,7 @@ import typer
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
+from moldau.cli.silence import ANSWERS_WAIT_MS, complain_of_silent
 
 if TYPE_CHECKING:
     from moldau.client.transactions import ActiveProducer, DescribedTransaction, HangingTransaction, Transactions
@@ -47,10 +48,13 @@ def list_transactions(
 
         # An id remembers when its last transaction began, also when that has ended.
         chosen = states or (() if minutes is None else OPEN_STATES)
-        found = await transactions.all(states=chosen, open_for_ms=open_for_ms, pattern=pattern)
+        found, silent = await transactions.told(
+            ANSWERS_WAIT_MS, states=chosen, open_for_ms=open_for_ms, pattern=pattern
+        )
         rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
         columns = ("transactional id", "coordinator", "producer", "state")
         _show(columns, rows, json, numbers=("coordinator", "producer"))
+        complain_of_silent(silent, "transactional ids")
 
     _run(bootstrap_servers, work)
 

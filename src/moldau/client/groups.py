@@ -8,6 +8,7 @@ from typing import Any, Final
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
 from moldau.client.errors import check
+from moldau.client.everybody import ask_everybody
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
@@ -66,19 +67,20 @@ class Groups:
 
     async def all(self) -> list[ListedGroup]:
         """From every broker, because each knows only those it coordinates."""
+        found, silent = await self.told()
+        for error in silent.values():
+            raise error
+        return found
 
-        async def ask() -> dict[str, ListedGroup]:
-            found: dict[str, ListedGroup] = {}
-            for broker in await self.client.brokers():
-                answer = await self.client.send(messages.ListGroupsRequest(), node=broker.node_id)
-                check(answer.error_code)
-                for each in answer.groups:
-                    protocol = (each.group_type or "classic").lower()
-                    found[each.group_id] = ListedGroup(each.group_id, each.group_state or "-", protocol)
-            return found
-
-        found = await self.client.persist(ask)  # all again: a broker that is gone has left its groups to others
-        return [found[name] for name in sorted(found)]
+    async def told(self, patience_ms: float | None = None) -> tuple[list[ListedGroup], dict[int, Exception]]:
+        """Those of the brokers that answer in time, and the brokers that do not."""
+        heard = await ask_everybody(self.client, messages.ListGroupsRequest(), patience_ms=patience_ms)
+        found = {
+            each.group_id: ListedGroup(each.group_id, each.group_state or "-", (each.group_type or "classic").lower())
+            for answer in heard.answers.values()
+            for each in answer.groups
+        }
+        return [found[name] for name in sorted(found)], heard.silent
 
     async def coordinator(self, group: str) -> int:
         async def ask() -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from moldau.client.asynchronous import AsyncClient
 from moldau.client.coordinators import TRANSACTION_KEY, Coordinator
 from moldau.client.errors import check
+from moldau.client.everybody import ask_everybody
 from moldau.client.metadata import TopicView
 from moldau.client.transactional import TransactionalProducer, by_topic
 from moldau.client.words import ProducerIdentity
@@ -71,15 +72,23 @@ class Transactions:
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
-    async def all(
+    async def all(self, **filters: Any) -> list[ListedTransaction]:
+        """From every broker, because each knows only those it coordinates; the filters are those of `told`."""
+        found, silent = await self.told(**filters)
+        for error in silent.values():
+            raise error
+        return found
+
+    async def told(
         self,
+        patience_ms: float | None = None,
         *,
         states: Sequence[str] = (),
         producer_ids: Sequence[int] = (),
         open_for_ms: int | None = None,
         pattern: str | None = None,
-    ) -> list[ListedTransaction]:
-        """From every broker, because each knows only those it coordinates."""
+    ) -> tuple[list[ListedTransaction], dict[int, Exception]]:
+        """Those of the brokers that answer in time, and the brokers that do not."""
         request = messages.ListTransactionsRequest(
             state_filters=list(states),
             producer_id_filters=list(producer_ids),
@@ -87,22 +96,15 @@ class Transactions:
             transactional_id_pattern=pattern,
         )
         at_least = LIST_BY_PATTERN if pattern is not None else 0 if open_for_ms is None else LIST_BY_DURATION
-
-        async def ask() -> dict[str, ListedTransaction]:
-            found: dict[str, ListedTransaction] = {}
-            for broker in await self.client.brokers():
-                answer = await self.client.send(request, node=broker.node_id, version_at_least=at_least)
-                check(answer.error_code)
-                if answer.unknown_state_filters:
-                    raise InvalidTxnState(f"There is no state {', '.join(answer.unknown_state_filters)}.")
-                for each in answer.transaction_states:
-                    found[each.transactional_id] = ListedTransaction(
-                        each.transactional_id, broker.node_id, each.producer_id, each.transaction_state
-                    )
-            return found
-
-        found = await self.client.persist(ask)  # all again: a broker that is gone has left its transactions to others
-        return [found[name] for name in sorted(found)]
+        heard = await ask_everybody(self.client, request, patience_ms=patience_ms, version_at_least=at_least)
+        found: dict[str, ListedTransaction] = {}
+        for node, answer in heard.answers.items():
+            if answer.unknown_state_filters:
+                raise InvalidTxnState(f"There is no state {', '.join(answer.unknown_state_filters)}.")
+            for each in answer.transaction_states:
+                listed = ListedTransaction(each.transactional_id, node, each.producer_id, each.transaction_state)
+                found[each.transactional_id] = listed
+        return [found[name] for name in sorted(found)], heard.silent
 
     async def describe(self, transactional_id: str) -> DescribedTransaction:
         """`TransactionalIdNotFound` if there is no such id."""
