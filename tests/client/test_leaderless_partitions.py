@@ -75,26 +75,48 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others(capsys: pytest
     assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; trying again\n"
 
 
+class Read(Halved):
+    """A group has read both partitions up to offset 4, and the first one ends at 10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        offsets, ends = messages.OffsetFetchResponse, messages.ListOffsetsResponse
+        committed = [
+            offsets.OffsetFetchResponsePartition(partition_index=place.partition, committed_offset=4)
+            for place in (LED, LEADERLESS)
+        ]
+        end = ends.ListOffsetsPartitionResponse(partition_index=0, offset=10, timestamp=-1)
+        found = messages.FindCoordinatorResponse(node_id=1, host="b1", port=9092)
+        for node in (1, 2):
+            self.on(node, "FindCoordinator", lambda _: found)
+        topic = offsets.OffsetFetchResponseTopic(name="t", partitions=committed)
+        self.on(1, "OffsetFetch", lambda _: offsets(topics=[topic]))
+        self.on(1, "ListOffsets", lambda _: ends(topics=[ends.ListOffsetsTopicResponse(name="t", partitions=[end])]))
+
+    def told_within(self, most_ms: int) -> list[tuple[Any, ...]]:
+        world = World(self)
+        began_ms = world.loop.now_ms()
+        group = DescribedGroup("g", "Empty", "classic", "", 1)
+        rows = world.run(lambda client: progress(Groups(client), group))
+        assert world.loop.now_ms() - began_ms < most_ms
+        return [(row.partition, row.committed, row.end, row.lag) for row in rows]
+
+
 @pytest.mark.proves("A4", part="groups")
 def test_a_group_is_told_of_though_a_partition_has_no_leader() -> None:
-    script = Halved()
-    offsets, ends = messages.OffsetFetchResponse, messages.ListOffsetsResponse
-    committed = [
-        offsets.OffsetFetchResponsePartition(partition_index=place.partition, committed_offset=4)
-        for place in (LED, LEADERLESS)
-    ]
-    end = ends.ListOffsetsPartitionResponse(partition_index=0, offset=10, timestamp=-1)
-    for node in (1, 2):
-        script.on(node, "FindCoordinator", lambda _: messages.FindCoordinatorResponse(node_id=1, host="b1", port=9092))
-    script.on(
-        1,
-        "OffsetFetch",
-        lambda _: offsets(topics=[offsets.OffsetFetchResponseTopic(name="t", partitions=committed)]),
-    )
-    script.on(1, "ListOffsets", lambda _: ends(topics=[ends.ListOffsetsTopicResponse(name="t", partitions=[end])]))
-    world = World(script)
-    began_ms = world.loop.now_ms()
-    group = DescribedGroup("g", "Empty", "classic", "", 1)
-    rows = world.run(lambda client: progress(Groups(client), group))
-    assert [(row.partition, row.committed, row.end, row.lag) for row in rows] == [(0, 4, 10, 6), (1, 4, None, None)]
-    assert world.loop.now_ms() - began_ms < 1000
+    assert Read().told_within(1_000) == [(0, 4, 10, 6), (1, 4, None, None)]
+
+
+@pytest.mark.proves("A4", part="groups")
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "gone"])
+def test_a_group_is_told_of_though_the_leader_of_a_partition_does_not_answer(
+    is_frozen: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(_: Any) -> Any:
+        raise ConnectionResetError
+
+    script = Read()
+    script.leaders = [1, 2]
+    script.on(2, "ListOffsets", (lambda _: None) if is_frozen else gone)
+    assert script.told_within(15_000) == [(0, 4, 10, 6), (1, 4, None, None)]
+    assert capsys.readouterr().err == "no answer from the leaders of t-1: offsets are not shown there\n"

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
+from moldau.cli.silence import offsets_told
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
 from moldau.client.words import LATEST, Isolation
@@ -70,8 +71,8 @@ async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicParti
     """Partitions that are gone have no end, and where nobody leads there is nobody to tell it."""
     there = {view.name: view for view in await groups.client.describe_topics()}
     led = [place for place in places if place.topic in there and _has_leader(groups, there[place.topic], place)]
-    found = await groups.client.list_offsets(dict.fromkeys(led, LATEST))
-    return {place: each.offset for place, each in found.items() if each.error is None}
+    found = await offsets_told(groups.client, [(place, LATEST) for place in led])
+    return {place: offset for (place, _), offset in found.items()}
 
 
 def _has_leader(groups: Groups, topic: TopicView, place: TopicPartition) -> bool:

@@ -1,9 +1,8 @@
 """`moldau topic`: create, list, describe, alter, delete."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +15,9 @@ if TYPE_CHECKING:
     from moldau.client.blocking import BlockingClient
     from moldau.client.metadata import TopicView
     from moldau.client.words import TopicOutcome
+    from moldau.model.ids import TopicPartition
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
-
-OFFSETS_WAIT_S: Final = 10.0
-SILENCE: Final = (ConnectionError, TimeoutError, asyncio.CancelledError)
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
 
@@ -184,49 +181,25 @@ def _replication_factor(topic: "TopicView") -> int:
     return max((len(each.replicas) for each in topic.partitions), default=0)
 
 
-async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[str, int, int], int]":
-    """The first and the last offsets, where they are told in time. In an outage one wants to see who leads and who is
-    in sync, and not to wait for those who do not answer."""
+async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[TopicPartition, int], int]":
+    """The first and the last offsets, where they are told in time."""
+    from moldau.cli.silence import offsets_told
     from moldau.client.words import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
 
-    asked = {
-        (topic.name, each.index, at): asyncio.ensure_future(
-            client.list_offsets({TopicPartition(topic.name, each.index): at})
-        )
-        for topic in topics
-        for each in topic.partitions
-        if each.leader >= 0
-        for at in (EARLIEST, LATEST)
-    }
-    if not asked:
-        return {}
-    _, late = await asyncio.wait(asked.values(), timeout=OFFSETS_WAIT_S)
-    for task in late:
-        task.cancel()
-    told = dict(zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True))
-    silent = {(name, index) for (name, index, _), answer in told.items() if isinstance(answer, SILENCE)}
-    if silent:
-        note(f"{len(silent)} partitions have leaders that do not answer: their offsets are not shown")
-    found = {}
-    for place, answer in told.items():
-        if isinstance(answer, SILENCE):
-            continue
-        if isinstance(answer, BaseException):
-            raise answer
-        (offset,) = answer.values()
-        if not offset.error:
-            found[place] = offset.offset
-    return found
+    led = [TopicPartition(topic.name, each.index) for topic in topics for each in topic.partitions if each.leader >= 0]
+    return await offsets_told(client, [(place, at) for place in led for at in (EARLIEST, LATEST)])
 
 
 def _describe(
-    client: "BlockingClient", topic: "TopicView", offsets: "dict[tuple[str, int, int], int]"
+    client: "BlockingClient", topic: "TopicView", offsets: "dict[tuple[TopicPartition, int], int]"
 ) -> dict[str, Any]:
     from moldau.client.words import EARLIEST, LATEST
+    from moldau.model.ids import TopicPartition
 
     partitions = []
     for each in topic.partitions:
+        place = TopicPartition(topic.name, each.index)
         partitions.append(
             {
                 "partition": each.index,
@@ -235,8 +208,8 @@ def _describe(
                 "replicas": list(each.replicas),
                 "isr": list(each.isr),
                 "offline": list(each.offline),
-                "start_offset": offsets.get((topic.name, each.index, EARLIEST)),
-                "end_offset": offsets.get((topic.name, each.index, LATEST)),
+                "start_offset": offsets.get((place, EARLIEST)),
+                "end_offset": offsets.get((place, LATEST)),
             }
         )
     return {**_summary(topic), "configs": _own_configs(client, topic.name), "partitions": partitions}
