@@ -198,6 +198,7 @@ def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
     again = moldau("consume", f"{topic}-copy", "--until", "end", "--json")
     assert again == copied.replace(f'"{topic}"', f'"{topic}-copy"')
     assert "not a record in JSON" in moldau("produce", topic, "--format", "json", text="{\n", code=1)
+    assert "not a record in JSON" in moldau("produce", topic, "--format", "json", text="[" * 100_000, code=1)
     late = json.dumps({"value": "x", "timestamp": 2**63})
     assert "timestamp does not fit in 64 bits" in moldau("produce", topic, "--format", "json", text=late, code=1)
 

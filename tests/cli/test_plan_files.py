@@ -41,6 +41,12 @@ def test_a_row_of_a_plan_that_means_nothing_is_one_line(command: str, row: str, 
     assert refused("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
 
 
+def test_a_plan_that_is_nested_without_an_end_is_one_line(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("[" * 100_000)
+    assert f"{plan}: it is no JSON: maximum recursion depth" in refused("reassign", "execute", str(plan))
+
+
 def test_a_partition_that_no_topic_can_have_is_not_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "partitions.json"
     file.write_text('{"partitions": [{"topic": "t", "partition": 4294967296}]}')

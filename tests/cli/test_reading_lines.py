@@ -64,3 +64,9 @@ def test_a_line_that_no_record_has_room_for_is_refused_before_it_is_read_to_its_
     path.write_bytes(b"first\n" + b"x" * (CHUNK_BYTES * 2 + 1) + b"\n")
     with pytest.raises(Complaint, match="longer than 524288 bytes, and no record may be"):
         asyncio.run(read(path))
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as refused:
+        asyncio.run(read(tmp_path))
+    assert refused.value.filename == str(tmp_path)

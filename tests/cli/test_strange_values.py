@@ -80,3 +80,16 @@ def test_a_broker_that_is_given_no_folder_leaves_nothing_in_the_one_it_was_start
     monkeypatch.chdir(tmp_path)
     assert "names no file or folder" in refusal("start", "--data", "", "--listen", "nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_given_to_a_node_that_could_never_start(tmp_path: Path) -> None:
+    assert "--node-id" in refusal("storage", "format", "-d", str(tmp_path / "new"), "--node-id", str(2**31))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["start", "storage format"])
+def test_of_several_settings_files_the_one_that_is_no_text_is_named(command: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.properties", tmp_path / "bad.properties"
+    good.write_text("num.partitions=3\n")
+    bad.write_bytes(b"\xff")
+    assert str(bad) in refusal(*command.split(), "--config", str(good), "--config", str(bad))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.files import text_of
 from moldau.cli.folders import identity_in
 from moldau.machines.raft import Endpoints, VoterSet
 from moldau.model.errors import InvalidConfig
@@ -91,10 +92,7 @@ def _check(flags: FormatFlags) -> None:
 
 
 def _configuration(files: list[Path]) -> Configuration:
-    try:
-        return load_configuration([(str(path), path.read_text(encoding="utf-8")) for path in files])
-    except UnicodeDecodeError as error:
-        raise wrong_usage(f"a settings file is not UTF-8 text: {error}") from error
+    return load_configuration([(str(path), text_of(path)) for path in files])
 
 
 def _path(flags: FormatFlags, configuration: Configuration | None) -> str:

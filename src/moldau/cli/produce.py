@@ -115,7 +115,7 @@ class _Options:
 
         try:
             partition, timestamp, key, value, headers = from_json(line)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Complaint(f"not a record in JSON: {error}: {line[:80].decode(errors='replace')}") from error
         chosen = self.partition if self.partition is not None else partition
         return chosen, (now_ms if timestamp is None else timestamp, key, value, (*headers, *self.headers))

@@ -34,6 +34,8 @@ async def lines_of(paths: list[Path]) -> AsyncIterator[Arrived]:
         try:
             async for arrived in _lines(descriptor):
                 yield arrived
+        except IsADirectoryError as error:  # which says so when it is read, and then without its name
+            raise IsADirectoryError(error.errno, error.strerror, str(path)) from None
         finally:
             if path != STANDARD_INPUT:
                 os.close(descriptor)

@@ -9,6 +9,7 @@ import typer
 
 from moldau import __version__
 from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.files import text_of
 from moldau.cli.output import note
 from moldau.cli.streams import while_there_is_room
 
@@ -75,11 +76,7 @@ def _flags(data: Path | None, listen: str | None) -> list[str]:
 def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
     from moldau.node.configuration import load_configuration
 
-    try:
-        texts = [(str(path), path.read_text(encoding="utf-8")) for path in files]
-    except UnicodeDecodeError as error:
-        raise wrong_usage(f"a settings file is not UTF-8 text: {error}") from error
-    return load_configuration(texts, overrides)
+    return load_configuration([(str(path), text_of(path)) for path in files], overrides)
 
 
 def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> None:

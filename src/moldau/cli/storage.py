@@ -1,7 +1,7 @@
 """`moldau storage`: whose a data folder is, what is in it, and making a new one."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,6 +13,7 @@ app = typer.Typer(help="Look at a data folder, or make a new one.", no_args_is_h
 
 Data = Annotated[Path, typer.Option("--data", "-d", metavar="FOLDER", help="The data folder.")]
 DATA_DEFAULT = Path("moldau-data")
+NODE_ID_MAX: Final = 2**31 - 1  # as the protocol has it
 
 
 @app.command()
@@ -52,7 +53,9 @@ def format_folder(
     cluster_id: Annotated[
         str | None, typer.Option("--cluster-id", "-t", help="The same for all nodes; a new one if not given.")
     ] = None,
-    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The node's number. [1]")] = None,
+    node_id: Annotated[
+        int | None, typer.Option("--node-id", min=0, max=NODE_ID_MAX, help="The node's number. [1]")
+    ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="The first voter of the quorum is this node alone.")
     ] = False,

@@ -69,7 +69,7 @@ def decode_places(text: str) -> list[TopicPartition]:
 def _json(text: str) -> dict[str, Any]:
     try:
         told = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BrokenPlan(f"it is no JSON: {error}") from None
     if not isinstance(told, dict):
         raise BrokenPlan("it is no JSON object")
