@@ -203,6 +203,15 @@ def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
     assert "timestamp does not fit in 64 bits" in moldau("produce", topic, "--format", "json", text=late, code=1)
 
 
+@pytest.mark.proves("A4", part="produce and consume")
+def test_what_came_before_a_line_that_is_no_record_is_sent_and_counted(moldau: Moldau, topic: str) -> None:
+    moldau("topic", "create", topic)
+    lines = ['{"value": "a"}', '{"value": "b"}', '{"value": "c", "partition": 7}', '{"value": "d"}']
+    told = moldau("produce", topic, "--format", "json", text="\n".join(lines), code=2)
+    assert told == f"error: topic {topic} has 1 partitions, there is no 7; 2 records were sent before that\n"
+    assert moldau("consume", topic, "--until", "end") == "a\nb\n"
+
+
 def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "--rate", "100", text="".join(f"{n}\n" for n in range(50)))
     times = [int(line) for line in moldau("consume", topic, "--until", "end", "--format", "%T").splitlines()]

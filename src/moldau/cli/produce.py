@@ -149,6 +149,10 @@ async def _produce(
         )
         try:
             await _send_all(sender, options, len(view.partitions))
+        except Complaint as error:  # of the input: who mends it has to know from which line on to send it again
+            await sender.flush()
+            sent = _counted(sum(lane.sent_records for lane in sender.lanes))
+            raise Complaint(f"{error}; {sent} sent before that", exit_code=error.exit_code) from error
         finally:
             await sender.cancel()
     _summarise(sender, options.topic, json)
@@ -182,6 +186,10 @@ async def _keep(pace: "Pace", sender: "Sender") -> None:
 def _check_partition(partition: int | None, topic: str, partitions: int) -> None:
     if partition is not None and not 0 <= partition < partitions:
         raise wrong_usage(f"topic {topic} has {partitions} partitions, there is no {partition}")
+
+
+def _counted(records: int) -> str:
+    return f"{records} record was" if records == 1 else f"{records} records were"
 
 
 def _summarise(sender: "Sender", topic: str, json: bool) -> None:
