@@ -187,7 +187,9 @@ def test_what_never_comes_is_given_up_with_the_nodes_last_words(cluster: Cluster
 def test_a_cluster_that_cannot_start_says_which_node_ended_and_why(tmp_path: Path) -> None:
     program = tmp_path / "stand_in.py"
     waits_for_the_others = "if '-c node.id=1 ' in ' '.join(arguments): select.select([], [], [], 60)\n"
-    ends = "if '-c node.id=3 ' in ' '.join(arguments): sys.exit('the port is taken')\n"
+    ends = (  # a moment later than the others have spoken
+        "if '-c node.id=3 ' in ' '.join(arguments): select.select([], [], [], 2); sys.exit('the port is taken')\n"
+    )
     program.write_text(STAND_IN.replace("woken, wake", f"{waits_for_the_others}{ends}woken, wake", 1))
 
     class StandIn(Broker):
