@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from moldau.cli.errors import Complaint
 from moldau.cli.pipeline_restores import parse_until, show_restored
 from moldau.client.errors import Unreachable
-from moldau.model.errors import InvalidTimestamp, KafkaError, NotCoordinator
+from moldau.client.words import OffsetAt
+from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
+from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at
 from moldau.pipelines.archive_writing import Contents
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.restore import Restore, Restored, Until
+from moldau.pipelines.restore import Restore, Restored, Until, ends_of
 from moldau.testing.broker import Broker
 
 MAP = map_of([Piece(0, 20, 24, 6), Piece(0, 10, 14, 0), Piece(1, 0, 0, 0)], {0: 12, 1: 2, 2: 0})
@@ -295,3 +297,17 @@ def test_an_archive_knows_settings_and_groups_of_its_topic(moldau_broker: Broker
     assert found.configs == {"retention.ms": "5000"}
     assert found.groups == {"readers": {"0": 4, "1": 5}}
     assert ArchivedTopic.of_text(found.to_text()) == found
+
+
+@pytest.mark.proves("O3")
+def test_an_end_that_nobody_tells_is_no_offset(moldau_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = moldau_broker.create_topic(f"silent-{uuid.uuid4().hex}", partitions=2)
+    with moldau_broker.client() as client:
+        assert ends_of(client, topic) == {0: 0, 1: 0}
+        found = {
+            TopicPartition(topic, 0): OffsetAt(7),
+            TopicPartition(topic, 1): OffsetAt(-1, error=LeaderNotAvailable()),
+        }
+        monkeypatch.setattr(client, "list_offsets", lambda *_, **__: found)
+        with pytest.raises(LeaderNotAvailable):
+            ends_of(client, topic)

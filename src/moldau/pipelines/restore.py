@@ -217,7 +217,7 @@ class Restore:
         back = self._read_back(spark)
         old, new = _numbered(wanted), _numbered(back)
         with self.connect() as client:
-            ends = _ends(client, self.topic)
+            ends = ends_of(client, self.topic)
         rows = wanted.count()
         moved = map_of(_pieces(old, new), ends)
         found = differences(_sums(old), _sums(new)) if self.is_verified else None
@@ -290,9 +290,12 @@ def _topic_id(client: BlockingClient, topic: str) -> str | None:
         return None
 
 
-def _ends(client: BlockingClient, topic: str) -> dict[int, int]:
+def ends_of(client: BlockingClient, topic: str) -> dict[int, int]:
     places = [TopicPartition(topic, each.index) for each in client.describe_topic(topic).partitions]
     answers = client.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_COMMITTED)
+    for answer in answers.values():
+        if answer.error is not None:
+            raise answer.error  # an end that nobody tells is no offset for a group to go on from
     return {place.partition: answer.offset for place, answer in answers.items()}
 
 
