@@ -41,6 +41,7 @@ def test_a_row_of_a_plan_that_means_nothing_is_one_line(command: str, row: str, 
     assert refused("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
 
 
+@pytest.mark.proves("A4", part="reassignment")
 def test_a_plan_that_is_nested_without_an_end_is_one_line(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text("[" * 100_000)

@@ -52,6 +52,7 @@ def test_a_broker_that_is_not_ready_to_list_its_groups_is_asked_again(trouble: A
     assert [each.group for each in found] == ["a", "b"]
 
 
+@pytest.mark.proves("A4", part="groups")
 def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() -> None:
     script = Script(brokers=3)
     script.on(1, "ListGroups", in_turn(listed("a")))
@@ -65,6 +66,7 @@ def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() ->
     assert world.loop.now_ms() - began_ms == pytest.approx(15_000, abs=1_500)
 
 
+@pytest.mark.proves("A4", part="groups")
 def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
     script = Script()
     script.on(1, "ListGroups", in_turn(listed("a")))
@@ -73,6 +75,7 @@ def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
         World(script).run(lambda client: Groups(client).all())
 
 
+@pytest.mark.proves("A4", part="groups")
 def test_what_one_broker_refuses_for_good_is_not_taken_for_silence() -> None:
     script = Script()
     script.on(1, "ListGroups", lambda _: None)
