@@ -16,7 +16,7 @@ from moldau.testing.world.mover import MOVED
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
 @pytest.mark.parametrize("seed", [4, 7])
 def test_processes_that_die_all_at_once_too_lose_nothing_acknowledged(seed: int) -> None:
-    outcome = replay(cluster_world(), seed)
+    outcome = Simulation(seed).run(cluster_world())
     outcome.check()
     assert outcome.tally["elections"] >= 1
     assert outcome.tally["partition elections"] >= 1
@@ -34,7 +34,7 @@ def test_leaders_that_are_struck_when_their_followers_are_apart_or_about_to_join
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
 @pytest.mark.parametrize("seed", [5])
 def test_what_arrives_when_those_it_names_live_another_life_or_others_are_to_be_asked_does_no_harm(seed: int) -> None:
-    outcome = replay(cluster_world(Trouble.OVERTAKEN), seed)
+    outcome = Simulation(seed).run(cluster_world(Trouble.OVERTAKEN))
     outcome.check()
     assert all(outcome.faults.get(each.value) for each in OVERTAKEN)
     assert outcome.tally["looks at who joined"] >= 1
@@ -43,14 +43,14 @@ def test_what_arrives_when_those_it_names_live_another_life_or_others_are_to_be_
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
 @pytest.mark.parametrize("seed", [5])
 def test_leaderships_that_move_to_and_fro_faster_than_followers_hear_of_it_lose_nothing(seed: int) -> None:
-    outcome = replay(cluster_world(Trouble.MOVED), seed)
+    outcome = Simulation(seed).run(cluster_world(Trouble.MOVED))
     outcome.check()
     assert outcome.faults[MOVED] >= 1
     assert outcome.tally["truncations"] >= 1
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
-@pytest.mark.parametrize("seed", [2])
+@pytest.mark.parametrize("seed", [950026])  # in which all but one broker are unregistered at a time
 def test_topics_that_come_again_replicas_that_move_and_brokers_that_are_unregistered_lose_nothing(seed: int) -> None:
     outcome = Simulation(seed).run(cluster_world(Trouble.ADMINISTERED))
     outcome.check()
@@ -61,7 +61,7 @@ def test_topics_that_come_again_replicas_that_move_and_brokers_that_are_unregist
 @pytest.mark.proves("H5", part="simulated")
 @pytest.mark.parametrize("seed", [7])
 def test_machines_without_power_fewer_than_min_isr_at_a_time_lose_nothing_acknowledged(seed: int) -> None:
-    outcome = replay(cluster_world(Trouble.POWER), seed)
+    outcome = Simulation(seed).run(cluster_world(Trouble.POWER))
     outcome.check()
     assert outcome.faults["power loss"] >= 1
 

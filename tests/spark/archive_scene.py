@@ -86,7 +86,7 @@ def archive(
     ending: str | None = None,
     *,
     name: str | None = None,
-    rows_per_batch: int = 25,
+    rows_per_batch: int = 50,
     checkpoint: str | None = None,
     root: str | None = None,
 ) -> Archive:
@@ -126,7 +126,7 @@ def restore(spark: Any, broker: Broker, job: Archive, folder: Path, topic: str, 
         connect=lambda: connect(servers),
         is_verified=True,
         tell=print,
-        **{"rows_per_chunk": 40} | options,
+        **{"rows_per_chunk": 80} | options,
     )
     return wanted.run(spark)
 

@@ -31,32 +31,21 @@ def test_times_of_any_age_are_read_as_they_were(spark: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_where_python_cannot_write_spark_does(spark: Any, moldau_broker: Broker, tmp_path: Path) -> None:
-    topic = moldau_broker.create_topic("kept-elsewhere", partitions=2, **{"retention.ms": "-1"})
+def test_where_python_cannot_write_spark_does_and_tasks_go_on_where_it_can(
+    spark: Any, moldau_broker: Broker, tmp_path: Path
+) -> None:
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.lakes.link./here", f"file:{tmp_path}")
+    topic = moldau_broker.create_topic("kept-elsewhere", partitions=2, **{"retention.ms": "-1"})
     fill(moldau_broker, topic)
-    transact(moldau_broker, topic, is_commit=True)
-    before = dump(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path, root=f"{LAKE}/here/{topic}")
     assert Incoming.in_reach(spark, job.root) is None
-    assert in_archive(spark, job) == offsets_of(before)
+    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
     names = files_of(tmp_path / topic)
     assert names
     assert all(name.startswith("part-0000") for name in names)
 
-
-@pytest.mark.proves("D3", part="archive and restore")
-def test_what_spark_has_begun_tasks_go_on_with(
-    spark: Any, moldau_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = moldau_broker.create_topic("begun-by-spark", partitions=2, **{"retention.ms": "-1"})
-    fill(moldau_broker, topic)
-    with monkeypatch.context() as patch:
-        patch.setattr(Incoming, "in_reach", lambda *_: None)
-        archive(moldau_broker, topic, tmp_path)
-    names = files_of(tmp_path)
-    fill(moldau_broker, topic)
-    job = archive(moldau_broker, topic, tmp_path)
+    transact(moldau_broker, topic, is_commit=True)
+    job = archive(moldau_broker, topic, tmp_path, root=str(tmp_path / topic))
     assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
-    assert set(names) < set(files_of(tmp_path))
-    assert not list(tmp_path.glob("lake/*/_incoming/*"))
+    assert set(names) < set(files_of(tmp_path / topic))
+    assert not list(tmp_path.glob("*/_incoming/*"))

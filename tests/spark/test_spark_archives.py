@@ -147,14 +147,12 @@ def test_writers_that_take_turns_archive_each_record_once(
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-@pytest.mark.parametrize("place", ["in its folder", "elsewhere"])
 def test_a_first_batch_that_was_not_committed_is_neither_doubled_nor_lost(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, place: str
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """The archive goes on with a new checkpoint, and its first batch is in place when it dies."""
-    checkpoint = (tmp_path / "elsewhere").as_uri() if place == "elsewhere" else None
-    name = f"archive-{topic}"
-    where = tmp_path / "elsewhere" if checkpoint else RunFolder(tmp_path / "pipelines", name).checkpoint
+    where = tmp_path / "elsewhere"
+    checkpoint = where.as_uri()
     fill(moldau_broker, topic)
     archive(moldau_broker, topic, tmp_path, until(topic, 30))
     fill(moldau_broker, topic)
