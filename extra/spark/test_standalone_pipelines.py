@@ -16,6 +16,7 @@ from moldau.testing.broker import Broker
 from moldau.testing.spark import read_committed
 
 RUN_S_MAX = 500
+ROWS = 5_000
 START_MS = 1_767_225_600_000
 QUERY = "select key, cast(3 * cast(cast(value as string) as int) as string) as value from input"
 CONF = (
@@ -42,15 +43,19 @@ def run_pipeline(broker: Broker, folder: Path, master: str, *words: str) -> None
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
+def fill(broker: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(ROWS):
+        producer.produce(topic, b"%d" % number, b"k%d" % number, partition=number % 2)
+    assert producer.flush(60) == 0
+
+
 @pytest.mark.proves("D5")
 @pytest.mark.timeout(1800)
 def test_transform_does_the_same_on_a_cluster(
     moldau_broker: Broker, topic: str, cluster: Standalone, tmp_path: Path
 ) -> None:
-    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
-    for number in range(5_000):
-        producer.produce(topic, b"%d" % number, b"k%d" % number, partition=number % 2)
-    assert producer.flush(60) == 0
+    fill(moldau_broker, topic)
     (tmp_path / "query.sql").write_text(QUERY)
     results = []
     for place, master in (("here", "local[2]"), ("there", cluster.master)):
@@ -59,7 +64,7 @@ def test_transform_does_the_same_on_a_cluster(
         run_pipeline(moldau_broker, tmp_path / place, master, *words, "--rows-per-batch", "2000")
         results.append(sorted(read_committed(moldau_broker, out, 2)))
     here, there = results
-    assert there == here == sorted((b"k%d" % number, b"%d" % (3 * number)) for number in range(5_000))
+    assert there == here == sorted((b"k%d" % number, b"%d" % (3 * number)) for number in range(ROWS))
     assert cluster.workers_that_ran("CoarseGrainedExecutorBackend") == ["worker-0", "worker-1"]
 
 
@@ -99,10 +104,7 @@ def test_archive_does_the_same_on_a_cluster(
     moldau_broker: Broker, topic: str, cluster: Standalone, tmp_path: Path
 ) -> None:
     """Executors write the files by themselves, to a folder that all of them share."""
-    producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
-    for number in range(5_000):
-        producer.produce(topic, b"%d" % number, partition=number % 2)
-    assert producer.flush(60) == 0
+    fill(moldau_broker, topic)
     for place, master in (("here", "local[2]"), ("there", cluster.master)):
         words = ["archive", "--topic", topic, "--to", str(tmp_path / place / "lake"), "--rows-per-batch", "2000"]
         run_pipeline(moldau_broker, tmp_path / place, master, *words)
@@ -110,4 +112,4 @@ def test_archive_does_the_same_on_a_cluster(
             ["partition", "offset", "value"]
         )
         found = sorted((row["partition"], row["offset"], row["value"]) for row in rows.to_pylist())
-        assert found == sorted((number % 2, number // 2, b"%d" % number) for number in range(5_000))
+        assert found == sorted((number % 2, number // 2, b"%d" % number) for number in range(ROWS))
