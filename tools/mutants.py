@@ -1,7 +1,6 @@
-"""Breaks the product on purpose, one bug at a time, and records which test caught it (docs/mutants.json)."""
+"""Applies each listed mutant to a copy of the source and records which test caught it (tools/mutants_caught.json)."""
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -10,47 +9,52 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from bugs import ROOT, apply
+from mutation import ROOT, apply, shape
 
 LIST = ROOT / "tools/mutants.toml"
-RECORD = ROOT / "docs/mutants.json"
+RECORD = ROOT / "tools/mutants_caught.json"
 TEST_SECONDS_MAX = 180
 TESTS_FAILED = 1  # pytest's exit code; the others mean that no test ran to a verdict
 SKIPPED = -1  # ours: the test needs something that this machine does not have
-CAUGHT, LEFT_OUT = "caught", "left out, its test cannot run here"
+CAUGHT, LEFT_OUT = "caught", "skipped: its test cannot run here"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One bug: in `file`, `search` becomes `replace`, and `test` must then fail."""
+    """One mutation: in `function` of `file`, `search` becomes `replace`, and `test` must then fail."""
 
+    id: str
     name: str
     code: str
     part: str = ""
     file: str
+    function: str = ""
     search: str
     replace: str
     test: str
 
     @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
-
-    @property
-    def row(self) -> dict[str, str]:
-        return {"name": self.name, "code": self.code, "part": self.part, "test": self.test, "digest": self.digest}
+    def verdict_row(self) -> dict[str, str]:
+        """What is recorded once the test has caught the mutant; a changed shape or test voids the record."""
+        return {"id": self.id, "shape": shape(self), "test": self.test}
 
 
 def load(text: str) -> list[Mutant]:
     return [Mutant(**entry) for entry in tomllib.loads(text)["mutant"]]
 
 
-def recorded() -> set[str]:
-    """The digests of the mutants that were caught."""
-    return {row["digest"] for row in json.loads(RECORD.read_text())} if RECORD.exists() else set()
+def recorded() -> list[dict[str, str]]:
+    """The rows of the mutants that were caught."""
+    rows: list[dict[str, str]] = json.loads(RECORD.read_text()) if RECORD.exists() else []
+    return rows
+
+
+def write_record(rows: Sequence[dict[str, str]]) -> None:
+    """One line per mutant, so that a diff shows which verdicts changed."""
+    RECORD.write_text("[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
 
 
 def run_test(test: str, source: Path) -> int:
@@ -67,11 +71,11 @@ def run_test(test: str, source: Path) -> int:
 
 
 def verdict(mutant: Mutant, source: Path, passing: set[str]) -> str:
-    """`CAUGHT` if the test passes on the clean copy and fails on the broken one; otherwise what went wrong."""
+    """`CAUGHT` if the test passes on the clean copy and fails on the mutated one; otherwise the reason."""
     path = source / Path(mutant.file).relative_to("src")
     clean = path.read_text()
     if mutant.test not in passing and (code := run_test(mutant.test, source)) != 0:
-        return LEFT_OUT if code == SKIPPED else "the test fails without the bug too"
+        return LEFT_OUT if code == SKIPPED else "the test fails on the clean source too"
     passing.add(mutant.test)
     try:
         path.write_text(apply(mutant, clean))
@@ -82,12 +86,12 @@ def verdict(mutant: Mutant, source: Path, passing: set[str]) -> str:
 
 
 def hunt(mutants: Sequence[Mutant]) -> dict[Mutant, str]:
-    """Try each mutant and say how it went."""
+    """Test each mutant and return the verdicts."""
     verdicts: dict[Mutant, str] = {}
     passing: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
         source = Path(folder) / "src"
-        for name in ("src", "bench"):  # what a program of the source looks for beside it comes along
+        for name in ("src", "bench"):  # programs in src find their data files in bench
             if (ROOT / name).exists():
                 shutil.copytree(ROOT / name, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in mutants:
@@ -98,8 +102,8 @@ def hunt(mutants: Sequence[Mutant]) -> dict[Mutant, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="codes, or parts of names, separated by commas")
-    parser.add_argument("--new", action="store_true", help="leave out those already recorded as caught")
+    parser.add_argument("--only", default="", help="codes, ids or parts of names, separated by commas")
+    parser.add_argument("--new", action="store_true", help="skip those already recorded as caught")
     options = parser.parse_args(arguments)
     mutants = load(LIST.read_text())
     before = recorded()
@@ -107,16 +111,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [
         mutant
         for mutant in mutants
-        if not (options.new and mutant.digest in before)
-        and (not words or any(word == mutant.code or word in mutant.name for word in words))
+        if not (options.new and mutant.verdict_row in before)
+        and (not words or any(word in (mutant.code, mutant.id) or word in mutant.name for word in words))
     ]
     verdicts = hunt(chosen)
-    caught = {mutant.digest for mutant, said in verdicts.items() if said == CAUGHT}
-    missed = {mutant.digest for mutant, said in verdicts.items() if said not in (CAUGHT, LEFT_OUT)}
-    known = (before - missed) | caught
-    rows = [mutant.row for mutant in mutants if mutant.digest in known]
-    RECORD.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"{len(caught)} mutants caught, {len(missed)} not, {len(chosen) - len(caught) - len(missed)} left out")
+    caught = [mutant for mutant, said in verdicts.items() if said == CAUGHT]
+    missed = [mutant for mutant, said in verdicts.items() if said not in (CAUGHT, LEFT_OUT)]
+    write_record(
+        [
+            mutant.verdict_row
+            for mutant in mutants
+            if mutant in caught or (mutant.verdict_row in before and mutant not in missed)
+        ]
+    )
+    print(f"{len(caught)} mutants caught, {len(missed)} missed, {len(chosen) - len(caught) - len(missed)} skipped")
     return 1 if missed else 0
 
 

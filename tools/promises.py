@@ -1,27 +1,36 @@
-"""Writes docs/promises.md: each code as proven, partial or missing, from test markers and caught mutants."""
+"""Writes docs/promises.md and docs/mutants.md: each code as proven, partial or missing, from markers and mutants."""
 
 import ast
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import mutants
-from bugs import ROOT
 from mutants import Mutant
+from mutation import ROOT
 
 TABLE = ROOT / "tools/promises.toml"
 PAGE = ROOT / "docs/promises.md"
+MUTANTS_PAGE = ROOT / "docs/mutants.md"
 
 HEAD = """\
 # Promises
 
-What Moldau promises, and how each promise is shown. *Proven* means that for every part of the promise a bug was put in
-on purpose and a test was seen to fail because of it (`make mutants` does it again). *Partial* means that there are
-tests, or proof for some of the parts. *Missing* means that nothing here shows it yet.
+What Moldau promises, and the evidence for it. *Proven*: for every part of the promise, at least one mutant of the
+source makes a named test fail (`make mutants` repeats it). *Partial*: there are tests, or mutants for some of the
+parts. *Missing*: nothing here shows it yet. [mutants.md](mutants.md) lists every mutant with the test that catches it.
 
-This page is written by `make docs` from `tools/promises.toml`, the `proves` markers of the tests and
-`docs/mutants.json`.
+`make docs` writes this page from `tools/promises.toml`, the `proves` markers of the tests and
+`tools/mutants_caught.json`.
+"""
+
+MUTANTS_HEAD = """\
+# Mutants
+
+Every mutant of the source with the test that catches it, by promise ([promises.md](promises.md)). `make mutants`
+applies them one at a time to a copy of the source. `make docs` writes this page from `tools/mutants.toml`.
 """
 
 
@@ -111,7 +120,7 @@ def gather() -> Evidence:
     paths = sorted(path for folder in ("tests", "extra") for path in (ROOT / folder).rglob("test_*.py"))
     tests = [test for path in paths for test in marked_tests(path.relative_to(ROOT).as_posix(), path.read_text())]
     known = mutants.recorded()
-    caught = [mutant for mutant in mutants.load(mutants.LIST.read_text()) if mutant.digest in known]
+    caught = [mutant for mutant in mutants.load(mutants.LIST.read_text()) if mutant.verdict_row in known]
     return Evidence(tuple(tests), tuple(caught))
 
 
@@ -147,7 +156,7 @@ def _section(name: str, promises: Sequence[Promise], evidence: Evidence) -> str:
 
 
 def _proof(promise: Promise, evidence: Evidence) -> Iterator[str]:
-    """The parts of one promise with their mutants, then the files with more tests that speak for it."""
+    """One line per part with its number of mutants, then the files with more tests of the promise."""
     tests = evidence.tests_of(promise)
     if not tests:
         return
@@ -156,15 +165,29 @@ def _proof(promise: Promise, evidence: Evidence) -> Iterator[str]:
     for part in promise.parts:
         found = evidence.mutants_of(promise, part)
         title = part or "the whole promise"
-        if not found:
-            yield f"- {title}: not proven yet"
-        for mutant in found:
-            yield f"- {title}: breaks when *{mutant.name}*: {_link(mutant.test.split('[')[0])}"
-            breaking.add(mutant.test.split("[")[0])
+        yield f"- {title}: {_count(found)}" if found else f"- {title}: not proven yet"
+        breaking |= {mutant.test.split("[")[0] for mutant in found}
     more = sorted({test.id.partition("::")[0] for test in tests if test.id not in breaking})
     if more:
         yield f"- more tests in {', '.join(f'[{_file_name(path)}](../{path})' for path in more)}"
     yield ""
+
+
+def _count(found: Sequence[Mutant]) -> str:
+    link = f"[{len(found)} mutant{'s' * (len(found) > 1)}](mutants.md#{found[0].code.lower()})"
+    return f"{link}, first caught by {_link(found[0].test.split('[')[0])}"
+
+
+def render_mutants(groups: dict[str, list[Promise]], evidence: Evidence) -> str:
+    """The long list: a section per promise, a row per mutant."""
+    lines = [MUTANTS_HEAD]
+    for promise in (each for promises in groups.values() for each in promises):
+        found = [mutant for mutant in evidence.caught if mutant.code == promise.code]
+        if found:
+            lines += [f"## {promise.code}\n", "| part | mutant | caught by |", "|---|---|---|"]
+            lines += [f"| {each.part} | {each.name} | {_link(each.test.split('[')[0])} |" for each in found]
+            lines.append("")
+    return "\n".join(lines)
 
 
 def _file_name(path: str) -> str:
@@ -177,12 +200,15 @@ def _link(test: str) -> str:
     return f"[{words}](../{path})"
 
 
-def page() -> str:
-    return render(load_groups(TABLE.read_text()), gather())
+def pages() -> dict[Path, str]:
+    """The text of both pages."""
+    groups, evidence = load_groups(TABLE.read_text()), gather()
+    return {PAGE: render(groups, evidence), MUTANTS_PAGE: render_mutants(groups, evidence)}
 
 
 def main() -> int:
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        path.write_text(text)
     return 0
 
 

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.router import Api
-from moldau.broker.settings import BrokerSettings
-from moldau.broker.topic_defaults import TOPIC_DEFAULTS
 from moldau.model import errors
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.kafka_settings import BROKER_SETTINGS, removed
@@ -167,7 +167,9 @@ def versions_of(api: Api) -> str:
 
 def _sentence(api: Api) -> str:
     """The first line of the handler's file, without the API's name."""
-    words = (sys.modules[(api.decide or api.handle).__module__].__doc__ or "").partition("\n")[0]
+    handler = api.decide or api.handle
+    handler = getattr(handler, "func", handler)  # of a partial
+    words = (sys.modules[handler.__module__].__doc__ or "").partition("\n")[0]
     words = words.removeprefix(api.name).lstrip(":, ")
     return words[:1].upper() + words[1:]
 

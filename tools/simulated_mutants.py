@@ -1,10 +1,9 @@
-"""Breaks the cluster on purpose, one bug at a time, and tells which seed of the simulator finds it.
+"""Applies each listed mutant to a copy of the source and records which seed of the simulator finds it.
 
 `python tools/simulated_mutants.py [--only 'vote'] [--seeds 0-199]`; the record is docs/simulated-mutants.json.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bugs import ROOT, apply
+from mutation import ROOT, apply, shape
 
 LIST = ROOT / "tools/simulated_mutants.toml"
 RECORD = ROOT / "docs/simulated-mutants.json"
@@ -27,33 +26,28 @@ WORDS = re.compile(r"^(?:\w+\.)*(\w*(?:Violation|Failed|Deadlock|Error)): (.*)$"
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One bug: in `file`, `search` becomes `replace`, and some seed of this world in this trouble must then fail."""
+    """One mutation: in `function` of `file`, `search` becomes `replace`; some seed of this world must then fail."""
 
+    id: str
     name: str
     file: str
+    function: str = ""
     search: str
     replace: str
     trouble: str = "process"
     world: str = "cluster"
     seeds: str = "0-199"
 
-    @property
-    def digest(self) -> str:
-        fields = asdict(self)
-        if self.world == "cluster":
-            del fields["world"]  # as it was when there was no other
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Catch:
-    """How a bug was found."""
+    """How a mutant was found."""
 
-    name: str
-    digest: str
+    id: str
+    shape: str
     trouble: str
     seed: int
-    words: str
+    finding: str
 
 
 def load(text: str) -> list[Mutant]:
@@ -61,12 +55,12 @@ def load(text: str) -> list[Mutant]:
 
 
 def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
-    """Run seeds over the broken source until one fails."""
+    """Run seeds over the mutated source until one fails."""
     path = source / Path(mutant.file).relative_to("src")
     clean = path.read_text()
     try:
         path.write_text(apply(mutant, clean))
-        command = [sys.executable, "-m", "moldau.testing.sweep", "--world", mutant.world, "--first"]
+        command = [sys.executable, "-m", "moldau_dev.simulation.sweep", "--world", mutant.world, "--first"]
         command += ["--seeds", seeds or mutant.seeds, "--trouble", mutant.trouble, "--jobs", str(jobs)]
         environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
         said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
@@ -76,10 +70,24 @@ def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
     if found is None:
         return None
     words = WORDS.findall(said[: found.start()])
-    told = f"{words[-1][0]}: {words[-1][1]}" if words else ""
+    finding = f"{words[-1][0]}: {words[-1][1]}" if words else ""
     return Catch(
-        name=mutant.name, digest=mutant.digest, trouble=mutant.trouble, seed=int(found.group(1)), words=told[:200]
+        id=mutant.id,
+        shape=shape(mutant),
+        trouble=mutant.trouble,
+        seed=int(found.group(1)),
+        finding=finding[:200],
     )
+
+
+def recorded() -> dict[str, Catch]:
+    """The catches by mutant id."""
+    rows = json.loads(RECORD.read_text()) if RECORD.exists() else []
+    return {row["id"]: Catch(**row) for row in rows}
+
+
+def is_caught(mutant: Mutant, known: dict[str, Catch]) -> bool:
+    return mutant.id in known and known[mutant.id].shape == shape(mutant)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--new", action="store_true", help="leave out those already recorded as caught")
     options = parser.parse_args(arguments)
     mutants = load(LIST.read_text())
-    known = {row["digest"]: row for row in json.loads(RECORD.read_text())} if RECORD.exists() else {}
+    known = recorded()
     chosen = [
-        mutant for mutant in mutants if options.only in mutant.name and not (options.new and mutant.digest in known)
+        mutant for mutant in mutants if options.only in mutant.name and not (options.new and is_caught(mutant, known))
     ]
     missed = 0
     with tempfile.TemporaryDirectory(prefix="moldau-mutants-") as folder:
@@ -100,16 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in chosen:
             caught = hunt(mutant, source, options.seeds, options.jobs)
-            known.pop(mutant.digest, None)
+            known.pop(mutant.id, None)
             if caught is None:
                 missed += 1
-                print(f"NOT caught: {mutant.name}", flush=True)
+                print(f"missed: {mutant.name}", flush=True)
             else:
-                known[mutant.digest] = asdict(caught)
-                print(f"{mutant.trouble} seed {caught.seed}: {mutant.name}: {caught.words}", flush=True)
-            rows = [known[each.digest] for each in mutants if each.digest in known]
-            RECORD.write_text(json.dumps(rows, indent=1) + "\n")  # after each: a hunt takes long
-    print(f"{len(chosen) - missed} caught, {missed} not")
+                known[mutant.id] = caught
+                print(f"{mutant.trouble} seed {caught.seed}: {mutant.name}: {caught.finding}", flush=True)
+            rows = [f" {json.dumps(asdict(known[each.id]))}" for each in mutants if each.id in known]
+            RECORD.write_text("[\n" + ",\n".join(rows) + "\n]\n")  # after each mutant: a hunt takes long
+    print(f"{len(chosen) - missed} caught, {missed} missed")
     return 1 if missed else 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from connector import has_spark, jars
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import SETTINGS
+from moldau_dev.spark import SETTINGS
 
 # What is missing is fetched by `make test-connector`; the standalone cluster needs PySpark alone.
 collect_ignore_glob = ([] if jars() else ["test_connector_*.py"]) + ([] if has_spark else ["test_standalone_*.py"])

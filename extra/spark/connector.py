@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import stored_offsets, until_done
+from moldau_dev.spark import stored_offsets, until_done
 
 HERE: Final = Path(__file__).parent
 OFFICIAL: Final = "kafka"

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from soak_processes import MARK, Found, HitNothing, kill_all, marked
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DRIVER_SETTINGS, JAVA_OPTIONS, SHAPES
+from moldau_dev.spark import DRIVER_SETTINGS, JAVA_OPTIONS, SHAPES
 
 PROGRAM: Final = Path(__file__).with_name("soak_driver.py")
 PARTITIONS: Final = 3

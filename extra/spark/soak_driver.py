@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any
 
-from moldau.testing.spark import shaped
+from moldau_dev.spark import shaped
 from pyspark_moldau import session
 
 

@@ -1,4 +1,4 @@
-"""`moldau bench spark`, very small: that its queries run and are counted. What its figures mean is in tests/bench."""
+"""`python -m moldau_dev.bench spark`, very small: its queries run and are counted."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,10 @@ from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.cluster import own_broker
 from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.rounds import interleave
-from moldau.cli.bench.spark.filling import Records, filled
-from moldau.cli.bench.spark.reading import CEILING, OFFICIAL, READ, reads
-from moldau.cli.bench.spark.streaming import NOOP, SINK, streams
-from moldau.cli.bench.spark.suite import spark_verdicts
+from moldau_dev.bench.spark.reads import CEILING, OFFICIAL, READ, reads
+from moldau_dev.bench.spark.records import Records, filled
+from moldau_dev.bench.spark.streams import NOOP, SINK, streams
+from moldau_dev.bench.spark.suite import spark_verdicts
 
 FEW = Records(2_000, 100, 100)
 

@@ -8,7 +8,7 @@ from connector import BOTH, OFFICIAL, OURS, table, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import until_done
+from moldau_dev.spark import until_done
 
 TOPIC = "{topic}"
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from connector import BOTH
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import printed_by, read_committed
+from moldau_dev.spark import printed_by, read_committed
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 

@@ -9,7 +9,7 @@ from connector import BOTH, OFFICIAL, OURS, Kept, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import stored_offsets, until_done
+from moldau_dev.spark import stored_offsets, until_done
 
 COUNT = 200
 

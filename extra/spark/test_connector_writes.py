@@ -9,7 +9,7 @@ from connector import BOTH, OFFICIAL, OURS, table, with_options
 from connector_scene import produce_numbers
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import until_done
+from moldau_dev.spark import until_done
 
 COLUMNS = "key string, value string, partition int, headers array<struct<key: string, value: binary>>"
 ROWS: list[tuple[Any, ...]] = [

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from standalone_cluster import Standalone
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import read_committed
+from moldau_dev.spark import read_committed
 
 RUN_S_MAX = 500
 ROWS = 5_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from moldau.api import connect as connect
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:  # the broker does not need the client library that the API stands on
@@ -19,5 +19,5 @@ def __getattr__(name: str) -> Any:  # the broker does not need the client librar
     except ModuleNotFoundError as missing:
         if missing.name != "confluent_kafka":
             raise
-        raise ModuleNotFoundError("moldau.connect needs confluent-kafka: pip install 'moldau[client]'") from missing
+        raise ModuleNotFoundError("moldau.connect needs confluent-kafka: pip install confluent-kafka") from missing
     return connect

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.bench import cases, fetching, figures, latency, targets
-from moldau.cli.bench.figures import Figure, Figures
-from moldau.cli.bench.footprint import Footprint
+from moldau.cli.bench import cases, fetch_load, latency, targets
 from moldau.cli.bench.reports import number, report
 from moldau.cli.bench.rounds import Round
 from moldau.cli.errors import Complaint
+from moldau_dev.bench import figures
+from moldau_dev.bench.figures import Figure, Figures
+from moldau_dev.bench.footprint import Footprint
+from moldau_dev.bench.targets import footprint_verdicts
 
 KEPT = Figures({"produce one record": Figure(20.0, 2.0)}, 4.0)
 
@@ -91,15 +93,15 @@ def test_latency_is_compared_by_p99_of_each_round() -> None:
 
 
 def test_the_footprint_has_a_verdict_for_each_part() -> None:
-    found = targets.footprint_verdicts(Footprint(81_000_000, 0.5, 2000, 59_000_000, 1000, 2.9, 150_000_000))
+    found = footprint_verdicts(Footprint(81_000_000, 0.5, 2000, 59_000_000, 1000, 2.9, 150_000_000))
     assert [each.is_met for each in found] == [False, True, True, True]
 
 
 def test_the_report_is_plain_json() -> None:
     import json
 
-    told = report({fetching.NAME: rounds(300.0), "empty": []}, [])
-    assert json.loads(json.dumps(told))["measurements"].keys() == {fetching.NAME}
+    told = report({fetch_load.NAME: rounds(300.0), "empty": []}, [])
+    assert json.loads(json.dumps(told))["measurements"].keys() == {fetch_load.NAME}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 
 from moldau.cli.bench import servers
 from moldau.cli.bench.bench import SCRIPTS
+from moldau.cli.bench.closed_loop import Pump
 from moldau.cli.bench.generator import Generator
-from moldau.cli.bench.pacing import Pace
+from moldau.cli.bench.open_loop import Pace
 from moldau.cli.bench.pages import touch_pages
-from moldau.cli.bench.pumping import Pump
 from moldau.cli.bench.requests import Shape, fetch_frame, produce_frame
 from moldau.cli.bench.streams import Address, Flow, NoAnswer
 from moldau.cli.errors import Complaint

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from moldau.broker.meters import LatencyMeter
 from moldau.broker.metrics.catalogue import LOOP_STALL
-from moldau.broker.metrics.text import histogram
+from moldau.broker.metrics.prometheus_text import histogram
+from moldau.broker.runtime.meters import LatencyMeter
 from moldau.cli.bench import processes, stalls
 
 STAT = (

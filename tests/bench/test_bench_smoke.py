@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli.bench import cases, end_to_end, fetching, footprint, groups, latency, replicating, transactions
+from moldau.cli.bench import cases, end_to_end, fetch_load, latency
 from moldau.cli.bench.bench import Bench, Load
 from moldau.cli.bench.cluster import any_cluster, own_broker
-from moldau.cli.bench.footprint import measure_footprint
 from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.latency import LatencyCase
-from moldau.cli.bench.producing import ProduceCase, run_produce
+from moldau.cli.bench.produce_load import ProduceCase, run_produce
 from moldau.cli.bench.reports import report
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.session import Plan, stall_p99_ms
-from moldau.cli.bench.targets import footprint_verdicts, group_verdicts, replicated_verdicts, transaction_verdicts
 from moldau.model.units import MiB
+from moldau_dev.bench import footprint, groups, replication_load, transactions
+from moldau_dev.bench.footprint import measure_footprint
+from moldau_dev.bench.targets import footprint_verdicts, group_verdicts, replicated_verdicts, transaction_verdicts
 
 BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
 PACED = LatencyCase(Shape(10, 100), bytes_per_s=1e6, seconds=0.2)
@@ -50,9 +51,9 @@ def test_what_a_round_wrote_is_gone_after_it(bench: Bench) -> None:
 
 
 def test_fetch_is_measured_beside_sendfile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "FILLING", Load(in_flight=3, bytes_max=4 * MiB, seconds_max=5.0))
-    measured = fetching.run_fetch(bench, BRIEF, fetch_bytes=256 * 1024)
-    (ours,), (plain,) = measured[fetching.NAME], measured[fetching.PLAIN_NAME]
+    monkeypatch.setattr(fetch_load, "FILLING", Load(in_flight=3, bytes_max=4 * MiB, seconds_max=5.0))
+    measured = fetch_load.run_fetch(bench, BRIEF, fetch_bytes=256 * 1024)
+    (ours,), (plain,) = measured[fetch_load.NAME], measured[fetch_load.PLAIN_NAME]
     assert ours.bytes // ours.requests == plain.bytes // plain.requests
     assert 200_000 < ours.bytes // ours.requests <= 256 * 1024
 
@@ -91,11 +92,11 @@ def test_a_footprint_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_three_replicas_are_measured_beside_a_plain_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(replicating, "THREE", replace(replicating.THREE, load=BRIEF))
-    monkeypatch.setattr(replicating, "ONE", replace(replicating.ONE, load=BRIEF))
+    monkeypatch.setattr(replication_load, "THREE", replace(replication_load.THREE, load=BRIEF))
+    monkeypatch.setattr(replication_load, "ONE", replace(replication_load.ONE, load=BRIEF))
     monkeypatch.setattr(cases, "ACKNOWLEDGE_20_MB", PACED)
     plan = Plan(None, tmp_path, rounds=1, connections=2)
-    measured = replicating.measure_replicated(plan, lambda _: None)
+    measured = replication_load.measure_replicated(plan, lambda _: None)
     verdicts = replicated_verdicts(measured)
     assert [each.unit for each in verdicts] == ["x", "x", "x"]
     assert all(each.reached.median > 0 for each in verdicts)

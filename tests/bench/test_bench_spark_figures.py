@@ -1,4 +1,4 @@
-"""How the figures of `moldau bench spark` are read and judged."""
+"""How the figures of `python -m moldau_dev.bench spark` are read and judged."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from moldau.cli.bench.rounds import Round
-from moldau.cli.bench.spark.archiving import ARCHIVE, rounds_of
-from moldau.cli.bench.spark.filling import Records
-from moldau.cli.bench.spark.reading import CEILING, READ
-from moldau.cli.bench.spark.streaming import BATCHES, FLOOR, NOOP, SINK, of_batches
-from moldau.cli.bench.spark.suite import SparkPlan, spark_floors, spark_verdicts
 from moldau.cli.errors import Complaint
+from moldau_dev.bench.spark.archive import ARCHIVE, rounds_of
+from moldau_dev.bench.spark.reads import CEILING, READ
+from moldau_dev.bench.spark.records import Records
+from moldau_dev.bench.spark.streams import BATCHES, FLOOR, NOOP, SINK, of_batches
+from moldau_dev.bench.spark.suite import SparkPlan, spark_floors, spark_verdicts
 
 FEW = Records(2_000, 100, 100)
 

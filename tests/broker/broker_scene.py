@@ -10,7 +10,6 @@ from moldau.model.ports import Connection, Piece, Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.records.builder import build_batch
-from moldau.testing.simulation import Host, Simulation
 from moldau.wire.codec import decode_response
 from moldau.wire.framing import RequestHeader, frame_request, parse_response_header
 from moldau.wire.messages import (
@@ -21,6 +20,7 @@ from moldau.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from moldau_dev.simulation.simulation import Host, Simulation
 
 BROKER = Address("broker", 9092)
 CONTROLLER = Address("broker", 9093)

@@ -11,9 +11,9 @@ from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau.storage.folder import DataFolder, FolderIdentity
-from moldau.testing.simulation import Host, Simulation
+from moldau.storage.log_dir import LogDir, MetaProperties
 from moldau.wire.messages import CreateTopicsRequest
+from moldau_dev.simulation.simulation import Host, Simulation
 
 CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
 CLIENTS, CONTROLLERS = 9092, 9093
@@ -44,9 +44,9 @@ class Cluster:
         await asyncio.gather(*(self.start(node_id) for node_id in self.roles))
 
     async def _run(self, node_id: int, ports: Ports) -> Node:
-        folder = DataFolder.open(ports.disk, "/data")
+        folder = LogDir.open(ports.disk, "/data")
         if folder.identity() is None:
-            folder.format(FolderIdentity(CLUSTER_ID, NodeId(node_id), DirectoryId(bytes([node_id]) * 16)))
+            folder.format(MetaProperties(CLUSTER_ID, NodeId(node_id), DirectoryId(bytes([node_id]) * 16)))
         folder.close()
         node = Node(load_configuration(overrides=self.overrides(node_id)), ports, on_failure=self._fail)
         await node.start()

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 from cluster_scene import CLIENTS, Cluster, on_cluster
 
+from moldau.broker.cluster.peers import Peers
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.peers import Peers
 from moldau.model.errors import ErrorCode, InvalidConfig, RequestTimedOut
 from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.storage.files import replace_file
-from moldau.storage.folder import BROKER_EPOCH, INCARNATION, DataFolder
+from moldau.storage.log_dir import BROKER_EPOCH, INCARNATION, LogDir
 from moldau.wire import messages as m
 
 
@@ -283,7 +283,7 @@ def test_a_broker_killed_before_it_hears_of_its_registration_has_lost_nothing(
         ids = [cluster.broker(2).incarnation_id]
         epochs = [cluster.broker(2).epoch]
         with monkeypatch.context() as patched:
-            patched.setattr(DataFolder, "remember_broker_epoch", lambda *_: None)
+            patched.setattr(LogDir, "record_broker_epoch", lambda *_: None)
             cluster.kill(2)
             await cluster.start(2)
             ids.append(cluster.broker(2).incarnation_id)

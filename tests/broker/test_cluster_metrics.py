@@ -7,7 +7,7 @@ from broker_scene import batch, produce
 from cluster_scene import Cluster, on_cluster
 from group_members import commit, find_coordinator
 
-from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.model.errors import ErrorCode
 
 pytestmark = pytest.mark.proves("O1", part="broker")
@@ -19,7 +19,9 @@ SETTINGS = ("min.insync.replicas=3",)
 
 async def told(cluster: Cluster, node_id: int) -> dict[str, float]:
     node = cluster.nodes[node_id]
-    _, _, body = await MetricsPages(node.broker, node._front.gate).page("/metrics")
+    _, _, body = await MetricsEndpoint(node.broker, list(node.routers.broker.apis.values()), node._front.gate).page(
+        "/metrics"
+    )
     lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 

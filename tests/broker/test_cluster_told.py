@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from cluster_scene import Cluster, on_cluster
 
-from moldau.broker import departures
+from moldau.broker.cluster import lost_brokers
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages as m
 
@@ -45,7 +45,7 @@ def test_a_dead_broker_is_told_of_no_longer_and_its_replicas_are_offline() -> No
         (lost,) = [index for index, leader in enumerate(cluster.leaders("lone")) if leader == 2]
         cluster.kill(2)
         await cluster.until(lambda: all(cluster.broker(2, seen_by).is_fenced for seen_by in (1, 3)), 1.0)
-        await asyncio.sleep(departures.LISTED_MS / 1000)
+        await asyncio.sleep(lost_brokers.LISTED_MS / 1000)
         for node_id in (1, 3):
             answer = await metadata(cluster, node_id, "t")
             assert [each.node_id for each in answer.brokers] == [1, 3]
@@ -69,7 +69,7 @@ def test_who_asks_again_when_a_leader_dies_is_told_of_the_next_one(seed: int) ->
         cluster.kill(2)
         began_s = cluster.simulation.now_s
         answer = await talker.ask(12, asked)  # at once: nobody knows yet, perhaps not even that a connection is lost
-        assert cluster.simulation.now_s - began_s < departures.HELD_MS_MAX / 1000
+        assert cluster.simulation.now_s - began_s < lost_brokers.HELD_MS_MAX / 1000
         assert {each.leader_id for each in answer.topics[0].partitions} == {1, 3}
         assert sorted(each.node_id for each in answer.brokers) == [1, 2, 3]  # librdkafka trips over one that is missing
 
@@ -89,7 +89,7 @@ def test_who_asks_is_not_kept_waiting_where_all_is_well() -> None:
             return cluster.simulation.now_s - began_s
 
         talker = await cluster.connect(leader)
-        noticed_s = departures.NOTICED_MS / 1000
+        noticed_s = lost_brokers.NOTICED_MS / 1000
         assert await took_s("t") < noticed_s  # for the first time
         assert await took_s("here") < noticed_s  # led by the broker that is asked
         assert noticed_s < await took_s("t") < 2 * noticed_s
@@ -109,7 +109,7 @@ def test_a_lost_connection_to_a_broker_that_lives_delays_answers_only_for_a_mome
         broker.departures.lost(address, "a hiccup")
         began_s = cluster.simulation.now_s
         answer = await talker.ask(12, asked)
-        assert cluster.simulation.now_s - began_s < departures.HELD_MS_MAX / 1000 + 0.1
+        assert cluster.simulation.now_s - began_s < lost_brokers.HELD_MS_MAX / 1000 + 0.1
         assert sorted(each.leader_id for each in answer.topics[0].partitions) == [1, 2, 3]
 
     on_cluster(script)

@@ -8,8 +8,8 @@ import pytest
 from broker_scene import Scene, Talker, batch, list_offset, on_broker, produce
 from test_upkeep import fill, read_all
 
-from moldau.broker.partitions import compacting
-from moldau.broker.partitions.compacting import REST_MS
+from moldau.broker.partitions import log_cleaner
+from moldau.broker.partitions.log_cleaner import REST_MS
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Disk
 from moldau.records.builder import build_batch
@@ -61,13 +61,13 @@ def test_what_came_after_a_cut_was_not_compacted_before() -> None:
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
         await asyncio.sleep(ROUNDS_S)
-        compacting: Any = scene.node.broker.upkeep._compacting
+        cleaner: Any = scene.node.broker.upkeep._compacting
         partition = scene.node.broker.partitions.get("t", 0)
-        cleaned_offset = compacting._cleaned_offset(partition)
+        cleaned_offset = cleaner._cleaned_offset(partition)
         assert cleaned_offset > 50
         partition.log.epochs.truncate_from_end(20)
         partition.log.epochs.assign(7, 20)  # as after an election in which a log that lacks something won
-        assert compacting._cleaned_offset(partition) == 0
+        assert cleaner._cleaned_offset(partition) == 0
 
     on_broker(script)
 
@@ -77,12 +77,12 @@ def test_the_gaps_that_compaction_leaves_are_not_taken_for_losses_when_the_power
         talker = await scene.connect()
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
-        compacting: Any = scene.node.broker.upkeep._compacting
+        cleaner: Any = scene.node.broker.upkeep._compacting
         log = scene.node.broker.partitions.get("t", 0).log
         log.roll(0)
         assert log.recovery_point == 0
-        assert compacting._dirtiest() is None  # before it is on disk
-        while not compacting.rounds:
+        assert cleaner._dirtiest() is None  # before it is on disk
+        while not cleaner.rounds:
             await asyncio.sleep(0.001)
         assert log.end_offset == 100
         scene.host.power_loss()  # before it is written down how far the log was compacted
@@ -140,7 +140,7 @@ def stumble(disk: Disk, job: CompactionJob) -> CompactionResult:
 def test_a_bug_that_one_log_brings_to_light_keeps_no_other_from_being_compacted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compacting, "compact", stumble)
+    monkeypatch.setattr(log_cleaner, "compact", stumble)
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()

@@ -11,7 +11,7 @@ from raw_peers import raw_peer
 
 from moldau.broker.context import RequestContext
 from moldau.broker.network.replies import QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
-from moldau.broker.turns import ALONE
+from moldau.broker.runtime.time_slice import ALONE
 from moldau.model.errors import ErrorCode
 from moldau.wire.codec import decode_response
 from moldau.wire.messages import (
@@ -35,7 +35,7 @@ class Held:
         self._go: dict[int, asyncio.Event] = {}
         self._response = response
         self._weight = weight
-        api = scene.node.broker.router.api(api_key)
+        api = scene.node.routers.broker.api(api_key)
         assert api is not None
         api.handle = self.handle
 
@@ -139,7 +139,7 @@ def fat_answers(scene: Scene) -> list[int]:
         begun.append(context.correlation_id)
         return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion()] * (ANSWER_BYTES // 6))
 
-    api = scene.node.broker.router.api(API_VERSIONS)
+    api = scene.node.routers.broker.api(API_VERSIONS)
     assert api is not None
     api.handle = handle
     return begun
@@ -185,7 +185,7 @@ def test_a_throttled_connection_is_heard_again_when_its_time_is_over() -> None:
             context.throttle_ms = next(throttles)
             return ApiVersionsResponse()
 
-        api = scene.node.broker.router.api(API_VERSIONS)
+        api = scene.node.routers.broker.api(API_VERSIONS)
         assert api is not None
         api.handle = handle
         talker = await scene.connect()
@@ -212,7 +212,7 @@ def test_the_longest_throttle_counts() -> None:
             await asyncio.sleep(wait_s)
             return ApiVersionsResponse()
 
-        api = scene.node.broker.router.api(API_VERSIONS)
+        api = scene.node.routers.broker.api(API_VERSIONS)
         assert api is not None
         api.handle = handle
         talker = await scene.connect()
@@ -326,7 +326,7 @@ def test_a_failure_of_ours_is_reported_answered_and_the_connection_goes_on(monke
     async def script(scene: Scene) -> None:
         reported: list[str] = []
         monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
-        api = scene.node.broker.router.api(DESCRIBE_CLUSTER)
+        api = scene.node.routers.broker.api(DESCRIBE_CLUSTER)
         assert api is not None
 
         async def at_once(*_: Any) -> Any:

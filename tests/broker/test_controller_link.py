@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from broker_scene import FRAME_BYTES_MAX, Talker
 
-from moldau.broker.controllers import link
+from moldau.broker.controllers import controller_channel
 from moldau.model.errors import ErrorCode, NotController, RequestTimedOut
 from moldau.model.ids import Address
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau.testing.simulation import Simulation
 from moldau.wire import messages as m
+from moldau_dev.simulation.simulation import Simulation
 
 
 @dataclass
@@ -125,7 +125,7 @@ def test_a_client_hears_in_time_that_nobody_leads() -> None:
         began_s = stand.simulation.now_s
         answer = await talker.ask(7, creation("t"))
         assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert stand.simulation.now_s - began_s < link.ASK_MS / 1000 + 0.1
+        assert stand.simulation.now_s - began_s < controller_channel.ASK_MS / 1000 + 0.1
         with pytest.raises(RequestTimedOut, match="did not answer in time"):
             await stand.b.broker.controller.ask(m.AllocateProducerIdsRequest(), timeout_ms=100)
 

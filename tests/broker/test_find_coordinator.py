@@ -3,7 +3,7 @@
 import pytest
 from broker_scene import Scene, on_broker
 
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import FindCoordinatorRequest
 
@@ -26,14 +26,14 @@ def test_a_client_is_told_that_there_is_nobody(version: int) -> None:
 def test_many_keys_are_answered_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"group-{number}" for number in range(10_000)]
     turns = 0
-    give_way = Turn.next
+    give_way = TimeSlice.next
 
-    async def counted(turn: Turn) -> None:
+    async def counted(turn: TimeSlice) -> None:
         nonlocal turns
         turns += 1
         await give_way(turn)
 
-    monkeypatch.setattr(Turn, "next", counted)
+    monkeypatch.setattr(TimeSlice, "next", counted)
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()

@@ -17,7 +17,7 @@ LEADER, ME = 2, 3
 def tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytearray, int], None]) -> list[bytes]:
     """The first answer with two batches is changed on its way: `change` is given it, and where the second begins."""
     seen: list[bytes] = []
-    append = Partition.append_followed
+    append = Partition.append_as_follower
 
     def tampered(self: Partition, batches: memoryview, *others: int) -> None:
         second = read_header(batches).size_bytes
@@ -28,7 +28,7 @@ def tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytearray, int], N
             batches = memoryview(changed)
         append(self, batches, *others)
 
-    monkeypatch.setattr(Partition, "append_followed", tampered)
+    monkeypatch.setattr(Partition, "append_as_follower", tampered)
     return seen
 
 

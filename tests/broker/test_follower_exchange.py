@@ -12,8 +12,8 @@ from replica_scene import copy_of, create, values
 
 from moldau.broker.network.exchange import PARTITIONS_MAX, Exchange
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas import serving
-from moldau.broker.replicas.leading import Leading
+from moldau.broker.replicas import follower_fetch
+from moldau.broker.replicas.leader_role import LeaderRole
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.framing import RequestHeader, frame_request
@@ -25,7 +25,7 @@ WAIT_MS = 2000
 PATIENT = ("broker.session.timeout.ms=60000",)
 
 
-def leading(cluster: Cluster) -> Leading:
+def leading(cluster: Cluster) -> LeaderRole:
     found = copy_of(cluster, LEADER).leading
     assert found is not None
     return found
@@ -117,7 +117,7 @@ def sent(answer: FetchResponse) -> dict[int, list[bytes | None]]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Which way each fetch of a follower went."""
     ways: list[str] = []
-    takes, handle = Exchange.takes, serving.handle
+    takes, handle = Exchange.takes, follower_fetch.handle
 
     def takes_counted(self: Exchange, frame: memoryview, started_ms: float) -> bool:
         was_taken = takes(self, frame, started_ms)
@@ -131,7 +131,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     with monkeypatch.context() as patched:
         patched.setattr(Exchange, "takes", takes_counted)
-        patched.setattr(serving, "handle", handle_counted)
+        patched.setattr(follower_fetch, "handle", handle_counted)
         yield ways
 
 
@@ -319,7 +319,7 @@ def test_most_fetches_go_the_short_way_and_those_of_many_partitions_the_long_one
 
 def test_news_of_very_many_partitions_are_told_a_part_at_a_time() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
-        count = serving.PARTITIONS_AT_ONCE + 20
+        count = follower_fetch.PARTITIONS_AT_ONCE + 20
         await follower.join(count)
         await follower.begin(0, wait_ms=1)
         waiting = follower.begin(None)
@@ -329,10 +329,10 @@ def test_news_of_very_many_partitions_are_told_a_part_at_a_time() -> None:
                 followed.told_high_watermark = NO_OFFSET
                 followed.changed()
         first = told(await waiting)
-        assert len(first) == serving.PARTITIONS_AT_ONCE
+        assert len(first) == follower_fetch.PARTITIONS_AT_ONCE
         assert len(first | told(await follower.begin(None))) == count
 
-    with_follower(script, partitions=serving.PARTITIONS_AT_ONCE + 20)
+    with_follower(script, partitions=follower_fetch.PARTITIONS_AT_ONCE + 20)
 
 
 @pytest.mark.proves("H5", part="fencing")

@@ -12,7 +12,7 @@ from replica_scene import copy_of, create
 from test_groups_consumer import Consumer
 from test_replica_groups import SETTINGS, commit, coordinator
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages

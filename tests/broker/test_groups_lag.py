@@ -8,8 +8,8 @@ from broker_scene import Scene, batch, on_broker, produce
 from cluster_scene import Cluster, on_cluster
 from group_members import TOPIC, commit, find_coordinator
 
-from moldau.broker.groups.lag import Trends, positions
-from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.groups.lag import Trends
+from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.network.gate import Gate
 from moldau.model.errors import ErrorCode
 
@@ -27,7 +27,7 @@ def test_the_metrics_page_tells_offsets_and_lag_of_each_group() -> None:
             await produce(talker, TOPIC, batch(b"a", b"b"), partition=1)
         await commit(talker, {0: 0, 1: 7})
         broker = scene.node.broker
-        _, _, page = await MetricsPages(broker, Gate(broker.clock, lambda: broker.settings)).page("/metrics")
+        _, _, page = await MetricsEndpoint(broker, [], Gate(broker.clock, lambda: broker.settings)).page("/metrics")
         lines = page.decode().splitlines()
         assert 'kafka_consumergroup_current_offset{consumergroup="g",topic="t",partition="1"} 7' in lines
         assert 'kafka_consumergroup_lag{consumergroup="g",topic="t",partition="1"} 3' in lines
@@ -130,7 +130,7 @@ def test_a_group_that_is_ahead_of_its_log_is_not_behind() -> None:
         talker = await scene.connect()
         await find_coordinator(talker)
         await commit(talker, {0: 12})
-        (position,) = await positions(scene.node.broker)
+        (position,) = await scene.node.broker.groups.positions()
         assert (position.offset, position.lag) == (12, 0), (
             "a group that is ahead of a log that lost its end is not behind"
         )

@@ -8,8 +8,8 @@ import pytest
 from broker_scene import Scene, Talker, on_broker
 from group_members import SESSION_MS, TOPIC, Member, commit, committed, find_coordinator, join_request, members, settle
 
-from moldau.broker.groups import offsets_topic
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker import internal_topics
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.storage.checkpoints import CLEANED
 from moldau.wire import messages
@@ -257,7 +257,7 @@ def test_groups_are_spread_as_kafka_spreads_them() -> None:
 
 @pytest.mark.proves("C3", part="told as committed")
 def test_long_group_ids_are_not_kept_in_memory() -> None:
-    before = offsets_topic._kept_hash.cache_info().currsize
+    before = internal_topics._cached_hash.cache_info().currsize
     known = {"a" * 256: 0, "a" * 257: 19, "ab" * 16_000: 34}
     assert {group_id: partition_for(group_id, 50) for group_id in known} == known
-    assert offsets_topic._kept_hash.cache_info().currsize == before + 1
+    assert internal_topics._cached_hash.cache_info().currsize == before + 1

@@ -14,9 +14,8 @@ from test_replica_groups import commit as commit_in_cluster
 from test_replica_groups import committed as committed_in_cluster
 from transaction_scene import find, producer_of
 
-from moldau.broker.groups.groups import Groups
-from moldau.broker.groups.lag import positions
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.groups.group_coordinator import Groups
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
@@ -134,7 +133,7 @@ def test_a_disk_that_refuses_when_a_topic_goes_leaves_no_offsets_to_the_new_one(
 
 @pytest.mark.proves("C3", part="told as committed")
 def test_many_offsets_go_with_their_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moldau.machines.groups.upkeep.OFFSETS_PER_SLICE", 3)
+    monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
 
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
@@ -162,7 +161,7 @@ def test_offsets_of_a_topic_that_is_gone_are_told_nowhere(monkeypatch: pytest.Mo
         assert _stored(scene), "the shard was not told"
         assert await committed(talker, [0]) == {0: -1}
         assert await committed(talker, None) == {}
-        assert await positions(scene.node.broker) == []
+        assert await scene.node.broker.groups.positions() == []
         fetch = messages.OffsetFetchRequest
         asked = [
             fetch.OffsetFetchRequestTopics(topic_id=each, partition_indexes=[0])

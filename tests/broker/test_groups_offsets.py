@@ -8,7 +8,7 @@ from broker_scene import Scene, Talker, batch, on_broker, produce
 from group_members import TOPIC, Member, commit, committed, find_coordinator
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 

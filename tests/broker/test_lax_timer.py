@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lax_timer import LaxTimer
-from moldau.testing.simulation import Simulation
+from moldau.broker.runtime.lazy_timer import LazyTimer
+from moldau_dev.simulation.simulation import Simulation
 
 
 def on_virtual_time(script: Callable[[Simulation], Coroutine[Any, Any, None]]) -> None:
@@ -28,7 +28,7 @@ class Bell:
 def test_it_rings_once_when_the_time_that_was_set_last_is_over() -> None:
     async def script(simulation: Simulation) -> None:
         bell = Bell(simulation)
-        timer = LaxTimer(bell.ring)
+        timer = LazyTimer(bell.ring)
         timer.set(100)
         await asyncio.sleep(0.05)
         timer.set(100)
@@ -44,7 +44,7 @@ def test_it_rings_once_when_the_time_that_was_set_last_is_over() -> None:
 def test_it_can_be_set_to_an_earlier_time() -> None:
     async def script(simulation: Simulation) -> None:
         bell = Bell(simulation)
-        timer = LaxTimer(bell.ring)
+        timer = LazyTimer(bell.ring)
         timer.set(500)
         timer.set(20)
         await asyncio.sleep(1)
@@ -56,7 +56,7 @@ def test_it_can_be_set_to_an_earlier_time() -> None:
 def test_one_that_was_stopped_does_not_ring_unless_it_is_set_again() -> None:
     async def script(simulation: Simulation) -> None:
         bell = Bell(simulation)
-        timer = LaxTimer(bell.ring)
+        timer = LazyTimer(bell.ring)
         timer.set(10)
         timer.stop()
         assert not timer.is_set
@@ -77,14 +77,14 @@ def test_one_that_was_stopped_does_not_ring_unless_it_is_set_again() -> None:
 def test_whoever_hears_it_may_set_it_again() -> None:
     async def script(simulation: Simulation) -> None:
         bell = Bell(simulation)
-        timer: LaxTimer
+        timer: LazyTimer
 
         def ring() -> None:
             bell.ring()
             if len(bell.rung_ms) < 3:
                 timer.set(10)
 
-        timer = LaxTimer(ring)
+        timer = LazyTimer(ring)
         timer.set(10)
         await asyncio.sleep(1)
         assert bell.rung_ms == [10, 20, 30]

@@ -11,9 +11,9 @@ from cluster_scene import ALL_CONTROL, Cluster, on_cluster
 from replica_scene import copy_of, create
 from test_replica_groups import SETTINGS, commit, coordinator, group_away_from_controller
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from moldau.broker.replicas.questions import Question, Questions
-from moldau.broker.replicas.sessions import Followed, ReplicaSession
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
+from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
+from moldau.broker.replicas.leadership_check import LeadershipCheck, PendingConfirmation
 from moldau.machines.replication import LeaderMachine
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetFetchRequest
@@ -54,14 +54,16 @@ class Scene:
     def __init__(self, machine: LeaderMachine) -> None:
         partition: Any = SimpleNamespace(followers={})
         self.partition = partition
-        self.questions = Questions(partition, machine)
+        self.questions = LeadershipCheck(partition, machine)
         partition.leading = SimpleNamespace(questions=self.questions)
 
-    def follower(self, replica: int, *, leader_epoch: int = EPOCH, broker_epoch: int = BROKER_EPOCH) -> Followed:
+    def follower(
+        self, replica: int, *, leader_epoch: int = EPOCH, broker_epoch: int = BROKER_EPOCH
+    ) -> SessionPartition:
         """In a session of its own."""
-        session = ReplicaSession(1, replica)
+        session = ReplicaFetchSession(1, replica)
         session.broker_epoch = broker_epoch
-        followed = session.followed[b"t", 0] = Followed(session, (b"t", 0))
+        followed = session.followed[b"t", 0] = SessionPartition(session, (b"t", 0))
         followed.partition, followed.leader_epoch = self.partition, leader_epoch
         self.partition.followers[followed] = None
         return followed
@@ -161,7 +163,7 @@ async def test_nobody_is_asked_where_nobody_else_can_lead_and_time_is_limited_wh
 
 @in_loop
 async def test_a_question_that_is_over_stays_so() -> None:
-    question = Question({2}, [])
+    question = PendingConfirmation({2}, [])
     question.end(is_leader=False)
     question.only(frozenset())
     assert question.answered.result() is False

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replicas.leading import Leading
+from moldau.broker.replicas.leader_role import LeaderRole
 from moldau.machines.replication import LeaderMachine, ProposeIsr
 from moldau.model.ids import TopicPartition
 
@@ -24,7 +24,7 @@ class Scene:
         )
         self.leading = self.partition.leading = self.new_leading()
 
-    def new_leading(self) -> Leading:
+    def new_leading(self) -> LeaderRole:
         clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
         machine = LeaderMachine(
             1,
@@ -39,7 +39,7 @@ class Scene:
             broker_epoch_of=lambda _: 70,
             now_ms=0.0,
         )
-        return Leading(self.partition, machine, clock, lambda _, proposal: self.proposed.append(proposal))
+        return LeaderRole(self.partition, machine, clock, lambda _, proposal: self.proposed.append(proposal))
 
     def join(self) -> ProposeIsr:
         proposal = self.leading.machine.follower_fetched(2, 70, 12, 0.0, 0)

@@ -8,13 +8,13 @@ from cluster_scene import CONTROLLERS, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas.lost_copies import PARTITIONS_PER_REQUEST_MAX, LostCopies
-from moldau.machines.metadata.copies import LOST
+from moldau.broker.replicas.lost_replicas import PARTITIONS_PER_REQUEST_MAX, LostReplicas
+from moldau.machines.metadata.replica_dirs import LOST
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicId
 from moldau.model.units import MiB
-from moldau.testing.loop import SimulatedLoop
 from moldau.wire import messages as m
+from moldau_dev.simulation.loop import SimulatedLoop
 
 RECORDS, MAGIC, LENGTH = 66, 16, 10  # bytes of a batch
 LOG = "/data/t-0/00000000000000000000.log"
@@ -130,7 +130,7 @@ def test_of_a_damaged_copy_the_controller_hears_no_more_when_its_topic_is_delete
         damage(cluster, 2, 4)
         await reassign(cluster, [2, 3, 1])
         await cluster.until(lambda: copy_of(cluster, 2).damage is not None, 5.0)
-        telling = cluster.nodes[1].broker.controller_router.api(m.AssignReplicasToDirsRequest.API_KEY)
+        telling = cluster.nodes[1].routers.controller.api(m.AssignReplicasToDirsRequest.API_KEY)
         assert telling is not None
         await cluster.until(lambda: telling.meter.count > 2, 5.0)
         await (await cluster.connect(1)).ask(3, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
@@ -199,7 +199,7 @@ def test_copies_that_the_controller_refuses_do_not_keep_it_from_hearing_of_other
         return answer(directories=[answer.DirectoryData(id_=LOST, topics=[topic])])
 
     async def script() -> None:
-        lost = LostCopies(1, controller, lambda: 7, lambda what, error: pytest.fail(f"{what}: {error}"))
+        lost = LostReplicas(1, controller, lambda: 7, lambda what, error: pytest.fail(f"{what}: {error}"))
         for index in range(PARTITIONS_PER_REQUEST_MAX + 1):
             lost.add(topic_id, index)
         await asyncio.sleep(3.5)

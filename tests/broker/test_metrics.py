@@ -5,12 +5,12 @@ import re
 import pytest
 from broker_scene import Scene, batch, fetch, on_broker, produce
 
-from moldau.broker.meters import LatencyMeter
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import CATALOGUE
-from moldau.broker.metrics.pages import MetricsPages
-from moldau.broker.metrics.text import histogram
+from moldau.broker.metrics.endpoint import MetricsEndpoint
+from moldau.broker.metrics.prometheus_text import histogram
 from moldau.broker.network.gate import Gate
+from moldau.broker.runtime.meters import LatencyMeter
 from moldau.node.ports.process import process_lines
 
 pytestmark = pytest.mark.proves("O1")
@@ -26,7 +26,9 @@ def samples(page: str) -> dict[str, float]:
 
 async def page_of(scene: Scene) -> str:
     gate = Gate(scene.node.broker.clock, lambda: scene.node.broker.settings)
-    status, content_type, body = await MetricsPages(scene.node.broker, gate, process_lines).page("/metrics")
+    status, content_type, body = await MetricsEndpoint(
+        scene.node.broker, list(scene.node.routers.broker.apis.values()), gate, process_lines
+    ).page("/metrics")
     assert status == 200
     assert content_type.startswith("text/plain; version=0.0.4")
     return body.decode()
@@ -108,7 +110,7 @@ def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
 
 def test_other_paths_are_not_found_and_health_is() -> None:
     async def script(scene: Scene) -> None:
-        pages = MetricsPages(scene.node.broker, scene.node._front.gate)
+        pages = MetricsEndpoint(scene.node.broker, [], scene.node._front.gate)
         assert (await pages.page("/health"))[0] == 200
         assert (await pages.page("/else"))[0] == 404
 

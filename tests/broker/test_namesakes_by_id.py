@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from broker_scene import Scene, Talker, batch, fetch, fetch_request, on_broker, produce, produce_request
 
-from moldau.broker.partitions.store import LogStore
+from moldau.broker.partitions.log_store import LogStore
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import CreateTopicsRequest, DeleteTopicsRequest
 

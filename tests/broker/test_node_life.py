@@ -10,9 +10,9 @@ from moldau.model.errors import ErrorCode, InvalidConfig
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau.storage.folder import FolderInUse
-from moldau.testing.simulation import Simulation
-from moldau.testing.world.on_disk import LogOnDisk
+from moldau.storage.log_dir import LogDirLocked
+from moldau_dev.simulation.cluster.disk_log import LogOnDisk
+from moldau_dev.simulation.simulation import Simulation
 
 LOG = "/data/t-0/00000000000000000000.log"
 
@@ -49,7 +49,7 @@ def test_a_second_node_on_the_same_folder_is_refused() -> None:
         async def program(ports: Ports) -> Node:
             first = _node(simulation, ports)
             await first.start()
-            with pytest.raises(FolderInUse, match="another node runs on /data"):
+            with pytest.raises(LogDirLocked, match="another node runs on /data"):
                 await _node(simulation, ports, "listeners=PLAINTEXT://broker:9093").start()
             return first
 

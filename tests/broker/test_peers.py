@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from broker_scene import BROKER, Scene, batch, on_broker, produce
 
-from moldau.broker.peers import BACKOFF_LONGEST_MS, LINKS_MAX, Peers
+from moldau.broker.cluster.peers import BACKOFF_LONGEST_MS, LINKS_MAX, Peers
 from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
 from moldau.model.ids import Address
 from moldau.wire.messages import ApiVersionsRequest, DescribeClusterRequest, FetchRequest

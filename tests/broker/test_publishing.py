@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from moldau.broker.publishing import Publishing
+from moldau.broker.cluster.metadata_publisher import MetadataPublisher
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
 
 
-class Followed:
+class SessionPartition:
     """Who puts images into effect, as slowly as it is told to."""
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Followed:
         await self.may_go_on.wait()
 
 
-def run(act: Callable[[Publishing, Followed], Awaitable[None]]) -> list[MetadataImage]:
+def run(act: Callable[[MetadataPublisher, SessionPartition], Awaitable[None]]) -> list[MetadataImage]:
     async def main() -> list[MetadataImage]:
-        followed = Followed()
+        followed = SessionPartition()
         failures: list[BaseException] = []
-        await act(Publishing(followed.follow, failures.append), followed)
+        await act(MetadataPublisher(followed.follow, failures.append), followed)
         await asyncio.sleep(0)
         assert not failures
         return followed.images
@@ -33,7 +33,7 @@ def run(act: Callable[[Publishing, Followed], Awaitable[None]]) -> list[Metadata
 
 
 def test_what_is_committed_after_the_end_is_left_for_the_next_start() -> None:
-    async def act(publishing: Publishing, followed: Followed) -> None:
+    async def act(publishing: MetadataPublisher, followed: SessionPartition) -> None:
         followed.may_go_on.set()
         await publishing.close()
         publishing.committed(MetadataImage(), MetadataDelta())
@@ -44,7 +44,7 @@ def test_what_is_committed_after_the_end_is_left_for_the_next_start() -> None:
 def test_closing_waits_for_the_image_under_way_and_for_no_other() -> None:
     first, second = MetadataImage(), MetadataImage()
 
-    async def act(publishing: Publishing, followed: Followed) -> None:
+    async def act(publishing: MetadataPublisher, followed: SessionPartition) -> None:
         publishing.committed(first, MetadataDelta())
         await asyncio.sleep(0)  # it is under way
         publishing.committed(second, MetadataDelta())

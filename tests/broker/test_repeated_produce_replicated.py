@@ -10,8 +10,8 @@ from replica_scene import are_same, contents, copy_of, create, elect_preferred, 
 from test_gathering import in_one_piece
 
 from moldau.broker.network.repetition import Repetition
-from moldau.broker.partitions import waiting
-from moldau.broker.replicas.leading import UNDER_WAY_MS
+from moldau.broker.partitions import waiters
+from moldau.broker.replicas.leader_role import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
 
 LOOKED_FROM = 16
@@ -146,7 +146,7 @@ def test_whoever_has_lost_it_is_not_kept_while_nothing_is_committed(
         cluster.host(3).resume()
         await cluster.until(lambda: not waits, 5.0)
 
-    monkeypatch.setattr(waiting, "LOOK_FROM", LOOKED_FROM)
+    monkeypatch.setattr(waiters, "LOOK_FROM", LOOKED_FROM)
     on_cluster(script, settings=("broker.session.timeout.ms=60000",))
 
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from moldau.broker.replicas.fetcher import Means, ReplicaFetcher
-from moldau.broker.replicas.questions import UNDER_WAY_MAX
+from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
+from moldau.broker.replicas.leadership_check import UNDER_WAY_MAX
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.model.ids import Address
 from moldau.wire.codec import request_decoder
-from moldau.wire.follower_fetch import Asked
+from moldau.wire.follower_fetch import FetchPartition
 from moldau.wire.messages import FetchResponse
 
 TOPIC_ID = b"t" * 16
@@ -55,7 +55,7 @@ class Wire:
 
 
 def fetcher_on(wire: Wire) -> ReplicaFetcher:
-    means = Means(
+    means = FetcherDependencies(
         node_id=2,
         peers=cast(Any, SimpleNamespace(link_to=lambda *_: wire)),
         clock=cast(Any, SimpleNamespace(wall_ms=lambda: 0)),
@@ -86,7 +86,7 @@ def new(index: int) -> Any:
         is_in_sync=True,
         is_open_to=lambda _: True,
         failures=0,
-        ask=lambda *_: Asked(TOPIC_ID, index, 1, 0, 1, 0, 1000),
+        ask=lambda *_: FetchPartition(TOPIC_ID, index, 1, 0, 1, 0, 1000),
     )
 
 

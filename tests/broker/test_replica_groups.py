@@ -8,7 +8,7 @@ from broker_scene import Talker
 from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, elect_preferred
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import (
     FindCoordinatorRequest,

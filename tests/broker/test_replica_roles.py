@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.meters import TrafficMeter
-from moldau.broker.partitions.gathering import Gathering
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.write_coalescer import WriteCoalescer
+from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.replicas.replicas import Replicas
-from moldau.broker.replicas.sessions import Followed, ReplicaSession
 from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, PartitionImage
 from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower
 from moldau.model.ids import Address, TopicId, TopicPartition
@@ -21,8 +21,8 @@ from moldau.records.header import read_header
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.simulation import Simulation
 from moldau.wire.messages import AlterPartitionResponse, FetchRequest
+from moldau_dev.simulation.simulation import Simulation
 
 ME = 1
 LIFE = b"this life of it."
@@ -62,7 +62,7 @@ class Stage:
         self.disk = SimulatedDisk(seed=1)
         self.disk.prepare_folder("/data")
         self.clock = Clock()
-        self.gathering = Gathering()
+        self.gathering = WriteCoalescer()
         self.disk_errors = 0
         log = Log.open(self.disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
         nobody: Any = Nobody()
@@ -396,9 +396,9 @@ def test_an_isr_is_proposed_until_the_controller_answers() -> None:
     run(play())
 
 
-def _followed(stage: Stage, replica: int) -> Followed:
+def _followed(stage: Stage, replica: int) -> SessionPartition:
     """A follower that has just asked for what is at the end of the log."""
-    session = ReplicaSession(replica, replica)
+    session = ReplicaFetchSession(replica, replica)
     session.broker_epoch, session.fetched_ms = 100 + replica, stage.clock.now_ms
     asked = FetchRequest.FetchPartition(
         current_leader_epoch=stage.partition.leader_epoch, fetch_offset=stage.partition.log.end_offset

@@ -10,8 +10,8 @@ import pytest
 from cluster_scene import Cluster, on_cluster
 from replica_scene import are_same, copy_of, create, leader_of, send, where
 
-from moldau.broker.replicas.sessions import SESSIONS_PER_REPLICA_MAX, ReplicaSession, ReplicaSessions
-from moldau.broker.replicas.uncommitted import STEPS_MAX, Uncommitted
+from moldau.broker.replicas.fetch_sessions import SESSIONS_PER_REPLICA_MAX, ReplicaFetchSession, ReplicaFetchSessions
+from moldau.broker.replicas.uncommitted_bytes import STEPS_MAX, UncommittedBytes
 from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from moldau.wire.messages import FetchRequest
 
@@ -32,7 +32,7 @@ def found(partition: Any) -> Callable[[bytes, int], Any]:
 
 
 def test_a_session_goes_on_in_step_and_only_for_the_broker_that_began_it() -> None:
-    sessions = ReplicaSessions(random.Random(1))
+    sessions = ReplicaFetchSessions(random.Random(1))
     session = sessions.begin(asked(), 3)
     assert session.session_id > 0
     assert sessions.begin(asked(session.session_id, 1), 3) is session
@@ -46,7 +46,7 @@ def test_a_session_goes_on_in_step_and_only_for_the_broker_that_began_it() -> No
 
 
 def test_epochs_of_a_session_begin_again_after_the_largest() -> None:
-    sessions = ReplicaSessions(random.Random(1))
+    sessions = ReplicaFetchSessions(random.Random(1))
     session = sessions.begin(asked(), 3)
     session.epoch = 2**31 - 1
     sessions.begin(asked(session.session_id, 2**31 - 1), 3)
@@ -54,7 +54,7 @@ def test_epochs_of_a_session_begin_again_after_the_largest() -> None:
 
 
 def test_sessions_of_a_broker_are_bounded_and_leave_their_partitions() -> None:
-    sessions = ReplicaSessions(random.Random(1))
+    sessions = ReplicaFetchSessions(random.Random(1))
     partition = SimpleNamespace(followers={})
     for _ in range(3 * SESSIONS_PER_REPLICA_MAX):
         session = sessions.begin(asked(), 3)
@@ -69,7 +69,7 @@ def test_sessions_of_a_broker_are_bounded_and_leave_their_partitions() -> None:
 
 
 def test_what_is_forgotten_is_neither_looked_at_nor_told_of_again() -> None:
-    session = ReplicaSession(1, 3)
+    session = ReplicaFetchSession(1, 3)
     partition = SimpleNamespace(followers={})
     session.ask(naming(0, 1), found(partition))
     assert len(session.ready) == 2
@@ -81,7 +81,7 @@ def test_what_is_forgotten_is_neither_looked_at_nor_told_of_again() -> None:
 def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
-        session = ReplicaSession(1, 3)
+        session = ReplicaFetchSession(1, 3)
         session.ask(naming(0), found(SimpleNamespace(followers={})))
         (followed,) = session.ready
         changes: list[Callable[[], None]] = [lambda: followed.grew(10), followed.changed, followed.committed]
@@ -102,7 +102,7 @@ def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -
 @pytest.mark.proves("H8")
 def test_what_is_held_back_is_looked_at_once_when_its_time_has_come_however_often_it_was_before() -> None:
     async def play() -> None:
-        session = ReplicaSession(1, 3)
+        session = ReplicaFetchSession(1, 3)
         session.ask(naming(0), found(SimpleNamespace(followers={})))
         (followed,) = session.ready
         for delay_ms in (10, 20, 30):  # each batch that is produced makes its leader look
@@ -117,7 +117,7 @@ def test_what_is_held_back_is_looked_at_once_when_its_time_has_come_however_ofte
 
 
 def test_committed_bytes_are_counted_once_and_what_is_cut_never() -> None:
-    uncommitted = Uncommitted()
+    uncommitted = UncommittedBytes()
     for end_offset in (10, 20, 30):
         uncommitted.grew(end_offset, end_offset)
     assert uncommitted.take(9) == 0
@@ -134,7 +134,7 @@ def test_changes_of_many_isrs_go_to_the_controller_together() -> None:
         await create(cluster, partitions=[[2, 3]] * 50)
         for index in range(50):
             await send(cluster, b"a", index=index)
-        api = cluster.nodes[1].broker.controller_router.api(ALTER_PARTITION)
+        api = cluster.nodes[1].routers.controller.api(ALTER_PARTITION)
         assert api is not None
         before = api.meter.count
         cluster.host(3).pause()

@@ -10,10 +10,9 @@ from replica_scene import create
 from transaction_scene import Producer, find
 from writer_scene import NONE, READ_COMMITTED, Writer, committed, values
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC, partition_for
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.transactions.enrolment import Wish
-from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.broker.transactions.add_partitions import Wish
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.wire.messages import AddPartitionsToTxnRequest, FindCoordinatorRequest, WriteTxnMarkersRequest
@@ -219,7 +218,7 @@ def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transact
         await begin(cluster)
         leaders = cluster.leaders(STATE_TOPIC)
         names = [name for name in map(str, range(100)) if leaders[partition_for(name, len(leaders))] == 3][:5]
-        served = cluster.nodes[3].broker.router.api(AddPartitionsToTxnRequest.API_KEY)
+        served = cluster.nodes[3].routers.broker.api(AddPartitionsToTxnRequest.API_KEY)
         assert served is not None
         counts: list[int] = []
         handle = served.handle

@@ -9,8 +9,7 @@ from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, elect_preferred
 from transaction_scene import PASSING, Producer, Sink, find
 
-from moldau.broker.groups.offsets_topic import partition_for
-from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.broker.internal_topics import STATE_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.wire.messages import AddPartitionsToTxnRequest, ListTransactionsRequest

@@ -12,7 +12,7 @@ from test_replica_transactions import NONE, SETTINGS, coordinator
 from transaction_scene import PASSING, Producer
 from writer_scene import NOW_MS, values
 
-from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.broker.internal_topics import STATE_TOPIC
 from moldau.model.errors import ErrorCode
 
 PARTITIONS = 3

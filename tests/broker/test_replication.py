@@ -20,7 +20,7 @@ from replica_scene import (
 )
 
 from moldau.broker.replicas.fetcher import ReplicaFetcher
-from moldau.broker.replicas.following import Following
+from moldau.broker.replicas.follower_role import FollowerRole
 from moldau.machines.replication import Cut
 from moldau.model.errors import ErrorCode
 from moldau.storage import recovery
@@ -85,11 +85,11 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
     later: list[Cut] = []
     cut_later = ReplicaFetcher._cut_later
 
-    async def seen(fetcher: ReplicaFetcher, following: Following, cut: Cut, replay: ProducerReplay) -> None:
+    async def seen(fetcher: ReplicaFetcher, following: FollowerRole, cut: Cut, replay: ProducerReplay) -> None:
         later.append(cut)
         await cut_later(fetcher, following, cut, replay)
 
-    monkeypatch.setattr(recovery, "REPLAYED_AT_ONCE", batches_at_once)
+    monkeypatch.setattr(recovery, "REPLAY_SLICE_BATCHES", batches_at_once)
     monkeypatch.setattr(ReplicaFetcher, "_cut_later", seen)
 
     async def script(cluster: Cluster) -> None:

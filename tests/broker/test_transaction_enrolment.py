@@ -25,7 +25,7 @@ class Oracle:
         self.asked: list[AddPartitionsToTxnRequest] = []
         self.meanwhile = meanwhile
         self.refusal: KafkaError | OSError | None = None
-        apis: Any = scene.node.broker.router.apis
+        apis: Any = scene.node.routers.broker.apis
         key = AddPartitionsToTxnRequest.API_KEY
         apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.refuse)
 

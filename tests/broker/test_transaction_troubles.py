@@ -10,9 +10,8 @@ import pytest
 from broker_scene import Scene, Talker, batch, produce_request
 from writer_scene import NONE, NOW_MS, Writer, committed, play, values
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC
-from moldau.broker.transactions.enrolment import Enrolment, Wish
-from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
+from moldau.broker.transactions.add_partitions import Enrolment, Wish
 from moldau.client.errors import TooManyWaiting
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address, TopicPartition
@@ -63,11 +62,11 @@ def test_offsets_are_written_before_anybody_can_take_their_admission_away(monkey
         broker = scene.node.broker
         await broker.groups.coordinator_of("g")
         shard = broker.groups.shard_of("g")
-        commit, admissions = shard.commit, shard.partition.log.producers.admissions
+        commit, verifications = shard.commit, shard.partition.log.producers.verifications
 
         async def with_another(decide: Any, **options: Any) -> Any:
             """In the same turn a request comes that says to be of a later epoch."""
-            asyncio.get_running_loop().call_soon(admissions.seek, writer.producer_id, writer.epoch + 9, -1, NOW_MS)
+            asyncio.get_running_loop().call_soon(verifications.seek, writer.producer_id, writer.epoch + 9, -1, NOW_MS)
             return await commit(decide, **options)
 
         with monkeypatch.context() as patched:

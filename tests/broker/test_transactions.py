@@ -7,10 +7,9 @@ import pytest
 from broker_scene import Scene, on_broker
 from transaction_scene import FEW_PARTITIONS, P0, P1, Marked, code_of, find, producer_of, ready
 
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from moldau.broker.transactions import transactions
+from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC, partition_for
+from moldau.broker.transactions import transaction_coordinator
 from moldau.broker.transactions.markers import REQUESTS_PER_BROKER, Markers
-from moldau.broker.transactions.state_topic import STATE_TOPIC
 from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TopicPartition
@@ -290,7 +289,7 @@ def test_markers_of_many_transactions_travel_together() -> None:
 
 @pytest.mark.proves("P3")
 def test_while_too_many_markers_wait_no_transaction_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "BACKLOG_MAX", 2)
+    monkeypatch.setattr(transaction_coordinator, "BACKLOG_MAX", 2)
 
     async def script(scene: Scene) -> None:
         sink = await ready(scene)

@@ -7,7 +7,7 @@ import pytest
 from broker_scene import Scene, on_broker
 from transaction_scene import FEW_PARTITIONS, P0, P1, Producer, Sink, code_of, find, producer_of, ready
 
-from moldau.broker.transactions.coding import TransactionCoding
+from moldau.broker.transactions.record_serde import TransactionCoding
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from broker_scene import Scene, Talker, batch, fetch, list_offset, on_broker, produce
 
+from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.syncing import Syncing
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import build_batch
 from moldau.records.record import iterate_batches, iterate_records
@@ -64,9 +64,9 @@ def test_segments_go_when_they_are_old_and_readers_go_on() -> None:
 def test_logs_that_are_due_at_the_same_time_are_synced_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: set[Any] = set()
     together: list[int] = []
-    plain = Syncing._sync
+    plain = LogFlusher._sync
 
-    async def sync(syncing: Syncing, partition: Partition) -> None:
+    async def sync(syncing: LogFlusher, partition: Partition) -> None:
         under_way.add(partition)
         together.append(len(under_way))
         await plain(syncing, partition)
@@ -79,7 +79,7 @@ def test_logs_that_are_due_at_the_same_time_are_synced_one_after_the_other(monke
         talker = await scene.connect()
         for topic in topics:
             await fill(scene, talker, topic, 1)
-        monkeypatch.setattr(Syncing, "_sync", sync)
+        monkeypatch.setattr(LogFlusher, "_sync", sync)
         await asyncio.sleep(8)
         assert together == [1] * len(topics)
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_cannot_be_synced_is_written_again_and_is_no_bug(caplo
         scene.simulation.disks_fail = True
         scene.host.disk.fail("fsync", errno.EIO, path="log-start-offset-checkpoint")
         await asyncio.sleep(70)
-        assert "Upkeep of the logs failed and will be tried again: a sync has failed" in caplog.text
+        assert "LogMaintenance of the logs failed and will be tried again: a sync has failed" in caplog.text
         assert "please report it" not in caplog.text
         await asyncio.sleep(70)
         assert "/data/log-start-offset-checkpoint" in scene.host.disk.contents()

@@ -181,7 +181,7 @@ class Sink:
         self.is_open = asyncio.Event()  # nobody is answered before
         self.is_open.set()
         if node is not None:
-            apis: Any = node.broker.router.apis
+            apis: Any = node.routers.broker.apis
             key = WriteTxnMarkersRequest.API_KEY
             apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.refuse)
 

@@ -12,8 +12,8 @@ from moldau.cli.main import app
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import ControlType, build_control_batch, build_transaction_marker
-from moldau.storage import snapshots, transaction_index
-from moldau.storage.producers import AppendedBatch, Producer, Producers
+from moldau.storage import producer_snapshots, transaction_index
+from moldau.storage.producer_state import AppendedBatch, Producer, Producers
 from moldau.wire import messages
 from moldau.wire.data_records import encode_data, encode_metadata_record
 
@@ -144,7 +144,7 @@ def test_producers_aborts_epochs_and_checkpoints_are_shown(tmp_path: Path) -> No
     producer = Producer(epoch=2, last_timestamp=50, coordinator_epoch=-1, transaction_start=-1)
     producer.batches.append(AppendedBatch(0, 4, 10, 14, 50))
     producers.by_id[77] = producer
-    (tmp_path / "00000000000000000015.snapshot").write_bytes(snapshots.encode(producers))
+    (tmp_path / "00000000000000000015.snapshot").write_bytes(producer_snapshots.encode(producers))
     aborted = transaction_index.AbortedTransaction(77, 1, 5, 6)
     (tmp_path / "00000000000000000000.txnindex").write_bytes(transaction_index.encode([aborted]))
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 100\n")

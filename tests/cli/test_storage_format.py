@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from moldau.broker.drivers.quorum_records import voter_sets_in
 from moldau.cli.main import app
 from moldau.model.ids import Address
-from moldau.storage.folder import FolderIdentity, decode_id, encode_id
+from moldau.storage.log_dir import MetaProperties, decode_id, encode_id
 
 CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
 ONE, TWO = encode_id(b"one" + bytes(13)), encode_id(b"two" + bytes(13))
@@ -25,8 +25,8 @@ def moldau(*arguments: str, code: int = 0) -> str:
     return result.stdout if code == 0 else result.stderr
 
 
-def identity(folder: Path) -> FolderIdentity:
-    return FolderIdentity.decode((folder / "meta.properties").read_bytes())
+def identity(folder: Path) -> MetaProperties:
+    return MetaProperties.decode((folder / "meta.properties").read_bytes())
 
 
 def test_initial_controllers_are_written_to_a_snapshot_that_each_of_them_begins_with(tmp_path: Path) -> None:

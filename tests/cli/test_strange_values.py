@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from moldau.cli.commands import COMMANDS
+from moldau.cli.guarding import parameter_type
 from moldau.cli.main import Program, app
 
 pytestmark = pytest.mark.proves("A4", part="topics and settings")
@@ -48,8 +49,8 @@ def name_of(given: Given) -> str:
 
 
 EVERYTHING = [one for name in COMMANDS for one in given_to(Program().get_command(None, name), name)]
-NUMBERS = [each for each in EVERYTHING if each.parameter.type.name.startswith("float")]
-PATHS = [each for each in EVERYTHING if each.parameter.type.name in ("path", "file", "directory")]
+NUMBERS = [each for each in EVERYTHING if parameter_type(each.parameter) is float]
+PATHS = [each for each in EVERYTHING if parameter_type(each.parameter) is Path]
 
 
 def test_there_are_such_options() -> None:
@@ -71,14 +72,14 @@ def test_no_number_is_infinite_or_none_at_all(given: Given, value: str) -> None:
 
 @pytest.mark.parametrize("given", PATHS, ids=name_of)
 def test_an_empty_path_is_not_taken_for_the_folder_that_we_are_in(given: Given) -> None:
-    assert re.search("names no file or folder|does not exist", given.refusal(""))
+    assert re.search("path is empty|does not exist", given.refusal(""))
 
 
 def test_a_broker_that_is_given_no_folder_leaves_nothing_in_the_one_it_was_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "names no file or folder" in refusal("start", "--data", "", "--listen", "nowhere")
+    assert "the path is empty" in refusal("start", "--data", "", "--listen", "nowhere")
     assert list(tmp_path.iterdir()) == []
 
 

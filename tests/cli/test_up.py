@@ -19,7 +19,7 @@ from moldau.cli.local.layout import LocalCluster
 from moldau.cli.main import app
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
-from moldau.storage.folder import DataFolder
+from moldau.storage.log_dir import LogDir
 from moldau.testing.free_ports import free_ports
 
 STAND_IN = """
@@ -298,7 +298,7 @@ def test_a_cluster_that_runs_keeps_its_settings_when_it_is_started_once_more(tmp
     first = LocalCluster.open(tmp_path, brokers=3, port=9192)
     files = [tmp_path / "cluster.json", *(node.settings_file for node in first.nodes)]
     before = [each.read_bytes() for each in files]
-    node = DataFolder.open(SystemDisk(Capabilities.detect()), str(first.nodes[1].folder))
+    node = LogDir.open(SystemDisk(Capabilities.detect()), str(first.nodes[1].folder))
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--port", "9292", "-c", "num.partitions=7"])
     node.close()
     assert result.exit_code == 1

@@ -12,9 +12,9 @@ from moldau.model.ids import Address
 from moldau.model.ports import Connection
 from moldau.records.builder import build_batch
 from moldau.testing.clock import SimulatedClock
-from moldau.testing.loop import SimulatedLoop
 from moldau.testing.network import SimulatedNetwork
 from moldau.wire import codec, framing, messages
+from moldau_dev.simulation.loop import SimulatedLoop
 
 TOPIC_ID = bytes(range(16))
 Answer = Callable[[Any], Any]

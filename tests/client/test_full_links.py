@@ -10,8 +10,8 @@ from moldau.client.link import QUEUED_BYTES_MAX, Link
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.testing.clock import SimulatedClock
-from moldau.testing.loop import SimulatedLoop
 from moldau.wire import framing, messages
+from moldau_dev.simulation.loop import SimulatedLoop
 
 pytestmark = pytest.mark.proves("P1", part="acks=0")
 

@@ -1,6 +1,6 @@
 """How long nobody can write when a broker goes. One broker lost a day, and 99.99 % leave 8.6 s for it.
 
-`python -m moldau.testing.processes.failover` measures the same many times over.
+`python -m moldau_dev.chaos.failover` measures the same many times over.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from moldau.testing import Cluster
-from moldau.testing.processes.failover import PARTITIONS, TOPIC, Victim, measure
+from moldau_dev.chaos.failover import PARTITIONS, TOPIC, Victim, measure
 
 DAY_S: Final = 24 * 60 * 60
 AVAILABLE: Final = 0.9999

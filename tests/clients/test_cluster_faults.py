@@ -12,11 +12,11 @@ from typing import Final
 import pytest
 
 from moldau.testing import Cluster
-from moldau.testing.history.attempts import load
-from moldau.testing.history.checker import check
-from moldau.testing.history.recorder import Recorder
-from moldau.testing.processes.audit import audit
-from moldau.testing.processes.clients import RecordedConsumer, RecordedProducer, read_everything
+from moldau_dev.chaos.audit import audit
+from moldau_dev.chaos.clients import RecordedConsumer, RecordedProducer, read_everything
+from moldau_dev.history.attempts import load
+from moldau_dev.history.checker import check
+from moldau_dev.history.recorder import Recorder
 
 ROUNDS: Final = int(os.environ.get("MOLDAU_ROUNDS", "1"))
 TOPIC: Final = "load"

@@ -26,8 +26,8 @@ from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import NewRecord
 from moldau.records.record import iterate_records
 from moldau.testing import Cluster
-from moldau.testing.processes.proxy import HoldingProxy
 from moldau.wire import messages
+from moldau_dev.chaos.proxy import HoldingProxy
 
 FRAMES: Final = int(os.environ.get("MOLDAU_DELAYED_FRAMES", "30"))
 TOPIC: Final = "deeds"

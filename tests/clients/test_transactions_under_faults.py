@@ -19,9 +19,9 @@ from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.testing import BrokerFailed, Cluster
-from moldau.testing.history.checker import check
-from moldau.testing.history.recorder import Recorder
-from moldau.testing.processes.clients import RecordedProducer
+from moldau_dev.chaos.clients import RecordedProducer
+from moldau_dev.history.checker import check
+from moldau_dev.history.recorder import Recorder
 
 RUNS: Final = int(os.environ.get("MOLDAU_TRANSACTION_RUNS", "1"))
 FIRST: Final = int(os.environ.get("MOLDAU_TRANSACTION_FIRST", "0"))

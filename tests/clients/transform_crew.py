@@ -15,10 +15,10 @@ from typing import Any, Final
 import confluent_kafka as library
 from transform_worker import Silence
 
-from moldau.testing.history.attempts import Attempt, pair
-from moldau.testing.history.operations import Operation
-from moldau.testing.history.recorder import Recorder
-from moldau.testing.processes.clients import PATIENCE
+from moldau_dev.chaos.clients import PATIENCE
+from moldau_dev.history.attempts import Attempt, pair
+from moldau_dev.history.operations import Operation
+from moldau_dev.history.recorder import Recorder
 
 WORKER: Final = Path(__file__).with_name("transform_worker.py")
 SESSION_MS: Final = 1_500

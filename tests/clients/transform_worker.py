@@ -11,8 +11,8 @@ from typing import Any
 
 import confluent_kafka as library
 
-from moldau.testing.history.recorder import Recorder
-from moldau.testing.processes.clients import PATIENCE, number_in
+from moldau_dev.chaos.clients import PATIENCE, number_in
+from moldau_dev.history.recorder import Recorder
 
 BATCH_MAX = 50
 WAIT_S = 30.0

@@ -8,7 +8,7 @@ from tally import MemoryLog, Tally
 
 from moldau.broker.drivers.replicated import ReplicatedDriver
 from moldau.testing.clock import SimulatedClock
-from moldau.testing.loop import SimulatedLoop
+from moldau_dev.simulation.loop import SimulatedLoop
 
 Driver = ReplicatedDriver[Tally, int]
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Set
 from typing import Any, TypeVar
 
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.membership import Membership
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.peers import Peers
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata import (
     SUPPORTED_FEATURES,
     ListenerImage,
@@ -21,10 +21,10 @@ from moldau.machines.raft import Voter
 from moldau.model.ids import Address, NodeId
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.life import Life
-from moldau.testing.loop import SimulatedLoop
 from moldau.testing.network import SimulatedNetwork
+from moldau_dev.simulation.executor import SimulatedExecutor
+from moldau_dev.simulation.lifetime import Life
+from moldau_dev.simulation.loop import SimulatedLoop
 
 Result = TypeVar("Result")
 

@@ -19,8 +19,8 @@ from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.formatting import write_first_voters, write_no_voters
 from moldau.node.node import Node
-from moldau.storage.folder import DataFolder, FolderIdentity
-from moldau.testing.simulation import Host, Simulation
+from moldau.storage.log_dir import LogDir, MetaProperties
+from moldau_dev.simulation.simulation import Host, Simulation
 
 CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
 PORT = 9093
@@ -62,9 +62,9 @@ class Quorum:
         host = self.host(node_id)
         host.disk.prepare_folder(DATA)
         disk = host.disk.mount()
-        folder = DataFolder.open(disk, DATA)
+        folder = LogDir.open(disk, DATA)
         cluster_id = self.cluster_ids.get(node_id, CLUSTER_ID)
-        folder.format(FolderIdentity(cluster_id, NodeId(node_id), directory(node_id, life)))
+        folder.format(MetaProperties(cluster_id, NodeId(node_id), directory(node_id, life)))
         if not self._is_static and voters:
             write_first_voters(disk, folder, VoterSet.of(voter(each) for each in voters), 1)
         elif not self._is_static:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from moldau.broker.drivers import partition_log
-from moldau.broker.drivers.condensing import CondensingJob, condense
-from moldau.broker.drivers.newest_values import NewestValues
+from moldau.broker.drivers.condensed_log import CondensingJob, condense
+from moldau.broker.drivers.key_compaction import NewestValues
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import ReplicatedDriver
-from moldau.broker.groups.coding import GroupCoding
-from moldau.broker.meters import TrafficMeter
+from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.groups import GroupSettings, GroupsMachine
 from moldau.machines.groups.records import Record as GroupRecord
 from moldau.machines.groups.records import offset_record
@@ -35,8 +35,8 @@ from moldau.storage.compaction import compact
 from moldau.storage.log import Log
 from moldau.storage.names import LOG, path_of
 from moldau.storage.settings import LogSettings
-from moldau.testing.simulation import Simulation
 from moldau.wire import messages
+from moldau_dev.simulation.simulation import Simulation
 
 FOLDER = "/data/t-0"
 NEVER = 1 << 60
@@ -117,7 +117,7 @@ class Bench:
     def write(self, *records: tuple[bytes, bytes | None]) -> None:
         for key, value in records:
             end = self.storage.end_offset
-            self.storage.append_followed(build_batch([Record(end, 1, key, value)], base_offset=end), 1)
+            self.storage.append_as_follower(build_batch([Record(end, 1, key, value)], base_offset=end), 1)
 
     def compact(self) -> None:
         self.storage.roll(self.now_ms)
@@ -194,16 +194,16 @@ def test_stretches_that_are_condensed_say_together_what_the_log_says(seed: int) 
         chance = random.Random(seed)
         for _ in range(chance.randrange(1, 400)):
             offset = bench.storage.end_offset + chance.choice((0, 0, 0, 100))
-            bench.storage.append_followed(_random_batch(chance, offset), 1)
+            bench.storage.append_as_follower(_random_batch(chance, offset), 1)
         whole, condensed, offset = NewestValues("log"), NewestValues("log"), bench.storage.start_offset
         while batches := bench.storage.read_bytes(offset, 700):
             _noted(whole, batches)
             offset = NewestValues("log").note(batches, 0, NEVER)[1]
         offset = bench.storage.start_offset
-        while (stretch := bench.storage.stretch(offset, chance.choice((1, 500, 5_000, NEVER)))) is not None:
-            result = condense(bench.ports.disk, CondensingJob("log", stretch, chance.choice((1, 2_000, NEVER))))
+        while (log_range := bench.storage.log_range(offset, chance.choice((1, 500, 5_000, NEVER)))) is not None:
+            result = condense(bench.ports.disk, CondensingJob("log", log_range, chance.choice((1, 2_000, NEVER))))
             assert result is not None
-            assert len(result.batches) < stretch.size_bytes + 500
+            assert len(result.batches) < log_range.size_bytes + 500
             _noted(condensed, result.batches)
             assert result.next_offset > offset
             offset = result.next_offset
@@ -265,8 +265,8 @@ def test_what_one_job_tells_is_bounded() -> None:
     async def script(bench: Bench) -> None:
         bench.write(*((b"key-%04d" % number, b"v" * 50) for number in range(300)))
         offset, sizes = 0, []
-        while (stretch := bench.storage.stretch(offset, NEVER)) is not None:
-            condensed = condense(bench.ports.disk, CondensingJob("log", stretch, condensed_bytes_max=4 * KiB))
+        while (log_range := bench.storage.log_range(offset, NEVER)) is not None:
+            condensed = condense(bench.ports.disk, CondensingJob("log", log_range, condensed_bytes_max=4 * KiB))
             assert condensed is not None
             sizes.append(len(condensed.batches))
             offset = condensed.next_offset
@@ -400,7 +400,7 @@ def test_records_that_are_deleted_meanwhile_are_no_failure() -> None:
     async def script(bench: Bench) -> None:
         _fill(bench)
         _fill(bench)
-        bench.executor.after = lambda number: bench.storage.advance_start(390) if number == 2 else None
+        bench.executor.after = lambda number: bench.storage.advance_start_offset(390) if number == 2 else None
         assert [offset for offset, *_ in await bench.newest()] == list(range(393, 400))
 
     on_bench(script)

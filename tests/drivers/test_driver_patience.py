@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from driver_scene import Driver, Scene, add, turn, wait
 
-from moldau.broker.drivers.held import Patience
+from moldau.broker.drivers.commit_waiters import Patience
 from moldau.broker.drivers.replicated import PUT_OFF_S, Refusals
 from moldau.machines.decision import SetTimer, answered
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from moldau.broker.drivers.partition_log import PartitionLog
-from moldau.broker.groups.coding import GroupCoding
-from moldau.broker.meters import TrafficMeter
+from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.groups import GroupSettings, GroupsMachine, Record
 from moldau.machines.groups.records import PendingOffset, TransactionEnded, offset_record
 from moldau.model.ids import TopicId, TopicPartition
@@ -19,8 +19,8 @@ from moldau.records.record import iterate_batches
 from moldau.storage.compaction import compact
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
-from moldau.testing.simulation import Simulation
 from moldau.wire import messages
+from moldau_dev.simulation.simulation import Simulation
 
 PRODUCERS = (1, 2, 3)
 PARTITIONS = (0, 1, 2)
@@ -70,7 +70,7 @@ class Bench:
     def commit_in_transaction(self, producer_id: int, places: Sequence[int], offset: int) -> None:
         producers = self.partition.log.producers
         if not producers.is_in_transaction(producer_id, 0):
-            producers.admissions.grant(producer_id, producers.admissions.seek(producer_id, 0, -1, 0))
+            producers.verifications.complete(producer_id, producers.verifications.seek(producer_id, 0, -1, 0))
         self.write(*(PendingOffset(producer_id, 0, _key(place), _value(offset)) for place in places))
         self.said += [(producer_id, place, offset) for place in places]
 

@@ -8,9 +8,9 @@ import struct
 import pytest
 from metadata_host import FOLDER, VOTER, MetadataHost, create, register
 
+from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_batches import read_records
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata import MetadataDelta, MetadataImage, TopicReference
 from moldau.model.errors import NotController, StorageFailed
 from moldau.records.control import ControlType, iterate_control_records

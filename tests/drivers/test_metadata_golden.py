@@ -10,7 +10,7 @@ from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_batches import read_records
 from moldau.machines.metadata import MetadataImage
 from moldau.machines.metadata.builder import ImageBuilder
-from moldau.storage.folder import decode_id
+from moldau.storage.log_dir import decode_id
 
 GOLDEN = Path(__file__).parent / "golden"
 DIRECTORIES = {"apache-kafka-4.0": decode_id("iiu_3rKOSkahj0nFx37Epg"), "moldau-0.1": VOTER.directory_id}

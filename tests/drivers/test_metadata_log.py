@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from metadata_host import DATA, FOLDER
 
+from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher
 from moldau.broker.drivers.metadata_batches import build_records
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_records import leader_change, voter_set
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.raft import OffsetAndEpoch, Voter, VoterSet
 from moldau.model.errors import CorruptMessage, NotController
@@ -22,9 +22,9 @@ from moldau.model.ids import NodeId
 from moldau.records.control import build_control_batch
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.loop import SimulatedLoop
 from moldau.wire.messages import BeginTransactionRecord, EndTransactionRecord, FeatureLevelRecord, NoOpRecord
+from moldau_dev.simulation.executor import SimulatedExecutor
+from moldau_dev.simulation.loop import SimulatedLoop
 
 pytestmark = pytest.mark.proves("H6")
 
@@ -73,7 +73,7 @@ def voters_batch(base_offset: int, epoch: int) -> bytes:
 
 def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> None:
     async def follow(log: MetadataLog) -> None:
-        assert log.append_followed(batch(0, 1, 2) + voters_batch(2, 2) + batch(4, 2), 2)[0].offset == 3
+        assert log.append_as_follower(batch(0, 1, 2) + voters_batch(2, 2) + batch(4, 2), 2)[0].offset == 3
         assert (log.end_offset, log.last_epoch) == (5, 2)
         await log.synced(5)
         assert log.synced_offset == 5
@@ -101,7 +101,7 @@ def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> N
 def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
     async def follow(log: MetadataLog) -> None:
         with pytest.raises(CorruptMessage, match=words):
-            log.append_followed(batches, 3)
+            log.append_as_follower(batches, 3)
         assert log.end_offset == 0
 
     on_log(follow)
@@ -109,7 +109,7 @@ def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
 
 def test_a_batch_that_the_answer_cuts_off_waits_for_the_next_one() -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1) + batch(1, 1)[:-5], 1)
+        log.append_as_follower(batch(0, 1) + batch(1, 1)[:-5], 1)
         assert log.end_offset == 1
 
     on_log(follow)
@@ -128,11 +128,11 @@ def test_a_log_that_is_not_led_takes_no_decisions() -> None:
 
 def test_a_tail_that_differs_is_cut_and_forgotten() -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1, 3) + batch(3, 2) + voters_batch(4, 3), 3)
+        log.append_as_follower(batch(0, 1, 3) + batch(3, 2) + voters_batch(4, 3), 3)
         log.truncate_to(4)
         assert (log.end_offset, log.last_epoch) == (4, 2)
         assert log.synced_offset <= 4
-        log.append_followed(batch(4, 5), 5)
+        log.append_as_follower(batch(4, 5), 5)
         await log.synced(5)
 
     async def come_back(log: MetadataLog) -> None:
@@ -145,7 +145,7 @@ def test_a_tail_that_differs_is_cut_and_forgotten() -> None:
 
 def test_what_is_committed_is_never_cut() -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1, 3) + batch(3, 1), 1)
+        log.append_as_follower(batch(0, 1, 3) + batch(3, 1), 1)
         log.commit(4)
         with pytest.raises(AssertionError, match="below the high watermark"):
             log.truncate_to(3)
@@ -158,14 +158,14 @@ def test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it() -> 
     async def follow(log: MetadataLog) -> None:
         told: list[int] = []
         log.tell(appended=lambda _: None, synced=told.append)
-        log.append_followed(batch(0, 1), 1)
+        log.append_as_follower(batch(0, 1), 1)
         await log.synced(1)
-        log.append_followed(batch(1, 1, 5), 1)  # its sync begins with the next turn of the loop
+        log.append_as_follower(batch(1, 1, 5), 1)  # its sync begins with the next turn of the loop
         waiting = log._syncing
         assert waiting is not None
         await asyncio.sleep(0)
         log.truncate_to(1)
-        log.append_followed(batch(1, 2), 2)
+        log.append_as_follower(batch(1, 2), 2)
         await log.synced(2)
         assert told == [1, 2]
 
@@ -174,12 +174,12 @@ def test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it() -> 
 
 def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1, 3), 1)
+        log.append_as_follower(batch(0, 1, 3), 1)
         await log.snapshots.write(SnapshotId(10, 4), MetadataImage(), VOTERS, 1)
         await log.begin_at(SnapshotId(10, 4))
         assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 10, 4)
         assert log.end_of_epoch(3) == OffsetAndEpoch(10, 4)
-        log.append_followed(batch(10, 6), 6)
+        log.append_as_follower(batch(10, 6), 6)
 
     async def come_back(log: MetadataLog) -> None:
         assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 11, 6)
@@ -195,9 +195,9 @@ def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
 @pytest.mark.parametrize("left_bytes", [0, 10, 80])
 def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it(left_bytes: int) -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1, 3), 1)
+        log.append_as_follower(batch(0, 1, 3), 1)
         log._open_log.roll(1)
-        log.append_followed(batch(3, 2, 2), 2)
+        log.append_as_follower(batch(3, 2, 2), 2)
         await log.snapshots.write(SnapshotId(3, 1), MetadataImage(), VOTERS, 1)
 
     def tear(disk: SimulatedDisk) -> None:
@@ -206,15 +206,15 @@ def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it
     async def come_back(log: MetadataLog) -> None:
         assert (log.end_offset, log.last_epoch) == (5, 2)
         assert log.latest_snapshot == OffsetAndEpoch(3, 1)
-        log.append_followed(batch(5, 3), 3)
+        log.append_as_follower(batch(5, 3), 3)
 
     on_log(follow, come_back, between=tear)
 
 
 def test_epochs_that_were_not_written_down_before_a_snapshot_are_found_in_the_log_below_it() -> None:
     async def follow(log: MetadataLog) -> None:
-        log.append_followed(batch(0, 1, 3), 1)
-        log.append_followed(batch(3, 2, 2), 2)
+        log.append_as_follower(batch(0, 1, 3), 1)
+        log.append_as_follower(batch(3, 2, 2), 2)
         log._open_log.roll(1)
         await log.snapshots.write(SnapshotId(5, 2), MetadataImage(), VOTERS, 1)
 
@@ -244,7 +244,7 @@ def test_images_follow_what_is_committed_and_no_further() -> None:
         follower = ImageFollower(log, publisher, SimulatedClock(lambda: 0.0), failures.append)
         log.watch(lambda _: follower.wake())
         follower.start()
-        log.append_followed(feature(0, 1) + feature(1, 2) + feature(2, 3), 1)
+        log.append_as_follower(feature(0, 1) + feature(1, 2) + feature(2, 3), 1)
         for committed, level in ((1, 1), (2, 2), (3, 3)):
             log.commit(committed)
             await asyncio.sleep(0.1)
@@ -263,7 +263,7 @@ def test_an_image_of_half_a_transaction_is_not_shown() -> None:
         follower.start()
         begin = build_records([BeginTransactionRecord()], timestamp_ms=1, base_offset=0, leader_epoch=1)
         end = build_records([EndTransactionRecord()], timestamp_ms=1, base_offset=2, leader_epoch=1)
-        log.append_followed(bytes(begin) + feature(1, 1) + bytes(end), 1)
+        log.append_as_follower(bytes(begin) + feature(1, 1) + bytes(end), 1)
         log.commit(2)
         await asyncio.sleep(0.1)
         assert publisher.end_offset == 0

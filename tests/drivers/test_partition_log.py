@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from moldau.broker.drivers.partition_log import PartitionLog
-from moldau.broker.meters import TrafficMeter
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.model.errors import NotLeaderOrFollower
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.records.compression import Compression
@@ -17,7 +17,7 @@ from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
-from moldau.testing.simulation import Simulation
+from moldau_dev.simulation.simulation import Simulation
 
 Words = tuple[str, str | None]
 

@@ -4,7 +4,7 @@ import pytest
 
 from moldau.broker.drivers.quorum_state import FILE_NAME, QuorumState, read_quorum_state, write_quorum_state
 from moldau.storage.files import replace_cache
-from moldau.testing.simulation import Simulation
+from moldau_dev.simulation.simulation import Simulation
 
 FOLDER = "/data"
 

@@ -14,7 +14,7 @@ from quorum_scene import Quorum, is_written, play_on_quorum, voter
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.machines.raft import AddVoterRequested, Event, RemoveVoterRequested
 from moldau.testing.disk_faults import Crashed, When
-from moldau.testing.simulation import Simulation, replay
+from moldau_dev.simulation.simulation import Simulation, replay
 
 pytestmark = pytest.mark.proves("H6")
 

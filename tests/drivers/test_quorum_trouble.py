@@ -114,7 +114,7 @@ def test_a_voter_without_room_for_a_checkpoint_of_its_log_stops_in_a_bounded_tim
     on_quorum(script)
 
 
-# Damage
+# Corruption
 
 
 def test_a_leader_that_cannot_read_its_log_makes_way_for_one_that_can() -> None:

@@ -12,7 +12,7 @@ from moldau.broker.drivers.quorum_state import BrokenQuorumState
 from moldau.machines.metadata.configs import Alteration, ConfigChange, Operation
 from moldau.machines.raft import RoleName
 from moldau.model.errors import ErrorCode
-from moldau.storage.folder import encode_id
+from moldau.storage.log_dir import encode_id
 from moldau.wire import messages as m
 
 pytestmark = pytest.mark.proves("H6")

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from moldau.broker.drivers.shard_loading import RETRY_S, ShardLoading
+from moldau.broker.drivers.shard_loader import RETRY_S, ShardLoading
 from moldau.model.ids import TopicPartition
-from moldau.testing.loop import SimulatedLoop
+from moldau_dev.simulation.loop import SimulatedLoop
 
 
 class Trying:

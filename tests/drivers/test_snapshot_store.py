@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from metadata_host import DATA, FOLDER, VOTER, MetadataHost, create, register
 
+from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.membership import Membership
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId, bootstrap_snapshot, check_snapshot
+from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId, bootstrap_snapshot, check_snapshot
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.snapshot_store import SnapshotStore
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.raft import Event, FetchSnapshotAnswered, OffsetAndEpoch, SendFetch, SendFetchSnapshot, VoterSet
 from moldau.model.ids import Address, NodeId
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.loop import SimulatedLoop
 from moldau.wire.messages import FetchSnapshotResponse
+from moldau_dev.simulation.executor import SimulatedExecutor
+from moldau_dev.simulation.loop import SimulatedLoop
 
 pytestmark = pytest.mark.proves("H6", part="snapshots")
 
@@ -65,7 +65,7 @@ def test_of_a_snapshot_that_cannot_be_kept_nothing_is_left() -> None:
     async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
         broken = store.receive(SNAPSHOT)
         broken.add(0, 40, WHOLE[:40])
-        with pytest.raises(BrokenSnapshot):
+        with pytest.raises(CorruptSnapshot):
             await broken.keep()
         incoming = store.receive(SNAPSHOT)
         incoming.add(0, len(WHOLE), WHOLE)
@@ -168,7 +168,7 @@ def test_only_the_whole_snapshot_that_was_asked_for_is_loaded(come: bytes | None
             answers.waiting[0].set_result(piece(come))
             await asyncio.sleep(0)
             assert peers.incoming is not None
-        with pytest.raises(BrokenSnapshot):
+        with pytest.raises(CorruptSnapshot):
             peers.take_incoming(wanted)
         assert peers.incoming is None
 

@@ -26,4 +26,4 @@ def test_every_example_is_on_the_page_of_examples() -> None:
     page = (ROOT / "docs" / "examples.md").read_text()
     programs = [each.relative_to(ROOT).as_posix() for each in EXAMPLES.rglob("*.py")]
     assert programs
-    assert not [each for each in programs if f"](../{each})" not in page]
+    assert not [each for each in programs if f"`{each}`" not in page]

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from moldau.model.units import MiB
 from moldau.node.ports.files import SystemDisk
 from moldau.records.record import iterate_batches, iterate_records
-from moldau.storage.folder import DataFolder
 from moldau.storage.log import Log
+from moldau.storage.log_dir import LogDir
 from moldau.storage.settings import LogSettings
 from moldau.testing import Broker
 
@@ -68,7 +68,7 @@ def test_every_log_gives_the_records_it_was_given(golden: Path, is_clean: bool, 
         if index.suffix != ".txnindex" or not is_clean:  # which transactions were aborted is found by recovery only
             index.unlink()
     rows = expected(golden)
-    folder = DataFolder.open(SystemDisk(), str(golden / "data"))
+    folder = LogDir.open(SystemDisk(), str(golden / "data"))
     found = folder.partitions()
     assert {each.partition.topic for each in found} > rows.keys()
     for each in found:

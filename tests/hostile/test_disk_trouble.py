@@ -13,7 +13,6 @@ from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
 from moldau.records.header import write_checksum
 from moldau.records.record import iterate_batches
-from moldau.testing.simulation import Simulation
 from moldau.wire.messages import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
@@ -22,6 +21,7 @@ from moldau.wire.messages import (
     IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
+from moldau_dev.simulation.simulation import Simulation
 
 CLEAN_SHUTDOWN = "/data/.kafka_cleanshutdown"
 MARGIN_BYTES = 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_scene import Scene, Talker, batch, fetch, list_offset, on_broker, produce
 
-from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS
 from moldau.model.errors import ErrorCode
 from moldau.model.settings import Kind, Scope, Setting
 from moldau.records.header import write_checksum

@@ -14,7 +14,7 @@ FRAMES_PER_CONNECTION = 10  # a frame whose length lies swallows those that foll
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_that_comes_through_a_controllers_listener_is_a_bug(seed: int) -> None:
     async def script(scene: Scene) -> None:
-        apis = scene.node.broker.controller_router.apis.values()
+        apis = scene.node.routers.controller.apis.values()
         names = {f"{api.name}Request" for api in apis}
         frames = HostileFrames(seed)
         frames._kinds = [each for each in frames._kinds if each[0] in names]

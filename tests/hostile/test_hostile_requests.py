@@ -7,10 +7,10 @@ import pytest
 from broker_scene import Scene, batch, fetch_request, list_offset, on_broker, produce, produce_request
 
 from moldau.broker import sessions as sessions_module
-from moldau.broker import topics as topics_module
-from moldau.broker.partitions import inspection as inspection_module
-from moldau.broker.partitions import upkeep as upkeep_module
-from moldau.broker.turns import STEPS_MAX, Turn
+from moldau.broker.handlers import auto_create
+from moldau.broker.partitions import log_maintenance as upkeep_module
+from moldau.broker.partitions import record_validation as inspection_module
+from moldau.broker.runtime.time_slice import STEPS_MAX, TimeSlice
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -69,13 +69,13 @@ def test_a_request_about_very_many_partitions_lets_others_go_first(
     monkeypatch: pytest.MonkeyPatch, version: int, request_of: Any
 ) -> None:
     turns = []
-    take_turn = Turn.next
+    take_turn = TimeSlice.next
 
-    async def count(turn: Turn) -> None:
+    async def count(turn: TimeSlice) -> None:
         turns.append(turn)
         await take_turn(turn)
 
-    monkeypatch.setattr(Turn, "next", count)
+    monkeypatch.setattr(TimeSlice, "next", count)
 
     async def script(scene: Scene) -> None:
         await scene.create("t")
@@ -87,7 +87,7 @@ def test_a_request_about_very_many_partitions_lets_others_go_first(
             begun_at.append(len(turns))
             return m.ApiVersionsResponse()
 
-        scene.node.broker.router.apis[18].handle = handle
+        scene.node.routers.broker.apis[18].handle = handle
         sent: list[Any] = []
         with monkeypatch.context() as gathered:
             gathered.setattr(talker.connection, "send", sent.extend)
@@ -174,7 +174,7 @@ def test_a_node_takes_no_more_partitions_than_files_it_may_open() -> None:
 
 
 def test_asking_for_thousands_of_unknown_topics_creates_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "AUTO_CREATED_AT_ONCE_MAX", 20)
+    monkeypatch.setattr(auto_create, "TOPICS_PER_REQUEST_MAX", 20)
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()

@@ -31,6 +31,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
         ("storage/sideways.py", "import moldau.machines", "Imports point down"),
         ("wire/talking.py", "import socket", "do no I/O"),
         ("newcomer/__init__.py", "", "Imports point down"),
+        ("cli/development.py", "import moldau_dev", "without the development tools"),
     ],
 )
 def test_a_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, line: str, contract: str) -> None:
@@ -47,7 +48,8 @@ def test_a_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, l
 def skeleton(folder: Path) -> None:
     """The empty layers with the contracts of the real tree."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for init in [ROOT / "src/moldau/__init__.py", *sorted((ROOT / "src/moldau").glob("*/__init__.py"))]:
+    packages = [ROOT / "src/moldau_dev", ROOT / "src/moldau", *sorted((ROOT / "src/moldau").glob("*/"))]
+    for init in [package / "__init__.py" for package in packages if (package / "__init__.py").exists()]:
         copy = folder / init.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text("")

@@ -39,6 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def mutant(test: str, replace: str = "x * 3") -> Mutant:
     return Mutant(
+        id=test,
         name=test,
         code="S1",
         file="src/counting.py",
@@ -61,8 +62,8 @@ def test_only_a_test_that_passes_clean_and_fails_broken_catches(project: Path) -
     assert list(verdicts.values()) == [
         mutants.CAUGHT,
         "NOT caught: the test still passes",
-        "the test fails without the bug too",
+        "the test fails on the clean source too",
         mutants.LEFT_OUT,
-        "the test fails without the bug too",
+        "the test fails on the clean source too",
     ]
     assert (project / "src/counting.py").read_text() == CODE

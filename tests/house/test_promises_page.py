@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-import bugs
 import mutants
+import mutation
 import promises
 import pytest
+import simulated_mutants
 from mutants import Mutant
 from promises import Evidence, MarkedTest, Promise
 
@@ -13,6 +14,7 @@ TEST_ID = "tests/storage/test_log.py::test_offsets_count_up"
 S1 = Promise("S1", "A log.", ("counts", "keeps"))
 GROUPS = {"Storage": [S1]}
 MUTANT = Mutant(
+    id="S1-1",
     name="offsets stand still",
     code="S1",
     part="counts",
@@ -24,19 +26,35 @@ MUTANT = Mutant(
 MARKED = MarkedTest(TEST_ID, frozenset({"S1"}))
 
 
-def test_the_page_is_fresh() -> None:
-    assert promises.PAGE.read_text() == promises.page(), "docs/promises.md is stale: run `make docs`"
+def test_pages_are_up_to_date() -> None:
+    for path, text in promises.pages().items():
+        assert path.read_text() == text, f"{path.name} is stale: run `make docs`"
 
 
 def test_every_mutant_still_applies() -> None:
-    wrong = bugs.complaints(mutants.load(mutants.LIST.read_text()))
+    wrong = mutation.problems(mutants.load(mutants.LIST.read_text()))
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_mutant_was_caught() -> None:
     known = mutants.recorded()
-    unknown = [mutant.name for mutant in mutants.load(mutants.LIST.read_text()) if mutant.digest not in known]
-    assert not unknown, f"run `make mutants`: {unknown}"
+    unknown = [mutant.id for mutant in mutants.load(mutants.LIST.read_text()) if mutant.verdict_row not in known]
+    assert not unknown, f"run `python tools/mutants.py --new`: {unknown}"
+
+
+def test_mutant_ids_are_unique() -> None:
+    for listed in (mutants.load(mutants.LIST.read_text()), simulated_mutants.load(simulated_mutants.LIST.read_text())):
+        ids = [mutant.id for mutant in listed]
+        assert len(ids) == len(set(ids))
+
+
+def test_every_simulated_mutant_applies_and_was_caught() -> None:
+    listed = simulated_mutants.load(simulated_mutants.LIST.read_text())
+    wrong = mutation.problems(listed)
+    assert not wrong, "\n".join(wrong)
+    known = simulated_mutants.recorded()
+    unknown = [mutant.id for mutant in listed if not simulated_mutants.is_caught(mutant, known)]
+    assert not unknown, f"run `python tools/simulated_mutants.py --new`: {unknown}"
 
 
 def test_markers_and_mutants_agree_with_the_promises() -> None:
@@ -83,13 +101,32 @@ def test_a_mutant_whose_test_proves_something_else_is_found() -> None:
     assert not promises.contradictions(GROUPS, Evidence((MARKED,), ()), [MUTANT])
 
 
-def test_a_mutant_applies_only_to_a_text_that_occurs_once() -> None:
-    assert bugs.apply(MUTANT, "offset += 1\n") == "offset += 0\n"
+def test_mutation_applies_only_where_its_pattern_matches_once() -> None:
+    assert mutation.apply(MUTANT, "offset += 1\n") == "offset += 0\n"
     with pytest.raises(ValueError, match="2 times"):
-        bugs.apply(MUTANT, "offset += 1\noffset += 1\n")
+        mutation.apply(MUTANT, "offset += 1\noffset += 1\n")
     with pytest.raises(SyntaxError):
-        bugs.apply(replace(MUTANT, replace="offset +="), "offset += 1\n")
+        mutation.apply(replace(MUTANT, replace="offset +="), "offset += 1\n")
 
 
-def test_a_changed_mutant_is_no_longer_the_one_that_was_caught() -> None:
-    assert replace(MUTANT, replace="pass").digest != MUTANT.digest
+def test_mutation_is_confined_to_its_function() -> None:
+    source = "class A:\n    def f(self):\n        offset += 1\n    def g(self):\n        offset += 1\n"
+    mutated = mutation.apply(replace(MUTANT, function="A.g"), source)
+    assert mutated == source[: source.rindex("1")] + "0\n"
+    with pytest.raises(ValueError, match=r"0 definitions are named A\.h"):
+        mutation.apply(replace(MUTANT, function="A.h"), source)
+
+
+def test_mutation_pattern_ignores_layout() -> None:
+    wrapped = replace(MUTANT, search="call(one, two)", replace="call(two)")
+    assert mutation.apply(wrapped, "call(\n    one,\n    two,\n)\n") == "call(two)\n"
+    moved = replace(MUTANT, search="    a()\n    b()\n", replace="    b()\n    a()\n")
+    assert mutation.apply(moved, "if x:\n    if y:\n        a()\n        b()\n").endswith("b()\n        a()\n")
+
+
+def test_mutation_shape_survives_renames_but_not_changes() -> None:
+    renamed = replace(MUTANT, search="end += 1", replace="end += 0")
+    assert renamed.verdict_row == MUTANT.verdict_row
+    assert replace(MUTANT, replace="pass").verdict_row != MUTANT.verdict_row
+    assert replace(MUTANT, replace="offset += 2").verdict_row != MUTANT.verdict_row
+    assert replace(MUTANT, test="tests/other.py::test_it").verdict_row != MUTANT.verdict_row

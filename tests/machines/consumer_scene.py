@@ -7,7 +7,7 @@ from groups_scene import WALL_AHEAD_MS, Scene
 
 from moldau.machines.decision import Decision, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Record
-from moldau.machines.groups.consumer.embedded import read_assignment
+from moldau.machines.groups.consumer.consumer_protocol import read_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.groups import everything_is_seen
 from moldau.machines.groups.consumer.member import Member

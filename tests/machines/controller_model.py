@@ -31,12 +31,12 @@ from moldau.machines.metadata import (
     Resource,
     ResourceType,
 )
+from moldau.machines.metadata.cluster_view import MIN_ISR, UNCLEAN, ClusterView
+from moldau.machines.metadata.elect_leaders import ElectionType
 from moldau.machines.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, UpgradeType
 from moldau.machines.metadata.image import ELR_FEATURE
-from moldau.machines.metadata.leaders import ElectionType
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.view import MIN_ISR, UNCLEAN, ClusterView
 from moldau.model.errors import ErrorCode, KafkaError, StaleBrokerEpoch
 from moldau.model.ids import Address
 
@@ -73,7 +73,7 @@ class Model:
         self.brokers = {each: Broker(each) for each in BROKERS}
         self.acknowledged: dict[int, set[int]] = {}
         self.written = 0
-        self.accepts_loss = False  # during a request that says so
+        self.allows_data_loss = False  # during a request that says so
         self.proposed: tuple[int, ...] = ()  # in sync, by the request that is decided
         self.promised_from: dict[int, int] = {}  # leaders of earlier epochs were overruled, at the price of loss
         self.losing: int | None = None  # who registers without a word of what it had
@@ -300,15 +300,15 @@ class Model:
         self.ask(lambda: self.machine.decide_alter_reassignments([Reassignment(TOPIC, index, replicas)]))
 
     def elect(self, election_type: ElectionType) -> None:
-        self.accepts_loss = election_type is ElectionType.UNCLEAN
+        self.allows_data_loss = election_type is ElectionType.UNCLEAN
         self.ask(lambda: self.machine.decide_elect_leaders(election_type, None))
-        self.accepts_loss = False
+        self.allows_data_loss = False
 
     def configure(self, name: str, value: str) -> None:
         change = Alteration(Resource(ResourceType.TOPIC, TOPIC), [ConfigChange(name, Operation.SET, value)])
-        self.accepts_loss = (name, value) == (UNCLEAN, "true")
+        self.allows_data_loss = (name, value) == (UNCLEAN, "true")
         self.ask(lambda: self.machine.decide_incremental_alter_configs([change]))
-        self.accepts_loss = False
+        self.allows_data_loss = False
 
     def switch(self, level: int) -> None:
         """Eligible replicas on or off."""
@@ -373,7 +373,7 @@ class Model:
             return
         others = {*old.isr, *old.eligible_leader_replicas} - {self.losing}
         is_last = not others and old.last_known_elr == (new.leader,)
-        accepts = self.accepts_loss or ClusterView(before, PartitionIndex(), SETTINGS).allows_unclean(TOPIC)
+        accepts = self.allows_data_loss or ClusterView(before, PartitionIndex(), SETTINGS).allows_unclean(TOPIC)
         assert is_last or accepts, f"{new.leader} leads partition {index} and may lack something"
         acknowledged &= holds
         self.promised_from[index] = new.leader_epoch

@@ -6,7 +6,7 @@ from typing import Any
 from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
 from moldau.machines.groups.classic.group import ClassicGroup
-from moldau.machines.groups.gone import GoneTopic
+from moldau.machines.groups.deleted_topics import GoneTopic
 from moldau.machines.groups.records import PendingOffset, TransactionEnded
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_TOPIC_ID

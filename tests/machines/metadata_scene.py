@@ -14,10 +14,10 @@ from moldau.machines.metadata import (
     Resource,
     TopicCreated,
 )
+from moldau.machines.metadata.cluster_view import MIN_ISR, UNCLEAN
 from moldau.machines.metadata.features import SUPPORTED_FEATURES, UpgradeType
 from moldau.machines.metadata.image import CORDONED, ELR_FEATURE
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
 from moldau.model.errors import InvalidConfig, KafkaError
 from moldau.model.ids import Address
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from moldau.machines.replication import NOT_ELIGIBLE, ProposeIsr
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_NODE
-from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.testing.disk import SimulatedDisk
 
 NOWHERE = SimulatedDisk().mount()

@@ -9,7 +9,7 @@ from groups_scene import SESSION_MS
 
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.classic.group import Phase
-from moldau.machines.groups.consumer.embedded import read_assignment
+from moldau.machines.groups.consumer.consumer_protocol import read_assignment
 from moldau.machines.groups.consumer.member import ClassicTraits
 from moldau.machines.groups.consumer.records import member_record
 from moldau.model.errors import ErrorCode

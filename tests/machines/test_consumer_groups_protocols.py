@@ -9,7 +9,7 @@ from test_consumer_groups_properties import Partition, Reader
 from moldau.machines.decision import Ticket
 from moldau.machines.groups import GroupType
 from moldau.machines.groups.classic.group import ClassicGroup
-from moldau.machines.groups.consumer.embedded import read_assignment
+from moldau.machines.groups.consumer.consumer_protocol import read_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages

@@ -15,7 +15,7 @@ from consumer_scene import (
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.consumer.records import removal_records
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, pace
-from moldau.machines.groups.consumer.watch import MembersDue
+from moldau.machines.groups.consumer.soft_state import MembersDue
 from moldau.model.errors import ErrorCode
 from moldau.model.settings import declared, parse_settings
 

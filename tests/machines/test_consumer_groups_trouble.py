@@ -6,7 +6,7 @@ import pytest
 from consumer_scene import SESSION_TIMEOUT_MS, Consumer, ConsumerScene, Prefixes, settle
 
 from moldau.machines.groups import Asker
-from moldau.machines.groups.consumer.watch import HEARD_AGAIN_MS
+from moldau.machines.groups.consumer.soft_state import HEARD_AGAIN_MS
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 

@@ -5,8 +5,8 @@ from consumer_scene import ConsumerScene
 from groups_scene import WALL_AHEAD_MS
 
 from moldau.machines.groups import GroupsMachine, record_version
-from moldau.machines.groups.gone import GoneTopic
-from moldau.machines.groups.upkeep import ELECTED_MS, UpkeepGoesOn
+from moldau.machines.groups.deleted_topics import GoneTopic
+from moldau.machines.groups.offset_cleanup import ELECTED_MS, UpkeepGoesOn
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, TopicId
@@ -239,7 +239,7 @@ class TestElections:
         assert scene.committed("a") is None
 
     def test_many_offsets_are_forgotten_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.upkeep.OFFSETS_PER_SLICE", 3)
+        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
         scene = TopicsScene(a=10, b=10)
         for number in range(40):
             scene.commit_for(number, "ab"[number % 2], number // 2 % 10, f"g{number // 20}")

@@ -265,7 +265,7 @@ class TestAGroupThatIsFull:
         assert list(scene.group().members) == ids[:2]
 
     def test_ids_that_nobody_comes_back_with_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.classic.joining.PENDING_MAX", 3)
+        monkeypatch.setattr("moldau.machines.groups.classic.join.PENDING_MAX", 3)
         scene = Scene()
         ids = [scene.new_id() for _ in range(3)]
         assert scene.error(scene.send_join()) == ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -7,8 +7,8 @@ from controller_model import BROKERS, Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.machines.metadata.leaders import ElectionType
-from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
+from moldau.machines.metadata.cluster_view import MIN_ISR, UNCLEAN
+from moldau.machines.metadata.elect_leaders import ElectionType
 
 Event = Callable[[Model], object]
 

@@ -4,8 +4,8 @@ import pytest
 from metadata_scene import Scene
 
 from moldau.machines.metadata import NewTopic
-from moldau.machines.metadata.copies import LOST, CopyPlaced
 from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.replica_dirs import LOST, CopyPlaced
 from moldau.model.errors import ErrorCode, StaleBrokerEpoch
 from moldau.model.ids import DirectoryId, TopicId
 

@@ -12,10 +12,10 @@ from moldau.machines.metadata import (
     Resource,
     ResourceType,
 )
+from moldau.machines.metadata.cluster_view import MIN_ISR, UNCLEAN
 from moldau.machines.metadata.features import UpgradeType
 from moldau.machines.metadata.image import ELR_FEATURE, PartitionImage
 from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING
-from moldau.machines.metadata.view import MIN_ISR, UNCLEAN
 from moldau.wire import messages
 
 TOPIC = Resource(ResourceType.TOPIC, "t")

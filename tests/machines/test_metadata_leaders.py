@@ -16,9 +16,9 @@ from moldau.machines.metadata import (
     ResourceType,
 )
 from moldau.machines.metadata.brokers import WorkMoved
+from moldau.machines.metadata.elect_leaders import ELECTIONS_PER_CHECK_MAX, ElectionType, LeadersChecked
 from moldau.machines.metadata.features import FeatureUpdate, UpgradeType
 from moldau.machines.metadata.image import ELR_FEATURE
-from moldau.machines.metadata.leaders import ELECTIONS_PER_CHECK_MAX, ElectionType, LeadersChecked
 from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX, RECORDS_PER_DECISION_MAX
 from moldau.model.errors import ErrorCode, InvalidRequest, PolicyViolation
 

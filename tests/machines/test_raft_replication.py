@@ -6,10 +6,10 @@ from raft_scene import Scene, every, key, leads, nobody, only, voter_set
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
-from moldau.machines.raft.describe import NEVER_MS
 from moldau.machines.raft.effects import ElectionState
-from moldau.machines.raft.following import CommittedRecordsLost
+from moldau.machines.raft.follower_role import CommittedRecordsLost
 from moldau.machines.raft.log_view import OffsetAndEpoch
+from moldau.machines.raft.quorum_description import NEVER_MS
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import OBSERVERS_MAX
 from moldau.machines.raft.voters import ReplicaKey

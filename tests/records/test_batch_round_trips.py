@@ -117,9 +117,9 @@ def test_batches_that_stand_in_a_row_are_walked() -> None:
     assert [[record.key for record in iterate_records(batch)] for _, batch in walked] == [[b"a"], [b"b", b"b"]]
 
 
-@pytest.mark.parametrize("cut_bytes", [1, 10, 40, 70])
-def test_a_batch_that_is_cut_off_ends_the_walk(cut_bytes: int) -> None:
-    buffer = two_batches()[:-cut_bytes]
+@pytest.mark.parametrize("truncated_bytes", [1, 10, 40, 70])
+def test_a_batch_that_is_cut_off_ends_the_walk(truncated_bytes: int) -> None:
+    buffer = two_batches()[:-truncated_bytes]
     assert [header.base_offset for header, _ in iterate_batches(buffer)] == [0]
 
 

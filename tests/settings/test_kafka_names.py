@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from moldau.broker.known_settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting
-from moldau.broker.settings import BrokerSettings
-from moldau.broker.topic_defaults import TOPIC_DEFAULTS
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting
+from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
 from moldau.model import kafka_settings
 from moldau.model.settings import Scope, Setting, declared
 from moldau.node.configuration import load_configuration

@@ -2,8 +2,8 @@
 
 import pytest
 
-from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS, nearest, without_effect
-from moldau.broker.setting_changes import SettingRules, check_topic_settings
+from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS, nearest, without_effect
+from moldau.broker.configs.validation import ConfigValidator, check_topic_settings
 from moldau.machines.metadata.configs import ConfigRules
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.model.errors import InvalidConfig, InvalidRequest
@@ -16,7 +16,7 @@ GROUP = Resource(ResourceType.GROUP, "readers")
 
 
 def _check(resource: Resource, configs: dict[str, str], static: dict[str, str] | None = None) -> None:
-    rules: ConfigRules = SettingRules(static)
+    rules: ConfigRules = ConfigValidator(static)
     rules.check(resource, configs, configs.keys())
 
 
@@ -60,7 +60,7 @@ def test_a_change_may_contradict_what_the_broker_gives() -> None:
 
 def test_an_old_value_that_is_no_longer_accepted_does_not_stop_other_changes() -> None:
     configs = {"retention.ms": "-7", "gone": "x", "segment.bytes": "2048"}
-    SettingRules().check(TOPIC, configs, {"segment.bytes", "deleted"})
+    ConfigValidator().check(TOPIC, configs, {"segment.bytes", "deleted"})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_kafka_lets_change_may_change(resource: Resource, configs: dict[str
 
 
 def test_an_unknown_broker_setting_can_still_be_deleted() -> None:
-    SettingRules().check(BROKER, {}, {"from.an.older.version"})
+    ConfigValidator().check(BROKER, {}, {"from.an.older.version"})
 
 
 def test_a_group_setting_is_checked() -> None:
@@ -118,7 +118,7 @@ def test_a_group_is_not_given_a_pace_that_it_would_not_have(name: str, values: l
     for value in (below, above):
         with pytest.raises(InvalidConfig, match=rf"^Invalid value {value} for configuration {name}: it must be from"):
             _check(GROUP, {name: value})
-        SettingRules().check(GROUP, {name: value}, {"share.isolation.level"})  # it was accepted once
+        ConfigValidator().check(GROUP, {name: value}, {"share.isolation.level"})  # it was accepted once
 
 
 def test_the_bounds_of_a_groups_pace_are_those_of_the_node() -> None:
@@ -134,7 +134,7 @@ def test_other_resources_have_no_settings() -> None:
 
 
 def test_lists_can_be_appended_to_and_start_from_what_holds() -> None:
-    rules = SettingRules({"log.cleanup.policy": "compact", "metric.reporters": "a"})
+    rules = ConfigValidator({"log.cleanup.policy": "compact", "metric.reporters": "a"})
     assert rules.is_list(TOPIC, "cleanup.policy")
     assert not rules.is_list(TOPIC, "retention.ms")
     assert not rules.is_list(TOPIC, "nothing")

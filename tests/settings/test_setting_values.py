@@ -2,8 +2,9 @@
 
 import pytest
 
-from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS
-from moldau.broker.setting_values import (
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS
+from moldau.broker.configs.resolution import (
     BrokerTexts,
     ConfigSource,
     DescribedSetting,
@@ -14,8 +15,7 @@ from moldau.broker.setting_values import (
     effective_broker_settings,
     effective_log_settings,
 )
-from moldau.broker.settings import BrokerSettings
-from moldau.broker.topic_defaults import SYNONYMS, log_defaults
+from moldau.broker.configs.topic_defaults import SYNONYMS, log_defaults
 from moldau.model.errors import InvalidConfig
 from moldau.model.settings import Kind
 from moldau.model.units import HOUR_MS, MINUTE_MS

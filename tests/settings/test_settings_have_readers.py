@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.broker.settings import BrokerSettings
+from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.model.settings import declared
 from moldau.storage.settings import LogSettings
 

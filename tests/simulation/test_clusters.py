@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from moldau.testing.simulation import Simulation, replay
-from moldau.testing.world.administrator import MOVED_BACK, NEEDED
-from moldau.testing.world.ambush import OF_REPLICAS, OVERTAKEN
-from moldau.testing.world.cluster_world import Trouble, cluster_world
-from moldau.testing.world.mover import MOVED
+from moldau_dev.simulation.cluster.administrator import MOVED_BACK, NEEDED
+from moldau_dev.simulation.cluster.ambush import OF_REPLICAS, OVERTAKEN
+from moldau_dev.simulation.cluster.cluster_world import Trouble, cluster_world
+from moldau_dev.simulation.cluster.mover import MOVED
+from moldau_dev.simulation.simulation import Simulation, replay
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
@@ -76,7 +76,7 @@ def test_all_machines_without_power_at_once_lose_nothing_of_topics_that_are_sync
 
 
 def test_a_seed_of_a_cluster_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
-    command = [sys.executable, "-m", "moldau.testing.sweep", "--seeds", "7", "--world", "cluster"]
+    command = [sys.executable, "-m", "moldau_dev.simulation.sweep", "--seeds", "7", "--world", "cluster"]
     runs = [
         subprocess.Popen(
             command,

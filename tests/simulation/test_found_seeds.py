@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.testing.simulation import Simulation
-from moldau.testing.sweep import script_of
+from moldau_dev.simulation.simulation import Simulation
+from moldau_dev.simulation.sweep import script_of
 
 FOUND = tomllib.loads((Path(__file__).parent / "found_seeds.toml").read_text())["found"]
 

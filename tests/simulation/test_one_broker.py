@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from moldau.testing.one_broker import Trouble, one_broker
-from moldau.testing.simulation import replay
+from moldau_dev.simulation.one_broker import Trouble, one_broker
+from moldau_dev.simulation.simulation import replay
 
 
 @pytest.mark.proves("S8", "P2")
@@ -45,7 +45,7 @@ def test_a_disk_that_says_it_has_what_it_lost_is_not_believed(seed: int) -> None
 def test_a_seed_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
     runs = [
         subprocess.run(
-            [sys.executable, "-m", "moldau.testing.sweep", "--seeds", "0"],
+            [sys.executable, "-m", "moldau_dev.simulation.sweep", "--seeds", "0"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,

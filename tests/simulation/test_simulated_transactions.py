@@ -2,13 +2,13 @@
 
 import pytest
 
-from moldau.testing.simulation import Simulation
-from moldau.testing.workload import Violation
-from moldau.testing.world.ambush import OF_TRANSACTIONS
-from moldau.testing.world.on_disk import Batch, LogOnDisk
-from moldau.testing.world.stable_probe import OpenTransactions
-from moldau.testing.world.transaction_world import transaction_world
-from moldau.testing.world.transformers import TransformLedger
+from moldau_dev.simulation.cluster.ambush import OF_TRANSACTIONS
+from moldau_dev.simulation.cluster.disk_log import Batch, LogOnDisk
+from moldau_dev.simulation.cluster.stable_probe import OpenTransactions
+from moldau_dev.simulation.cluster.transaction_world import transaction_world
+from moldau_dev.simulation.cluster.transformers import TransformLedger
+from moldau_dev.simulation.simulation import Simulation
+from moldau_dev.simulation.workload import Violation
 
 
 @pytest.mark.proves("P3", "C6", "C7", part="simulated")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from moldau.storage.producers import Producers
-from moldau.testing import one_broker as one_broker_module
+from moldau.storage.producer_state import Producers
 from moldau.testing.mounted_disk import SimulatedFile
-from moldau.testing.one_broker import Trouble, one_broker
-from moldau.testing.simulation import Simulation
-from moldau.testing.workload import Violation
+from moldau_dev.simulation import one_broker as one_broker_module
+from moldau_dev.simulation.one_broker import Trouble, one_broker
+from moldau_dev.simulation.simulation import Simulation
+from moldau_dev.simulation.workload import Violation
 
 SEEDS = range(5)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import read_committed
+from moldau_dev.spark import read_committed
 
 START_MS: Final = 1_767_225_600_000  # 2026-01-01
 STEP_S: Final = 6

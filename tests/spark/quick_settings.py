@@ -8,7 +8,7 @@ managers of such files, two. Either writes a file beside its place, and renames 
 from collections.abc import Mapping
 from typing import Final
 
-from moldau.testing import spark
+from moldau_dev import spark
 
 JAVA_OPTIONS: Final = (
     f"{spark.JAVA_OPTIONS} -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:MetaspaceSize=192m "

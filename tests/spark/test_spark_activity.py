@@ -20,7 +20,7 @@ from moldau.pipelines.report import report_html
 from moldau.pipelines.reporting import make_report
 from moldau.pipelines.running import Conditions, run_flow
 from moldau.testing.broker import Broker
-from moldau.testing.spark import read_committed, run_script
+from moldau_dev.spark import read_committed, run_script
 
 
 @pytest.fixture

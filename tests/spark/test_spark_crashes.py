@@ -11,7 +11,7 @@ from spark_lives import held_life
 from trapped_driver import start
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import produce, read_committed, until_all_done
+from moldau_dev.spark import produce, read_committed, until_all_done
 
 ROWS: Final = 400
 BATCHES: Final = 4

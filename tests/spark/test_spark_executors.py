@@ -10,7 +10,7 @@ from quick_settings import DRIVER_SETTINGS, JAVA_OPTIONS
 from spark_lives import live
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import read_committed
+from moldau_dev.spark import read_committed
 
 MASTER: Final = "local-cluster[2,1,1024]"
 ROWS: Final = 300

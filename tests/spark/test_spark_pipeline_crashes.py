@@ -15,7 +15,7 @@ from moldau.pipelines.archive import records_of
 from moldau.pipelines.folders import RunFolder, State
 from moldau.pipelines.reporting import make_report
 from moldau.testing.broker import Broker
-from moldau.testing.spark import produce, read_committed, reading
+from moldau_dev.spark import produce, read_committed, reading
 
 ROWS: Final = 300
 EVENTS: Final = 200

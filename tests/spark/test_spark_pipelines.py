@@ -20,7 +20,7 @@ from moldau.pipelines.folders import RunFolder, State, new_run
 from moldau.pipelines.functions import FunctionStep
 from moldau.pipelines.running import Conditions, JobFailed, run_flow
 from moldau.testing.broker import Broker
-from moldau.testing.spark import numbers, produce, reading, run_script
+from moldau_dev.spark import numbers, produce, reading, run_script
 
 DOUBLE = "select key, cast(2 * cast(cast(value as string) as int) as string) as value from input"
 MINE = (

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.testing.broker import Broker
-from moldau.testing.spark import reading
+from moldau_dev.spark import reading
 
 START_MS = 1_767_225_600_000  # 2026-01-01
 MINUTE_MS = 60_000

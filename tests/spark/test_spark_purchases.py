@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import SETTINGS, printed_by, read_committed
+from moldau_dev.spark import SETTINGS, printed_by, read_committed
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 EVENTS: Final = 500

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import numbers, produce, reading
+from moldau_dev.spark import numbers, produce, reading
 
 
 @pytest.mark.proves("D1")

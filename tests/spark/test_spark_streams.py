@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from moldau.testing.broker import Broker
-from moldau.testing.spark import DONE_S_MAX, Kept, produce, reading
+from moldau_dev.spark import DONE_S_MAX, Kept, produce, reading
 
 
 def committed(broker: Broker, group: str, topic: str) -> list[int]:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from moldau.client.partitioning import partition_of
 from moldau.testing.broker import Broker
-from moldau.testing.spark import numbers, produce, reading, until_all_done, until_done
+from moldau_dev.spark import numbers, produce, reading, until_all_done, until_done
 from pyspark_moldau.sink import Produced, Staged, StreamWriter
 from pyspark_moldau.sink_options import sink_stream_options
 from pyspark_moldau.staging import StagedPart

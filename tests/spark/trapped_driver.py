@@ -7,7 +7,7 @@ from typing import Any
 
 from trapped_sink import TrappedSource
 
-from moldau.testing.spark import shaped, until_all_done
+from moldau_dev.spark import shaped, until_all_done
 from pyspark_moldau import session
 
 

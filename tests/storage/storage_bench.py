@@ -6,7 +6,7 @@ from typing import Any
 from moldau.records.builder import build_batch
 from moldau.records.header import read_header
 from moldau.records.record import Record, iterate_batches, iterate_records
-from moldau.storage.log import Appended, Log
+from moldau.storage.log import AppendResult, Log
 from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
 
@@ -47,11 +47,11 @@ class Bench:
         self.log.close(self.now_ms)
         return self.open(is_clean=True, **keywords)
 
-    def append(self, *values: bytes, epoch: int = 0, timestamp: int | None = None, **batch: Any) -> Appended:
+    def append(self, *values: bytes, epoch: int = 0, timestamp: int | None = None, **batch: Any) -> AppendResult:
         stamp = self.now_ms if timestamp is None else timestamp
         return self.append_batch(build_batch([(stamp, None, value, ()) for value in values], **batch), epoch=epoch)
 
-    def append_batch(self, batch: bytearray, epoch: int = 0) -> Appended:
+    def append_batch(self, batch: bytearray, epoch: int = 0) -> AppendResult:
         return self.log.append(memoryview(batch), read_header(batch), epoch, self.now_ms)
 
     def records(self, offset: int | None = None) -> list[Record]:

@@ -14,9 +14,9 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import write_checksum
 from moldau.records.record import Record
+from moldau.storage.batch_scan import CorruptBatch
 from moldau.storage.compaction import compact
-from moldau.storage.damage import damage_at
-from moldau.storage.scan import BrokenLog
+from moldau.storage.corrupt_range import find_corruption_at
 from moldau.testing.disk import Crashed, SimulatedDisk, When
 
 
@@ -49,7 +49,7 @@ def test_a_batch_that_loses_records_keeps_its_frame_and_codec(codec: Compression
     ]
     first = bench.headers()[0]
     assert (first.base_offset, first.last_offset, first.records_count, first.compression) == (0, 2, 1, codec)
-    assert bench.kill().cut_bytes == 0
+    assert bench.kill().truncated_bytes == 0
 
 
 @pytest.mark.proves("S5")
@@ -358,11 +358,11 @@ def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
     before = bench.disk.contents()
     job = bench.log.compaction_job(0, 40, NOW_MS)
     assert job is not None
-    with pytest.raises(BrokenLog, match="checksum") as broken:
+    with pytest.raises(CorruptBatch, match="checksum") as broken:
         compact(bench.mounted, job)
     told = pickle.loads(pickle.dumps(broken.value))  # it comes from another process
     assert (str(told), told.position, told.offset) == (str(broken.value), broken.value.position, broken.value.offset)
-    damage = damage_at(bench.log, told.offset)
+    damage = find_corruption_at(bench.log, told.offset)
     assert damage is not None
     assert damage.offset == told.offset
     after = bench.disk.contents()

@@ -6,7 +6,7 @@ import pytest
 from compacted_bench import CompactedBench
 from storage_bench import NOW_MS
 
-from moldau.storage import swaps
+from moldau.storage import segment_swap
 from moldau.storage.compaction import compact
 from moldau.testing.disk import SimulatedDisk
 
@@ -33,13 +33,13 @@ def test_as_much_is_compacted_as_there_is_room_for_and_the_rest_later() -> None:
     disk.capacity_bytes = disk.used_bytes + 6_000
     result = bench.compact()
     assert result is not None
-    assert (result.is_whole, bench.cleaned_offset) == (False, 0)
+    assert (result.is_complete, bench.cleaned_offset) == (False, 0)
     assert 0 < len(result.replacements)
     assert bench.table() == truth
     disk.capacity_bytes = 1 << 40
     result = bench.compact()
     assert result is not None
-    assert result.is_whole
+    assert result.is_complete
     assert bench.table() == truth
     assert bench.log.size_bytes < before / 2
 
@@ -80,7 +80,7 @@ def test_a_leftover_of_an_earlier_round_does_not_undo_a_swap_that_a_crash_interr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = _filled()
-    bench.log.advance_start(bench.log.segment_base_offsets[2])
+    bench.log.advance_start_offset(bench.log.segment_base_offsets[2])
     for path in bench.log.apply_retention(bench.now_ms):
         bench.mounted.unlink(path)
     bench.log.roll(NOW_MS)
@@ -103,7 +103,7 @@ def test_a_leftover_of_an_earlier_round_does_not_undo_a_swap_that_a_crash_interr
 
     monkeypatch.setattr(bench.mounted, "rename", until_the_old_are_away)
     with pytest.raises(Crash):
-        swaps.swap_in(
+        segment_swap.swap_in(
             bench.mounted,
             bench.log.folder,
             result.replacements[0].base_offset,

@@ -1,10 +1,10 @@
-"""Damage that is found while a log is in use."""
+"""Corruption found while a log is in use."""
 
 import pytest
 from storage_bench import FOLDER, Bench
 
 from moldau.model.units import KiB
-from moldau.storage.damage import damage_at
+from moldau.storage.corrupt_range import find_corruption_at
 
 LOG = f"{FOLDER}/00000000000000000000.log"
 
@@ -19,7 +19,7 @@ def filled(segment_bytes: int) -> Bench:
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
 def test_whole_batches_are_not_taken_for_damaged(segment_bytes: int) -> None:
     bench = filled(segment_bytes)
-    assert not any(damage_at(bench.log, offset) for offset in range(bench.log.end_offset))
+    assert not any(find_corruption_at(bench.log, offset) for offset in range(bench.log.end_offset))
 
 
 @pytest.mark.proves("H3")
@@ -30,11 +30,11 @@ def test_a_batch_with_another_checksum_is_damaged_from_its_first_offset_to_its_l
     assert first is not None
     bench.disk.flip_bit(LOG, first.position + 70)
     for offset in (4, 5):
-        damage = damage_at(bench.log, offset)
+        damage = find_corruption_at(bench.log, offset)
         assert damage is not None
         assert (damage.offset, damage.end_offset) == (4, 6)
-    assert damage_at(bench.log, 3) is None
-    assert damage_at(bench.log, 6) is None
+    assert find_corruption_at(bench.log, 3) is None
+    assert find_corruption_at(bench.log, 6) is None
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
@@ -43,7 +43,7 @@ def test_what_has_no_header_any_more_is_damaged(segment_bytes: int) -> None:
     first = bench.log.read(4, 1)
     assert first is not None
     bench.disk.flip_bit(LOG, first.position + 16)  # the magic byte
-    damage = damage_at(bench.log, 4)
+    damage = find_corruption_at(bench.log, 4)
     assert damage is not None
     assert damage.offset == 4
     assert str(damage).endswith("offset 4")
@@ -55,4 +55,4 @@ def test_a_batch_with_another_length_is_damaged(segment_bytes: int) -> None:
     first = bench.log.read(4, 1)
     assert first is not None
     bench.disk.flip_bit(LOG, first.position + 10)
-    assert damage_at(bench.log, 4) is not None
+    assert find_corruption_at(bench.log, 4) is not None

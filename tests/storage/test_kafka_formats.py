@@ -12,10 +12,10 @@ from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.units import KiB
 from moldau.node.ports.files import SystemDisk
 from moldau.records.control import build_transaction_marker
-from moldau.storage import snapshots
-from moldau.storage.checkpoints import BrokenCheckpoint, read_offsets, write_offsets
-from moldau.storage.folder import decode_id, encode_id
+from moldau.storage import producer_snapshots
+from moldau.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
 from moldau.storage.log import Log
+from moldau.storage.log_dir import decode_id, encode_id
 from moldau.storage.settings import LogSettings
 from moldau.testing.disk import SimulatedDisk
 
@@ -86,8 +86,8 @@ def test_a_producer_snapshot_has_version_checksum_and_one_entry_per_producer() -
 
 @pytest.mark.parametrize("damage", [b"", b"\0\1", pack(">hIi", 2, crc32c(bytes(4)), 0), pack(">hIi", 1, 5, 0)])
 def test_a_snapshot_that_is_none_is_refused(damage: bytes) -> None:
-    with pytest.raises(snapshots.BrokenSnapshot):
-        snapshots.decode(damage)
+    with pytest.raises(producer_snapshots.CorruptSnapshot):
+        producer_snapshots.decode(damage)
 
 
 @pytest.mark.proves("S2")
@@ -106,7 +106,7 @@ def test_offset_checkpoints_are_text() -> None:
 def test_a_broken_checkpoint_is_refused(damage: bytes) -> None:
     disk = SimulatedDisk().mount()
     disk.open("/checkpoint", create=True).pwrite(damage, 0)
-    with pytest.raises(BrokenCheckpoint):
+    with pytest.raises(CorruptCheckpoint):
         read_offsets(disk, "/checkpoint")
 
 

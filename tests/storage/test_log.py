@@ -123,7 +123,7 @@ def test_reading_outside_the_log_is_refused_and_at_its_end_gives_nothing() -> No
     assert bench.log.read(1, 100) is None
     with pytest.raises(OffsetOutOfRange):
         bench.log.read(2, 100)
-    bench.log.advance_start(1)
+    bench.log.advance_start_offset(1)
     with pytest.raises(OffsetOutOfRange):
         bench.log.read(0, 100)
 
@@ -175,7 +175,7 @@ def test_a_batch_larger_than_a_segment_is_taken_from_a_leader_that_has_it() -> N
     leader, follower = Bench(), Bench(segment_bytes=1 * KiB)
     for size in (10, 2000, 10, 3000):
         leader.append(b"x" * size)
-    follower.log.append_followed(leader.log.read_bytes(0, 1 << 20), leader.now_ms)
+    follower.log.append_as_follower(leader.log.read_bytes(0, 1 << 20), leader.now_ms)
     assert follower.values() == leader.values()
     assert follower.log.segment_base_offsets == [0, 1, 2, 3]
     follower.kill()
@@ -187,7 +187,7 @@ def test_log_append_time_stamps_the_batch_and_is_answered() -> None:
     appended = bench.append(b"a", timestamp=5)
     assert appended.log_append_time_ms == NOW_MS
     assert bench.records()[0].timestamp == NOW_MS
-    assert bench.kill().cut_bytes == 0  # its checksum was made anew
+    assert bench.kill().truncated_bytes == 0  # its checksum was made anew
 
 
 def test_followed_batches_keep_their_offsets_and_epochs_and_may_leave_gaps() -> None:
@@ -196,7 +196,7 @@ def test_followed_batches_keep_their_offsets_and_epochs_and_may_leave_gaps() -> 
         bytes(build_batch([(NOW_MS, None, b"x" * 200, ())], base_offset=base, leader_epoch=base // 10))
         for base in range(5, 60, 5)
     )
-    assert bench.log.append_followed(batches, NOW_MS) == 56
+    assert bench.log.append_as_follower(batches, NOW_MS) == 56
     assert [record.offset for record in bench.records()] == list(range(5, 60, 5))
     assert bench.log.end_offset_for_epoch(2) == (2, 30)
     bench.restart()
@@ -209,8 +209,8 @@ def test_a_followed_batch_that_claims_to_be_longer_than_it_is_is_not_taken_for_n
     batch = bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())]))
     batch[10] ^= 1
     with pytest.raises(CorruptMessage):
-        bench.log.append_followed(batch, NOW_MS)
-    assert bench.log.append_followed(b"", NOW_MS) == 0
+        bench.log.append_as_follower(batch, NOW_MS)
+    assert bench.log.append_as_follower(b"", NOW_MS) == 0
 
 
 @pytest.mark.proves("H3")
@@ -220,10 +220,10 @@ def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int)
     batches = [bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())], base_offset=base)) for base in range(8)]
     batches[5][position] ^= 1
     with pytest.raises(CorruptMessage):
-        bench.log.append_followed(b"".join(batches), NOW_MS)
+        bench.log.append_as_follower(b"".join(batches), NOW_MS)
     assert [record.offset for record in bench.records()] == list(range(5))
     batches[5][position] ^= 1
-    assert bench.log.append_followed(b"".join(batches[5:]), NOW_MS) == 8
+    assert bench.log.append_as_follower(b"".join(batches[5:]), NOW_MS) == 8
     bench.restart()
     assert [record.offset for record in bench.records()] == list(range(8))
 
@@ -237,6 +237,6 @@ def test_followed_batches_end_where_a_later_epoch_begins_than_their_leaders() ->
         for base, epoch in enumerate(epochs)
     ]
     with pytest.raises(CorruptMessage, match="leader epoch 5 from a leader in 4"):
-        bench.log.append_followed(b"".join(batches), NOW_MS, 4)
+        bench.log.append_as_follower(b"".join(batches), NOW_MS, 4)
     assert (bench.log.end_offset, bench.log.epochs.latest) == (3, 4)
-    assert bench.log.append_followed(b"".join(batches[3:]), NOW_MS, 5) == 5
+    assert bench.log.append_as_follower(b"".join(batches[3:]), NOW_MS, 5) == 5

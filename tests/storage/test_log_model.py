@@ -82,7 +82,7 @@ class Life:
                 base_sequence=self.model.end,
             )
             self.note(values)
-        assert self.bench.log.append_followed(batches, NOW_MS) == self.model.end
+        assert self.bench.log.append_as_follower(batches, NOW_MS) == self.model.end
 
     def note(self, values: list[bytes]) -> None:
         for value in values:
@@ -123,7 +123,7 @@ class Life:
 
     def delete_records(self) -> None:
         self.model.start = self.chance.randrange(self.model.start, self.model.end + 1)
-        self.bench.log.advance_start(self.model.start)
+        self.bench.log.advance_start_offset(self.model.start)
 
     def retain(self) -> None:
         for path in self.bench.log.apply_retention(NOW_MS):

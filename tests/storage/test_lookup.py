@@ -8,10 +8,10 @@ from storage_bench import NOW_MS, Bench
 from moldau.model.units import KiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
+from moldau.storage.batch_scan import iterate_headers
 from moldau.storage.log import Log
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.scan import walk
 from moldau.storage.time_index import TimeIndex
 
 
@@ -41,7 +41,7 @@ def test_every_entry_of_the_index_points_to_the_start_of_a_batch() -> None:
 def walk_all(bench: Bench, base: int) -> list[tuple[int, int]]:
     path = f"{bench.log.folder}/{base:020d}.log"
     file = bench.mounted.open(path)
-    return [(position, header.base_offset) for position, header in walk(file, 0, file.size())]
+    return [(position, header.base_offset) for position, header in iterate_headers(file, 0, file.size())]
 
 
 @pytest.mark.proves("S3")
@@ -84,7 +84,7 @@ def test_deleted_records_are_not_found_by_time() -> None:
     bench = Bench()
     for number in range(10):
         bench.append(b"x", timestamp=NOW_MS + number)
-    bench.log.advance_start(4)
+    bench.log.advance_start_offset(4)
     assert bench.log.offset_for_timestamp(NOW_MS) == (NOW_MS + 4, 4)
 
 

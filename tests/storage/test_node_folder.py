@@ -6,26 +6,33 @@ import pytest
 
 from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
 from moldau.storage.checkpoints import RECOVERY_POINTS
-from moldau.storage.folder import INCARNATION, BrokenFolder, DataFolder, FolderIdentity, FolderInUse, parse_partition
+from moldau.storage.log_dir import (
+    INCARNATION,
+    CorruptMetaProperties,
+    LogDir,
+    LogDirLocked,
+    MetaProperties,
+    parse_partition,
+)
 from moldau.testing.disk import Crashed, SimulatedDisk, When
 
 ID = TopicId(bytes(range(16)))
 OTHER_ID = TopicId(bytes(16 * [7]))
-IDENTITY = FolderIdentity("MkU3OEVBNTcwNTJENDM2Qg", NodeId(3), DirectoryId(bytes(range(1, 17))))
+IDENTITY = MetaProperties("MkU3OEVBNTcwNTJENDM2Qg", NodeId(3), DirectoryId(bytes(range(1, 17))))
 
 
 def test_a_folder_belongs_to_one_node_at_a_time() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
-    with pytest.raises(FolderInUse, match="another node"):
-        DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
+    with pytest.raises(LogDirLocked, match="another node"):
+        LogDir.open(disk, "/data")
     folder.close()
-    DataFolder.open(disk, "/data").close()
+    LogDir.open(disk, "/data").close()
 
 
 def test_identity_is_written_as_kafka_does_and_read_back() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     assert folder.identity() is None
     folder.format(IDENTITY)
     assert folder.identity() == IDENTITY
@@ -43,20 +50,20 @@ def test_identity_is_written_as_kafka_does_and_read_back() -> None:
     "damage", [b"version=0\nbroker.id=1\n", b"version=1\n", b"version=1\ncluster.id=a\nnode.id=x\n"]
 )
 def test_an_identity_that_cannot_be_trusted_is_refused(damage: bytes) -> None:
-    with pytest.raises(BrokenFolder):
-        FolderIdentity.decode(damage)
+    with pytest.raises(CorruptMetaProperties):
+        MetaProperties.decode(damage)
 
 
 def test_a_kafka_written_identity_is_understood() -> None:
     text = (
         b"#\n#Mon Jan 05 10:00:00 UTC 2026\ncluster.id=abc\ndirectory.id=AQIDBAUGBwgJCgsMDQ4PEA\nnode.id=1\nversion=1\n"
     )
-    assert FolderIdentity.decode(text).cluster_id == "abc"
+    assert MetaProperties.decode(text).cluster_id == "abc"
 
 
 def test_a_clean_stop_is_seen_once() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     assert folder.take_clean_shutdown() is None
     folder.mark_clean_shutdown(broker_epoch=17)
     assert disk.read("/data/.kafka_cleanshutdown") == b'{"version":"0","broker_epoch":"17"}'
@@ -66,7 +73,7 @@ def test_a_clean_stop_is_seen_once() -> None:
 
 def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     disk.open("/data/.kafka_cleanshutdown", create=True)
     assert folder.take_clean_shutdown() == -1
 
@@ -74,66 +81,66 @@ def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
 @pytest.mark.proves("H3")
 def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
     platter = SimulatedDisk()
-    folder = DataFolder.open(platter.mount(), "/data")
-    folder.remember_boot()
+    folder = LogDir.open(platter.mount(), "/data")
+    folder.record_boot()
     assert not folder.has_lost_power()
     platter.power_loss()
-    folder = DataFolder.open(platter.mount(), "/data")
+    folder = LogDir.open(platter.mount(), "/data")
     assert folder.has_lost_power()
     assert folder.has_lost_power()  # also for one that was killed while it started
-    folder.remember_boot()
+    folder.record_boot()
     assert not folder.has_lost_power()
 
 
 @pytest.mark.proves("S6", "H3")
 def test_a_failed_sync_is_to_the_next_owner_what_a_power_loss_is_until_one_has_come_up() -> None:
     platter = SimulatedDisk()
-    folder = DataFolder.open(platter.mount(), "/data")
-    folder.remember_boot()
-    folder.remember_failed_sync()
+    folder = LogDir.open(platter.mount(), "/data")
+    folder.record_boot()
+    folder.record_failed_sync()
     platter.crash()
-    folder = DataFolder.open(platter.mount(), "/data")
+    folder = LogDir.open(platter.mount(), "/data")
     assert folder.has_failed_sync()
     assert folder.has_lost_power()
-    folder.remember_boot()
+    folder.record_boot()
     assert not folder.has_failed_sync()
     assert not folder.has_lost_power()
 
 
 def test_a_failed_sync_on_a_disk_that_takes_nothing_more_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
     platter = SimulatedDisk()
-    folder = DataFolder.open(platter.mount(), "/data")
+    folder = LogDir.open(platter.mount(), "/data")
     platter.fail("pwrite", errno.ENOSPC, path=".boot-id")
-    folder.remember_failed_sync()
+    folder.record_failed_sync()
     assert not folder.has_failed_sync()
     assert "that a sync has failed could not be written down" in caplog.text
 
 
 def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
-    folder = DataFolder.open(SimulatedDisk().mount(), "/data")
+    folder = LogDir.open(SimulatedDisk().mount(), "/data")
     assert folder.last_broker_epoch() == -1
-    folder.remember_broker_epoch(17)
+    folder.record_broker_epoch(17)
     assert folder.last_broker_epoch() == 17
-    folder.remember_broker_epoch(18)
+    folder.record_broker_epoch(18)
     assert folder.last_broker_epoch() == 18
 
 
 def test_a_life_that_has_not_heard_of_its_epoch_is_known_to_the_next_one() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
-    assert folder.unfinished_life() is None
-    folder.begin_life(ID)
-    assert folder.unfinished_life() == ID
-    folder.remember_broker_epoch(17)
-    assert folder.unfinished_life() is None
-    folder.begin_life(ID)
+    folder = LogDir.open(disk, "/data")
+    assert folder.pending_incarnation() is None
+    folder.record_incarnation(ID)
+    assert folder.pending_incarnation() == ID
+    folder.record_broker_epoch(17)
+    assert folder.pending_incarnation() is None
+    folder.record_incarnation(ID)
     disk.open(f"/data/{INCARNATION}").truncate(5)
-    assert folder.unfinished_life() is None
+    assert folder.pending_incarnation() is None
 
 
 def test_partitions_are_found_with_their_topic_ids() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     folder.create_partition(TopicPartition("a-b.c", 3), ID)
     folder.create_partition(TopicPartition("other", 0), OTHER_ID)
     disk.make_folder("/data/no-id-7")
@@ -148,7 +155,7 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
 
 def test_strays_are_partitions_of_topics_that_are_gone_or_were_made_anew() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     for topic in ("kept", "gone", "anew", "__cluster_metadata"):
         folder.create_partition(TopicPartition(topic, 0), ID)
     strays = folder.strays({"kept": ID, "anew": OTHER_ID}, kept=("__cluster_metadata",))
@@ -159,7 +166,7 @@ def test_strays_are_partitions_of_topics_that_are_gone_or_were_made_anew() -> No
 
 def test_a_deleted_partition_is_renamed_and_found_again() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     long = TopicPartition("x" * 249, 10)
     for partition in (TopicPartition("t", 0), long):
         folder.create_partition(partition, ID)
@@ -198,7 +205,7 @@ def test_a_checkpoint_is_the_old_one_or_the_new_one_whatever_happens(when: When,
     for point in range(1, 20):
         disk = SimulatedDisk(seed=point)
         disk.prepare_folder("/data")
-        folder = DataFolder.open(disk.mount(), "/data")
+        folder = LogDir.open(disk.mount(), "/data")
         folder.write_checkpoint(RECOVERY_POINTS, {partition: 100})
         disk.crash_at(disk.points + point, when, loses_power=loses_power)
         try:
@@ -208,12 +215,12 @@ def test_a_checkpoint_is_the_old_one_or_the_new_one_whatever_happens(when: When,
         else:
             assert point > 4
             return
-        again = DataFolder.open(disk.mount(), "/data")
+        again = LogDir.open(disk.mount(), "/data")
         assert again.read_checkpoint(RECOVERY_POINTS)[partition] in (100, 200)
 
 
 def test_a_broken_checkpoint_counts_as_empty() -> None:
     disk = SimulatedDisk().mount()
-    folder = DataFolder.open(disk, "/data")
+    folder = LogDir.open(disk, "/data")
     disk.open(f"/data/{RECOVERY_POINTS}", create=True).pwrite(b"rubbish", 0)
     assert folder.read_checkpoint(RECOVERY_POINTS) == {}

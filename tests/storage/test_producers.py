@@ -8,19 +8,21 @@ from storage_bench import NOW_MS, Bench
 from moldau.model.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from moldau.model.units import DAY_MS
 from moldau.records.control import build_transaction_marker
-from moldau.storage import producers as producers_module
-from moldau.storage.log import Appended
+from moldau.storage import producer_state as producers_module
+from moldau.storage.log import AppendResult
 
 LAST = (1 << 31) - 1
 
 
-def send(bench: Bench, sequence: int, *values: bytes, epoch: int = 0, producer_id: int = 5, **batch: Any) -> Appended:
+def send(
+    bench: Bench, sequence: int, *values: bytes, epoch: int = 0, producer_id: int = 5, **batch: Any
+) -> AppendResult:
     return bench.append(
         *(values or (b"x",)), producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **batch
     )
 
 
-def mark(bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = 5) -> Appended:
+def mark(bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = 5) -> AppendResult:
     return bench.append_batch(
         build_transaction_marker(
             is_commit=is_commit,
@@ -148,7 +150,7 @@ def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
 
 def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers_module, "PRODUCERS_MAX", 32)
-    monkeypatch.setattr(producers_module, "_FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr(producers_module, "_EVICTION_COUNT", 4)
     bench = Bench()
     send(bench, 0, producer_id=1000, timestamp=1, is_transactional=True)
     for producer_id in range(100):

@@ -34,7 +34,7 @@ def test_after_a_kill_everything_that_was_appended_is_there() -> None:
     bench.kill()
     assert bench.values() == expected
     assert bench.log.end_offset == 40
-    assert bench.log.cut_bytes == 0
+    assert bench.log.truncated_bytes == 0
     assert bench.append(b"next", epoch=3).base_offset == 40
 
 
@@ -48,7 +48,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(kept_bytes: int) -> None:
     chop(bench, ACTIVE, whole + kept_bytes)
     bench.open()
     assert bench.log.end_offset == 10
-    assert bench.log.cut_bytes == kept_bytes
+    assert bench.log.truncated_bytes == kept_bytes
     assert len(bench.file(ACTIVE)) == whole
     assert bench.append(b"next").base_offset == 10
     assert bench.values()[-1] == b"next"
@@ -85,7 +85,7 @@ def test_damage_before_whole_batches_is_refused_and_nothing_is_cut(place: int) -
     with pytest.raises(CorruptLog, match="a whole batch follows"):
         bench.open()
     assert bench.disk.contents()[f"{FOLDER}/{ACTIVE}"] == before
-    bench.open(accepts_loss=True)
+    bench.open(allows_data_loss=True)
     assert bench.log.end_offset == 4
 
 
@@ -178,7 +178,7 @@ def test_a_clean_stop_is_opened_without_reading_the_log() -> None:
     bench = filled(60)
     bases = bench.log.segment_base_offsets
     bench.log.close(NOW_MS)
-    # Damage in the first segment goes unseen: nobody looked.
+    # Corruption in the first segment goes unseen: nobody looked.
     bench.disk.flip_bit(f"{FOLDER}/{ACTIVE}", 100)
     bench.open(is_clean=True)
     assert bench.log.segment_base_offsets == bases
@@ -192,7 +192,7 @@ def test_a_log_that_is_not_as_a_clean_stop_leaves_it_is_scanned_after_all() -> N
     file.pwrite(b"rubbish", file.size())
     bench.open(is_clean=True)
     assert bench.log.end_offset == 10
-    assert bench.log.cut_bytes == 7
+    assert bench.log.truncated_bytes == 7
 
 
 @pytest.mark.proves("S3")
@@ -353,7 +353,7 @@ def test_a_snapshot_from_before_the_first_batch_is_not_believed() -> None:
     stale = next(name for name in bench.names() if name.endswith(".snapshot"))
     content = bench.file(stale)
     bench.open(is_clean=True)
-    bench.log.truncate_and_start_at(100)
+    bench.log.truncate_fully_and_start_at(100)
     bench.disk.crash()
     bench.disk.mount().open(f"{FOLDER}/{stale}", create=True).pwrite(content, 0)
     bench.open(recovery_point=100)

@@ -68,7 +68,7 @@ def test_what_is_not_committed_stays() -> None:
 @pytest.mark.proves("S4")
 def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_retention() -> None:
     bench = spread(retention_ms=-1)
-    bench.log.advance_start(5)
+    bench.log.advance_start_offset(5)
     with pytest.raises(OffsetOutOfRange):
         bench.log.read(4, 100)
     assert bench.records()[0].offset == 5
@@ -78,7 +78,7 @@ def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_reten
     bench.restart(log_start_offset=5)
     assert bench.log.start_offset == 5
     with pytest.raises(OffsetOutOfRange):
-        bench.log.advance_start(13)
+        bench.log.advance_start_offset(13)
 
 
 @pytest.mark.proves("S4")
@@ -97,7 +97,7 @@ def test_readers_keep_what_they_were_given_even_after_the_files_are_gone() -> No
 def test_a_compacted_log_is_not_deleted_by_age_or_size() -> None:
     bench = spread(cleanup_policy=("compact",), retention_ms=1, retention_bytes=1)
     assert bench.log.apply_retention(NOW_MS + 1000 * HOUR_MS) == []
-    bench.log.advance_start(4)
+    bench.log.advance_start_offset(4)
     bench.log.apply_retention(NOW_MS)
     assert bench.log.segment_base_offsets[0] == 4
 

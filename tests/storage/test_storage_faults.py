@@ -151,7 +151,7 @@ def test_a_short_write_is_continued() -> None:
     bench.append(b"y" * 500)
     assert bench.disk.fired["short write"] == 3
     assert bench.values() == [b"x" * 500, b"y" * 500]
-    assert bench.kill().cut_bytes == 0
+    assert bench.kill().truncated_bytes == 0
 
 
 @pytest.mark.proves("S6")
@@ -204,9 +204,9 @@ def test_batches_that_a_full_disk_refused_together_are_forgotten_without_any_roo
     bench.disk.capacity_bytes = bench.disk.used_bytes
     for number in (10, 11):
         batch = build_batch([(NOW_MS, None, b"." * 100, ())], producer_id=1, producer_epoch=0, base_sequence=number)
-        bench.log.append(memoryview(batch), read_header(batch), 0, NOW_MS, gathers=True)
+        bench.log.append(memoryview(batch), read_header(batch), 0, NOW_MS, is_buffered=True)
     with pytest.raises(OSError, match="No space left"):
-        bench.log.write_gathered()
+        bench.log.write_buffered()
     assert bench.log.end_offset == 10
     bench.disk.capacity_bytes *= 2
     assert bench.append(b"again", producer_id=1, producer_epoch=0, base_sequence=10).base_offset == 10
@@ -222,11 +222,11 @@ def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
             bench.append(b"%d" % number * 200)
         full_at = bench.disk.points + 1 + skip
 
-        def refuse(point: IoPoint, full_at: int = full_at) -> None:
+        def reject(point: IoPoint, full_at: int = full_at) -> None:
             if point.number == full_at and point.operation != "unlink":
                 raise OSError(errno.ENOSPC, "full", point.path)
 
-        bench.disk.on_io = refuse
+        bench.disk.on_io = reject
         refused = 0
         for number in range(4, 10):
             try:

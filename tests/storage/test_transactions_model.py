@@ -107,7 +107,7 @@ class Life:
     def delete_records(self) -> None:
         if self.chance.random() < 0.2:
             self.follow()  # later it could not
-            self.bench.log.advance_start(self.chance.randrange(self.bench.log.start_offset, self.end_offset + 1))
+            self.bench.log.advance_start_offset(self.chance.randrange(self.bench.log.start_offset, self.end_offset + 1))
 
     def restart(self) -> None:
         self.bench.restart(log_start_offset=self.bench.log.start_offset)
@@ -142,7 +142,7 @@ class Life:
     def follow(self) -> None:
         log = self.follower.log
         while log.end_offset < self.end_offset:
-            log.append_followed(self.bench.log.read_bytes(log.end_offset, 2048), self.follower.now_ms)
+            log.append_as_follower(self.bench.log.read_bytes(log.end_offset, 2048), self.follower.now_ms)
 
     def compare(self, bench: Bench) -> None:
         log, end_offset = bench.log, self.end_offset

@@ -16,16 +16,16 @@ from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import BatchHeader, read_header
 from moldau.records.record import iterate_batches
-from moldau.storage import admissions as admissions_module
-from moldau.storage.admissions import Admissions
-from moldau.storage.log import Appended
-from moldau.storage.producers import Producers
+from moldau.storage import transaction_verification as verification_module
+from moldau.storage.log import AppendResult
+from moldau.storage.producer_state import Producers
+from moldau.storage.transaction_verification import VerificationEntries
 from moldau.testing.disk import SimulatedDisk
 
 P = 5
 
 
-def send(bench: Bench, sequence: int, *, epoch: int = 0, producer_id: int = P, **fields: Any) -> Appended:
+def send(bench: Bench, sequence: int, *, epoch: int = 0, producer_id: int = P, **fields: Any) -> AppendResult:
     return bench.append(
         b"x",
         producer_id=producer_id,
@@ -38,7 +38,7 @@ def send(bench: Bench, sequence: int, *, epoch: int = 0, producer_id: int = P, *
 
 def mark(
     bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = P, coordinator_epoch: int = 0
-) -> Appended:
+) -> AppendResult:
     return bench.append_batch(
         build_transaction_marker(
             is_commit=is_commit,
@@ -58,94 +58,94 @@ def header(sequence: int, *, epoch: int = 0) -> BatchHeader:
 
 
 def admit(producers: Producers, sequence: int = 0, *, epoch: int = 0) -> None:
-    assert producers.admissions.grant(P, producers.admissions.seek(P, epoch, sequence, now_ms=0))
+    assert producers.verifications.complete(P, producers.verifications.seek(P, epoch, sequence, now_ms=0))
 
 
 class TestWhoMayBegin:
     def test_nobody_before_the_coordinator_was_heard(self) -> None:
         producers = Producers()
         with pytest.raises(InvalidTxnState):
-            producers.check_admitted(header(0))
-        admission = producers.admissions.seek(P, 0, 0, now_ms=0)
+            producers.check_verified(header(0))
+        verification = producers.verifications.seek(P, 0, 0, now_ms=0)
         with pytest.raises(InvalidTxnState):
-            producers.check_admitted(header(0))
-        assert producers.admissions.grant(P, admission)
-        producers.check_admitted(header(0))
+            producers.check_verified(header(0))
+        assert producers.verifications.complete(P, verification)
+        producers.check_verified(header(0))
         with pytest.raises(InvalidTxnState):
-            producers.check_admitted(header(0, epoch=1))
+            producers.check_verified(header(0, epoch=1))
 
     @pytest.mark.proves("P3")
     def test_a_marker_between_question_and_answer_withdraws_what_is_answered(self) -> None:
         bench = Bench()
         producers = bench.log.producers
-        asked = producers.admissions.seek(P, 0, 0, now_ms=0)
+        asked = producers.verifications.seek(P, 0, 0, now_ms=0)
         mark(bench, is_commit=False)
-        assert not producers.admissions.grant(P, asked)
-        another = producers.admissions.seek(P, 0, 0, now_ms=0)
-        assert not producers.admissions.grant(P, asked), "it was asked for another transaction"
+        assert not producers.verifications.complete(P, asked)
+        another = producers.verifications.seek(P, 0, 0, now_ms=0)
+        assert not producers.verifications.complete(P, asked), "it was asked for another transaction"
         with pytest.raises(InvalidTxnState):
-            producers.check_admitted(header(0))
-        assert producers.admissions.grant(P, another)
-        producers.check_admitted(header(0))
+            producers.check_verified(header(0))
+        assert producers.verifications.complete(P, another)
+        producers.check_verified(header(0))
 
     def test_an_open_transaction_needs_no_other_word_and_leaves_none_behind(self) -> None:
         bench = Bench()
         producers = bench.log.producers
         admit(producers)
         send(bench, 0)
-        assert len(producers.admissions) == 0
-        producers.check_admitted(header(1))
+        assert len(producers.verifications) == 0
+        producers.check_verified(header(1))
         mark(bench, is_commit=True)
         with pytest.raises(InvalidTxnState):
-            producers.check_admitted(header(1))
-        producers.check_admitted(header(0))  # it is in the log: whoever repeats it hears where
+            producers.check_verified(header(1))
+        producers.check_verified(header(0))  # it is in the log: whoever repeats it hears where
 
     @pytest.mark.proves("P2")
     def test_the_first_batch_of_those_that_waited_comes_first(self) -> None:
         producers = Producers()
-        producers.admissions.seek(P, 0, 3, now_ms=0)
+        producers.verifications.seek(P, 0, 3, now_ms=0)
         admit(producers, 4)
         with pytest.raises(OutOfOrderSequence):
-            producers.check_admitted(header(4))
-        producers.check_admitted(header(3))
+            producers.check_verified(header(4))
+        producers.check_verified(header(3))
 
     def test_what_was_refused_is_forgotten_but_not_what_waits_in_another_question(self) -> None:
         producers = Producers()
-        refused = producers.admissions.seek(P, 0, 3, now_ms=0)
-        producers.admissions.refuse(P, refused)
+        refused = producers.verifications.seek(P, 0, 3, now_ms=0)
+        producers.verifications.reject(P, refused)
         admit(producers, 4)
-        producers.admissions.refuse(P, refused)
-        producers.check_admitted(header(4))
+        producers.verifications.reject(P, refused)
+        producers.check_verified(header(4))
 
     @pytest.mark.proves("P3")
     def test_a_zombie_does_not_take_the_place_of_its_successor(self) -> None:
         producers = Producers()
-        successor = producers.admissions.seek(P, 1, 0, now_ms=0)
-        zombie = producers.admissions.seek(P, 0, 0, now_ms=0)
-        assert not producers.admissions.grant(P, zombie)
-        assert producers.admissions.grant(P, successor)
-        assert producers.admissions.seek(P, 2, 0, now_ms=0) is not successor
+        successor = producers.verifications.seek(P, 1, 0, now_ms=0)
+        zombie = producers.verifications.seek(P, 0, 0, now_ms=0)
+        assert not producers.verifications.complete(P, zombie)
+        assert producers.verifications.complete(P, successor)
+        assert producers.verifications.seek(P, 2, 0, now_ms=0) is not successor
 
     def test_an_old_epoch_is_told_so(self) -> None:
         bench = Bench()
         send(bench, 0, epoch=2)
         with pytest.raises(InvalidProducerEpoch):
-            bench.log.producers.check_begun(P, 1)
+            bench.log.producers.check_in_transaction(P, 1)
 
     def test_wishes_of_which_nothing_came_are_forgotten_and_never_too_many(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(admissions_module, "ADMISSIONS_MAX", 3)
-        admissions = Admissions()
+        monkeypatch.setattr(verification_module, "VERIFICATIONS_MAX", 3)
+        verifications = VerificationEntries()
         for producer_id in range(5):
-            admissions.seek(producer_id, 0, 0, now_ms=producer_id)
-        assert len(admissions) == 3
-        admissions.expire(3)
-        assert len(admissions) == 1
+            verifications.seek(producer_id, 0, 0, now_ms=producer_id)
+        assert len(verifications) == 3
+        verifications.expire(3)
+        assert len(verifications) == 1
         producers = Producers(DAY_MS)
-        producers.admissions.seek(P, 0, 0, now_ms=0)
+        producers.verifications.seek(P, 0, 0, now_ms=0)
         producers.expire(DAY_MS)
-        assert len(producers.admissions) == 0
+        assert len(producers.verifications) == 0
 
 
 class TestMarkers:
@@ -184,7 +184,7 @@ def test_readers_do_not_wait_for_what_was_deleted() -> None:
     bench = Bench()
     send(bench, 0)
     bench.append(b"after")
-    bench.log.advance_start(1)
+    bench.log.advance_start_offset(1)
     assert bench.log.last_stable_offset(2) == 1
     assert bench.log.last_stable_offset(0) == 0
 

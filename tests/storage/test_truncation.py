@@ -73,9 +73,9 @@ def producers_of(log: Log) -> dict[int, tuple[object, ...]]:
 def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_by_it(
     offset: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "REPLAYED_AT_ONCE", at_once)
+    monkeypatch.setattr(recovery, "REPLAY_SLICE_BATCHES", at_once)
     one, another = by_three_producers(), by_three_producers()
-    replay = another.log.producers_below(offset)
+    replay = another.log.replay_producers_below(offset)
     steps = 1
     while replay.step():
         steps += 1
@@ -89,10 +89,10 @@ def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_b
 @pytest.mark.proves("P2", part="a retry is stored once")
 def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:
     bench = filled()
-    replay = bench.log.producers_below(45)
+    replay = bench.log.replay_producers_below(45)
     while replay.step():
         pass
-    bench.log.truncate_and_start_at(45)
+    bench.log.truncate_fully_and_start_at(45)
     bench.append(b"new", producer_id=9, producer_epoch=0, base_sequence=0)
     bench.append(b"newer", producer_id=9, producer_epoch=0, base_sequence=1)
     bench.log.truncate_to(46, replay)
@@ -133,7 +133,7 @@ def test_truncating_below_the_first_segment_empties_the_log() -> None:
 
 def test_a_log_may_begin_anew_at_any_offset() -> None:
     bench = filled()
-    bench.log.truncate_and_start_at(1000)
+    bench.log.truncate_fully_and_start_at(1000)
     assert (bench.log.start_offset, bench.log.end_offset, bench.log.recovery_point) == (1000, 1000, 1000)
     assert bench.log.epochs.epochs == []
     assert bench.log.producers.by_id == {}
@@ -224,10 +224,10 @@ def test_a_log_that_cannot_begin_anew_is_as_it_was_and_begins_anew_later() -> No
     bench = filled()
     bench.disk.fail("create", errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
-        bench.log.truncate_and_start_at(100)
+        bench.log.truncate_fully_and_start_at(100)
     assert [record.offset for record in bench.records()] == list(range(60))
     assert bench.append(b"new", epoch=9).base_offset == 60
-    bench.log.truncate_and_start_at(100)
+    bench.log.truncate_fully_and_start_at(100)
     assert bench.log.segment_base_offsets == [100]
     assert bench.append(b"new", epoch=9).base_offset == 100
     bench.kill(log_start_offset=100, recovery_point=100)
@@ -241,10 +241,10 @@ def test_a_log_begins_anew_though_the_disk_does_not_let_go_of_the_old_one(operat
     bench = filled()
     bench.disk.fail(operation, errno.EIO)
     with suppress(OSError):
-        bench.log.truncate_and_start_at(offset)
+        bench.log.truncate_fully_and_start_at(offset)
     if bench.log.end_offset != offset:
         assert (operation, bench.log.end_offset) == ("rename", 60)  # it is as it was
-        bench.log.truncate_and_start_at(offset)
+        bench.log.truncate_fully_and_start_at(offset)
     assert bench.append(b"new", epoch=9).base_offset == offset
     assert [record.offset for record in bench.records()] == [offset]
     bench.log.apply_retention(bench.now_ms)
@@ -257,7 +257,7 @@ def test_a_crash_while_a_log_begins_anew_leaves_the_old_one_or_the_new_one() -> 
         bench = filled()
         bench.disk.crash_at(number)
         try:
-            bench.log.truncate_and_start_at(100)
+            bench.log.truncate_fully_and_start_at(100)
         except Crashed:
             bench.kill()
             offsets = [record.offset for record in bench.records()]

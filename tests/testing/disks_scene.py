@@ -4,9 +4,9 @@ from typing import Final
 
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
-from moldau.testing.simulation import Simulation
-from moldau.testing.world.on_disk import LogOnDisk
-from moldau.testing.world.roster import FOLDER
+from moldau_dev.simulation.cluster.disk_log import LogOnDisk
+from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.simulation import Simulation
 
 TOPIC: Final = "t"
 

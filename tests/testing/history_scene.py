@@ -3,10 +3,10 @@
 import random
 from typing import Any
 
-from moldau.testing.history.anomalies import Report
-from moldau.testing.history.attempts import pair
-from moldau.testing.history.checker import check
-from moldau.testing.history.operations import Kind, Operation
+from moldau_dev.history.anomalies import Report
+from moldau_dev.history.attempts import pair
+from moldau_dev.history.checker import check
+from moldau_dev.history.operations import Kind, Operation
 
 A, B = "t-0", "t-1"
 

@@ -9,12 +9,12 @@ from test_world_probes import ALL_THREE, PARTITION, image, leader, replica_probe
 
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.model.ids import TopicPartition
-from moldau.testing.workload import Violation
-from moldau.testing.world.image_probe import Changed, ImageProbe
-from moldau.testing.world.insight import Replica
-from moldau.testing.world.isr_probe import IsrProbe
-from moldau.testing.world.roster import FOLDER
-from moldau.testing.world.unclean_probe import UncleanProbe
+from moldau_dev.simulation.cluster.image_probe import Changed, ImageProbe
+from moldau_dev.simulation.cluster.isr_probe import IsrProbe
+from moldau_dev.simulation.cluster.node_state import Replica
+from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.cluster.unclean_probe import UncleanProbe
+from moldau_dev.simulation.workload import Violation
 
 FOLDER_0 = f"{TOPIC}-0"
 OF_TWO = replace(PARTITION, isr=(1, 2))

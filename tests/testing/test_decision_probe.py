@@ -3,16 +3,16 @@
 import pytest
 from disks_scene import Disks
 
-from moldau.broker.transactions.coding import TransactionCoding
-from moldau.broker.transactions.state_topic import STATE_TOPIC
+from moldau.broker.internal_topics import STATE_TOPIC
+from moldau.broker.transactions.record_serde import TransactionCoding
 from moldau.machines.transactions.state import Transaction, TransactionState, record_of
 from moldau.model.ids import ProducerId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import write_offsets
-from moldau.testing.workload import Violation
-from moldau.testing.world.decision_probe import DecisionProbe
-from moldau.testing.world.insight import Replica
+from moldau_dev.simulation.cluster.decision_probe import DecisionProbe
+from moldau_dev.simulation.cluster.node_state import Replica
+from moldau_dev.simulation.workload import Violation
 
 STATES, PLACE = TopicPartition(STATE_TOPIC, 0), TopicPartition("t", 0)
 

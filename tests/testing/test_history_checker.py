@@ -3,8 +3,8 @@
 import pytest
 from history_scene import A, B, Notebook, RightLog
 
-from moldau.testing.history.attempts import Unreadable, pair
-from moldau.testing.history.operations import Kind
+from moldau_dev.history.attempts import Unreadable, pair
+from moldau_dev.history.operations import Kind
 
 
 def test_two_values_at_one_offset_are_found() -> None:

@@ -7,14 +7,14 @@ import sys
 import threading
 from pathlib import Path
 
-from moldau.testing.history.attempts import load
-from moldau.testing.history.checker import main
-from moldau.testing.history.operations import Kind
-from moldau.testing.history.recorder import Recorder
+from moldau_dev.history.attempts import load
+from moldau_dev.history.checker import main
+from moldau_dev.history.operations import Kind
+from moldau_dev.history.recorder import Recorder
 
 DYING = """
 import os, sys
-from moldau.testing.history.recorder import Recorder
+from moldau_dev.history.recorder import Recorder
 recorder = Recorder(sys.argv[1])
 recorder.invoke("p", "send", {"key": "t-0", "value": 1})
 os._exit(9)

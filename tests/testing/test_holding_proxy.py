@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from moldau.testing.processes.proxy import HoldingProxy
+from moldau_dev.chaos.proxy import HoldingProxy
 
 PRODUCE, FETCH = 0, 1
 WAIT_S = 10.0

@@ -3,9 +3,9 @@
 import pytest
 from disks_scene import TOPIC, Disks, batch
 
-from moldau.testing.workload import Violation
-from moldau.testing.world.committed import CommittedLog
-from moldau.testing.world.roster import FOLDER
+from moldau_dev.simulation.cluster.committed_log import CommittedLog
+from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.workload import Violation
 
 
 def test_a_log_is_read_on_from_where_it_was_read_before() -> None:

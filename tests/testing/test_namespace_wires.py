@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from moldau.testing.processes.namespaces import RUNNER, Wires
+from moldau_dev.chaos.namespaces import RUNNER, Wires
 
 PORT = 9
 CONNECT = """

@@ -8,8 +8,8 @@ import pytest
 
 from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RequestTimedOut
 from moldau.records.header import read_header
-from moldau.testing.workload import Ledger, Violation
-from moldau.testing.world.pipelined import Lane, Numbers
+from moldau_dev.simulation.cluster.pipelined_producer import Lane, Numbers
+from moldau_dev.simulation.workload import Ledger, Violation
 
 NO_CLIENT: Any = None
 GAP = OutOfOrderSequence("a gap")

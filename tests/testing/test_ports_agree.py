@@ -14,9 +14,9 @@ from moldau.node.ports.executor import SystemExecutor
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.loop import SimulatedLoop
 from moldau.testing.network import SimulatedNetwork
+from moldau_dev.simulation.executor import SimulatedExecutor
+from moldau_dev.simulation.loop import SimulatedLoop
 
 Where = tuple[Disk, str]
 

@@ -6,7 +6,7 @@ import pytest
 
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
-from moldau.testing.processes.audit import audit
+from moldau_dev.chaos.audit import audit
 
 
 def batch(base_offset: int, epoch: int = 0, value: bytes = b"x") -> bytes:

@@ -9,10 +9,10 @@ from contextlib import nullcontext
 import pytest
 
 from moldau.testing.disk import Crashed, SimulatedDisk
-from moldau.testing.executor import SimulatedExecutor
-from moldau.testing.life import Life, context_of
-from moldau.testing.loop import Deadlock, SimulatedLoop, SimulationFailed
 from moldau.testing.trace import Trace
+from moldau_dev.simulation.executor import SimulatedExecutor
+from moldau_dev.simulation.lifetime import Life, context_of
+from moldau_dev.simulation.loop import Deadlock, SimulatedLoop, SimulationFailed
 
 
 def test_an_hour_of_sleep_takes_no_time() -> None:
@@ -141,7 +141,7 @@ def test_a_spin_that_stops_time_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         while True:
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("moldau.testing.loop.EVENTS_AT_ONCE_MAX", 1000)
+    monkeypatch.setattr("moldau_dev.simulation.loop.EVENTS_AT_ONCE_MAX", 1000)
     with pytest.raises(SimulationFailed, match="spin"):
         SimulatedLoop().run(spin())
 

@@ -11,10 +11,10 @@ from moldau.model.ids import Address
 from moldau.model.ports import Connection, FileSlice, Network
 from moldau.testing.connection import WINDOW_BYTES
 from moldau.testing.disk import SimulatedDisk
-from moldau.testing.life import Life
-from moldau.testing.loop import SimulatedLoop
 from moldau.testing.network import SimulatedNetwork
 from moldau.testing.trace import Trace
+from moldau_dev.simulation.lifetime import Life
+from moldau_dev.simulation.loop import SimulatedLoop
 
 SERVER = Address("server", 9092)
 

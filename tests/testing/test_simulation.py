@@ -10,10 +10,10 @@ import pytest
 
 from moldau.model.ids import Address
 from moldau.model.ports import Connection, Ports
-from moldau.testing.chaos import MACHINE_FAULTS, PROCESS_FAULTS, Chaos, Fault
 from moldau.testing.disk import Crashed, When
-from moldau.testing.loop import SimulationFailed
-from moldau.testing.simulation import Host, Outcome, Program, Script, Simulation, Unknown, replay
+from moldau_dev.simulation.faults import MACHINE_FAULTS, PROCESS_FAULTS, Chaos, Fault
+from moldau_dev.simulation.loop import SimulationFailed
+from moldau_dev.simulation.simulation import Host, Outcome, Program, Script, Simulation, Unknown, replay
 
 SERVER = Address("server", 9092)
 NUMBER = struct.Struct(">q")

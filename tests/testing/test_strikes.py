@@ -5,8 +5,8 @@ import random
 from typing import Final
 
 from moldau.model.ports import Ports
-from moldau.testing.simulation import Simulation
-from moldau.testing.world.strikes import Aim, ClusterChaos, Mix, Strike
+from moldau_dev.simulation.cluster.strikes import Aim, ClusterChaos, Mix, Strike
+from moldau_dev.simulation.simulation import Simulation
 
 STOP_S: Final = 2.0
 CHAOS_S: Final = 60.0

@@ -10,14 +10,14 @@ from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.raft import ElectionState, ReplicaKey
 from moldau.model.ids import NO_EPOCH, NodeId, TopicId, TopicPartition
-from moldau.testing.workload import Violation
-from moldau.testing.world.image_probe import ImageProbe
-from moldau.testing.world.insight import Quorum, Replica
-from moldau.testing.world.members import GroupLedger
-from moldau.testing.world.quorum_probe import METADATA, QuorumProbe
-from moldau.testing.world.replica_probe import ReplicaProbe
-from moldau.testing.world.roster import BOTH, FOLDER, Roster, Seat
-from moldau.testing.world.whispers import Heard
+from moldau_dev.simulation.cluster.acks_one_producer import Heard
+from moldau_dev.simulation.cluster.group_members import GroupLedger
+from moldau_dev.simulation.cluster.image_probe import ImageProbe
+from moldau_dev.simulation.cluster.node_state import Quorum, Replica
+from moldau_dev.simulation.cluster.quorum_probe import METADATA, QuorumProbe
+from moldau_dev.simulation.cluster.replica_probe import ReplicaProbe
+from moldau_dev.simulation.cluster.roster import BOTH, FOLDER, Roster, Seat
+from moldau_dev.simulation.workload import Violation
 
 PARTITION = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)
 

@@ -13,8 +13,8 @@ from moldau.wire.follower_fetch import (
     FETCH,
     NEWEST,
     OLDEST,
-    Asked,
-    Question,
+    FetchPartition,
+    FollowerFetchRequest,
     read_answer,
     read_question,
     write_answer,
@@ -25,17 +25,17 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 int32s = some.integers(-(2**31), 2**31 - 1)
 int64s = some.integers(-(2**63), 2**63 - 1)
 topic_ids = some.binary(min_size=16, max_size=16)
-partitions_asked = some.builds(Asked, topic_ids, int32s, int32s, int64s, int32s, int64s, int32s)
+partitions_asked = some.builds(FetchPartition, topic_ids, int32s, int32s, int64s, int32s, int64s, int32s)
 
 
-def by_topic(asked: list[Asked]) -> list[Asked]:
+def by_topic(asked: list[FetchPartition]) -> list[FetchPartition]:
     """The order in which a frame names them."""
     first = {each.topic_id: number for number, each in reversed(list(enumerate(asked)))}
     return sorted(asked, key=lambda each: first[each.topic_id])
 
 
 questions = some.builds(
-    Question,
+    FollowerFetchRequest,
     version=some.integers(OLDEST, NEWEST),
     correlation_id=int32s,
     max_wait_ms=int32s,
@@ -49,10 +49,10 @@ questions = some.builds(
 )
 
 
-def message_of(question: Question) -> Any:
+def message_of(question: FollowerFetchRequest) -> Any:
     topics: dict[bytes, list[Any]] = {}
     for each in question.asked:
-        numbers = {name: getattr(each, name) for name in Asked._fields if name != "topic_id"}
+        numbers = {name: getattr(each, name) for name in FetchPartition._fields if name != "topic_id"}
         topics.setdefault(each.topic_id, []).append(FetchRequest.FetchPartition(**numbers))
     return FetchRequest(
         replica_state=FetchRequest.ReplicaState(replica_id=question.replica, replica_epoch=question.broker_epoch),
@@ -66,19 +66,21 @@ def message_of(question: Question) -> Any:
     )
 
 
-def frame_of(question: Question, message: Any, client_id: str = "moldau-1") -> bytes:
+def frame_of(question: FollowerFetchRequest, message: Any, client_id: str = "moldau-1") -> bytes:
     header = RequestHeader(FETCH, question.version, question.correlation_id, client_id)
     return b"".join(frame_request(header, message))  # type: ignore[arg-type]
 
 
 @given(questions, some.text(max_size=9))
-def test_a_question_is_written_as_the_codec_writes_it_and_read_again(question: Question, client_id: str) -> None:
+def test_a_question_is_written_as_the_codec_writes_it_and_read_again(
+    question: FollowerFetchRequest, client_id: str
+) -> None:
     frame = frame_of(question, message_of(question), client_id)
     assert question.write(question.version, question.correlation_id, client_id.encode()) == frame
     assert read_question(memoryview(frame)[4:]) == question
 
 
-PLAIN = Question(18, 7, 500, 1, 1000, 3, 4, [Asked(b"t" * 16, 0, 1, 2, 1, 0, 99)], 2, 8)
+PLAIN = FollowerFetchRequest(18, 7, 500, 1, 1000, 3, 4, [FetchPartition(b"t" * 16, 0, 1, 2, 1, 0, 99)], 2, 8)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_tags_that_nobody_knows_are_left_to_the_codec() -> None:
 
 @given(questions, some.data())
 def test_a_question_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_at_all(
-    question: Question, data: some.DataObject
+    question: FollowerFetchRequest, data: some.DataObject
 ) -> None:
     frame = bytearray(frame_of(question, message_of(question))[4:])
     for _ in range(data.draw(some.integers(0, 3))):

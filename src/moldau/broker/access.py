@@ -12,6 +12,8 @@ from moldau.model.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+
 
 class Operation(Enum):
     """What somebody wants to do, with Kafka's numbers."""

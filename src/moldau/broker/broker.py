@@ -5,44 +5,45 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
-from moldau.broker.complaints import Complaints
-from moldau.broker.controllers.death_watch import DeathWatch
-from moldau.broker.controllers.link import ControllerLink
-from moldau.broker.departures import Departures
-from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.groups.groups import Groups
-from moldau.broker.handlers.table import served_apis
-from moldau.broker.meters import TrafficMeter
-from moldau.broker.partitions.compacting import Compacting
-from moldau.broker.partitions.gathering import Gathering
-from moldau.broker.partitions.inspection import Inspection
-from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.store import LogStore
-from moldau.broker.partitions.syncing import Syncing
-from moldau.broker.partitions.table import Partitions
-from moldau.broker.partitions.upkeep import Upkeep
-from moldau.broker.peers import Peers
-from moldau.broker.producer_ids import ProducerIds
-from moldau.broker.publishing import Publishing
-from moldau.broker.replicas.replicas import Replicas
-from moldau.broker.router import Router, ServedOn
-from moldau.broker.sessions import FetchSessions
-from moldau.broker.setting_values import (
+from moldau.broker.cluster.lost_brokers import LostBrokers
+from moldau.broker.cluster.metadata_publisher import MetadataPublisher
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.resolution import (
     BrokerTexts,
     DescribedSetting,
     describe_topic,
     effective_broker_settings,
     effective_log_settings,
 )
-from moldau.broker.settings import BrokerSettings
-from moldau.broker.stalls import LoopStalls
-from moldau.broker.topics import METADATA_TOPIC
-from moldau.broker.transactions.transactions import Transactions
+from moldau.broker.controllers.controller_channel import ControllerChannel
+from moldau.broker.controllers.failure_detector import FailureDetector
+from moldau.broker.controllers.producer_ids import ProducerIds
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.groups.group_coordinator import Groups
+from moldau.broker.internal_topics import METADATA_TOPIC
+from moldau.broker.local_requests import LocalRequests
+from moldau.broker.partitions.log_cleaner import LogCleaner
+from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.log_maintenance import LogMaintenance
+from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.record_validation import RecordValidator
+from moldau.broker.partitions.table import Partitions
+from moldau.broker.partitions.write_coalescer import WriteCoalescer
+from moldau.broker.replicas.replicas import Replicas
+from moldau.broker.runtime.loop_stalls import LoopStalls
+from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
+from moldau.broker.sessions import FetchSessions
+from moldau.broker.topic_creation import request_topics
+from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, Resource, ResourceType, VersionRange
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
+from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError
 from moldau.model.ids import NO_NODE, Address
 from moldau.model.ports import Ports
@@ -56,6 +57,8 @@ DESCRIPTORS_PER_PARTITION: Final = 2  # one is its log's, the other is left to c
 
 class Broker:
     """The services behind the handlers."""
+
+    local: LocalRequests  # connected by the composition root, once there are handlers
 
     def __init__(
         self,
@@ -89,17 +92,14 @@ class Broker:
         self.partitions_max = ports.disk.files_max() // DESCRIPTORS_PER_PARTITION
         self.disk_errors = 0
         self.bugs = 0
-        self.complaints = Complaints(ports.clock, logger)
+        self.complaints = RateLimitedLogger(ports.clock, logger)
         self.traffic = TrafficMeter()
-        apis = served_apis()
-        self.router = Router(apis)
-        self.controller_router = Router(apis, ServedOn.CONTROLLER)
         self.controller_listeners = tuple(name.upper() for name in settings.controller_listeners)
         self.incarnation_id = incarnation_id  # of this life of the process
         self.inter_broker_listener = inter_broker_listener
         self.peers = peers
-        self.controller = ControllerLink(self, peers)
-        self.death_watch = DeathWatch(self)
+        self.controller = ControllerChannel(self, peers)
+        self.failure_detector = FailureDetector(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self._has_joined = False  # and follows the metadata with its partitions
         self._make_services(ports, peers, store, on_failure)
@@ -110,9 +110,9 @@ class Broker:
         """What looks after partitions, groups and sessions; each knows those that were made before it."""
         settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
-        self.inspection = Inspection(ports.executor)
-        self.syncing = Syncing(ports.executor, ports.clock, on_failure)
-        self.gathering = Gathering()
+        self.inspection = RecordValidator(ports.executor)
+        self.syncing = LogFlusher(ports.executor, ports.clock, on_failure)
+        self.gathering = WriteCoalescer()
         self.replicas = Replicas(
             self.node_id,
             self.incarnation_id,
@@ -136,19 +136,21 @@ class Broker:
             self.gathering,
             self.replicas,
         )
-        self.upkeep = Upkeep(
+        self.upkeep = LogMaintenance(
             self.partitions,
             self.syncing,
             ports.clock,
             ports.disk,
             ports.executor,
             lambda: self.settings,
-            Compacting(self.partitions, store, ports.clock, ports.executor),
+            LogCleaner(self.partitions, store, ports.clock, ports.executor),
         )
         self.groups = Groups(self, on_failure)
         self.transactions = Transactions(self, on_failure)
-        self.publishing = Publishing(self._follow, lambda error: on_failure("following the metadata failed", error))
-        self.departures = Departures(self.node_id, ports.clock, self.publishing, lambda: self.inter_broker_listener)
+        self.publishing = MetadataPublisher(
+            self._follow, lambda error: on_failure("following the metadata failed", error)
+        )
+        self.departures = LostBrokers(self.node_id, ports.clock, self.publishing, lambda: self.inter_broker_listener)
         peers.on_lost.append(self.departures.lost)
         self.stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
@@ -168,10 +170,6 @@ class Broker:
             return leader
         alive = [each.broker_id for each in self.image.brokers.values() if each.is_active]
         return alive[self.random.randrange(0, len(alive))] if alive else NO_NODE
-
-    def router_of(self, listener: str) -> Router:
-        """What is served on a listener."""
-        return self.controller_router if listener in self.controller_listeners else self.router
 
     async def caught_up(self) -> None:
         """Until what is committed so far is in effect here."""
@@ -223,6 +221,11 @@ class Broker:
             raise CoordinatorLoadInProgress(f"There are no producer ids to be had: {error.message}") from None
         return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
 
+    async def create_topic(self, topic: NewTopic) -> TopicCreated:
+        """Have the active controller create a topic, and wait until it is known here."""
+        (created,) = await request_topics(self, [topic])
+        return created
+
     # -- disk
 
     def disk_room(self) -> tuple[int, int]:
@@ -258,7 +261,7 @@ class Broker:
     async def close(self) -> None:
         """Stop the chores, then flush and close every log."""
         self.stalls.stop()
-        await self.death_watch.close()
+        await self.failure_detector.close()
         await self.upkeep.stop()
         await self.publishing.close()
         await self.transactions.close()

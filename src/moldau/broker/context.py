@@ -1,21 +1,27 @@
 """What a handler knows about the request it answers."""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
-from moldau.broker.access import Operation, Resource, ResourceKind, refusal
+from moldau.broker.access import ANONYMOUS, Operation, Resource, ResourceKind, refusal
+from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.broker.leader_hints import LeaderHints
-    from moldau.broker.network.connection import ServedConnection
-
-ANONYMOUS = "User:ANONYMOUS"
+    from moldau.broker.cluster.leader_hints import LeaderHints
 
 
 class CloseConnection(Exception):
     """Raised by a handler that cannot answer: the connection is closed and the reason logged."""
+
+
+class ClientConnection(Protocol):
+    """What a handler sees of the connection that a request came over."""
+
+    has_asked_for_metadata: bool
+    when_lost: Callable[[], None] | None
 
 
 class RequestContext:
@@ -44,7 +50,7 @@ class RequestContext:
         principal: str,
         header: RequestHeader,
         started_ms: float,
-        connection: "ServedConnection | None" = None,
+        connection: "ClientConnection | None" = None,
     ) -> None:
         self.broker = broker
         self.listener = listener
@@ -64,6 +70,10 @@ class RequestContext:
             return False
         was, connection.has_asked_for_metadata = connection.has_asked_for_metadata, True
         return was
+
+    @property
+    def clock(self) -> Clock:
+        return self.broker.clock
 
     @property
     def now_ms(self) -> int:

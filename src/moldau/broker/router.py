@@ -1,14 +1,20 @@
 """From an API's number to the code that answers it. The table itself is in `handlers/table.py`."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.context import RequestContext
-from moldau.broker.meters import ApiMeter
-from moldau.model.errors import ErrorCode, KafkaError
+from moldau.broker.context import OwnContext, RequestContext
+from moldau.broker.runtime.meters import ApiMeter
+from moldau.model.errors import ErrorCode, KafkaError, NotController
 from moldau.wire.codec import request_decoder
+from moldau.wire.framing import RequestHeader
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+THIS_NODE: Final = "this node"  # the client id of a node that asks itself
 
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
@@ -98,3 +104,38 @@ class Router:
     @property
     def apis(self) -> Mapping[int, Api]:
         return self._apis
+
+
+class Routers:
+    """The routers of a node: one for its broker listeners, one for its controller listeners."""
+
+    def __init__(self, apis: Sequence[Api], controller_listeners: Collection[str]) -> None:
+        self.broker = Router(apis)
+        self.controller = Router(apis, ServedOn.CONTROLLER)
+        self._controller_listeners = controller_listeners
+
+    def for_listener(self, listener: str) -> Router:
+        return self.controller if listener in self._controller_listeners else self.broker
+
+
+class LocalHandler:
+    """Implements `LocalRequests` with the handlers of this node."""
+
+    def __init__(self, broker: "Broker", routers: Routers) -> None:
+        self._broker = broker
+        self._routers = routers
+
+    async def handle(self, request: Any, *, version: int | None = None) -> Any:
+        api = self._routers.broker.apis[request.API_KEY]
+        header = RequestHeader(api.key, api.newest if version is None else version, 0, THIS_NODE)
+        return await api.handle(request, OwnContext(self._broker, header))
+
+    async def decide(self, request: Any) -> Any:
+        api = self._routers.controller.apis[request.API_KEY]
+        context = OwnContext(self._broker, RequestHeader(api.key, api.newest, 0, THIS_NODE))
+        try:
+            return await (api.decide or api.handle)(request, context)
+        except NotController:
+            raise
+        except KafkaError as error:
+            return api.refuse(request, error, api.newest)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from moldau.broker.partitions.waiting import FetchWait
+from moldau.broker.partitions.waiters import DelayedFetch
 from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID
 from moldau.model.ports import Random
@@ -51,7 +51,7 @@ class Session:
     used_ms: float
     epoch: int = 1
     wanted: dict[Key, Wanted] = field(default_factory=dict)
-    waiting: FetchWait | None = None
+    waiting: DelayedFetch | None = None
 
     def served(self, key: Key) -> None:
         wanted = self.wanted.pop(key, None)  # another request of the session may have forgotten it meanwhile
@@ -72,7 +72,7 @@ class Fetching:
         return self.session.session_id if self.session else NO_SESSION
 
     @contextmanager
-    def waits(self, wait: FetchWait) -> Iterator[None]:
+    def waits(self, wait: DelayedFetch) -> Iterator[None]:
         """The session knows of the wait, so that its end can end it."""
         if self.session is None:
             yield

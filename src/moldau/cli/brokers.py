@@ -56,7 +56,7 @@ def drain(
     if undo and (dry_run or throttle is not None):
         raise wrong_usage("--undo moves nothing: leave out --dry-run and --throttle")
 
-    async def take_back(client: "AsyncClient") -> None:
+    async def roll_back(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
 
         await Brokers(client).let_in(broker)
@@ -82,7 +82,7 @@ def drain(
                 print(f"broker {broker} is empty" if wait else f"{len(plan)} partitions leave broker {broker}")
                 await _say_what_is_next(client, broker)
 
-    _run(bootstrap_servers, take_back if undo else work)
+    _run(bootstrap_servers, roll_back if undo else work)
 
 
 @app.command()

@@ -7,8 +7,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-from moldau.storage import snapshots, transaction_index
-from moldau.storage.checkpoints import BrokenCheckpoint, decode_lines
+from moldau.storage import producer_snapshots, transaction_index
+from moldau.storage.checkpoints import CorruptCheckpoint, decode_lines
 
 Entry = dict[str, Any]
 
@@ -45,7 +45,7 @@ def transaction_index_entries(data: bytes, base_offset: int) -> Iterator[Entry]:
 
 
 def snapshot_entries(data: bytes, _: int) -> Iterator[Entry]:
-    for producer_id, producer in snapshots.decode(data):
+    for producer_id, producer in producer_snapshots.decode(data):
         last = producer.batches[-1] if producer.batches else None
         yield {
             "type": "producer",
@@ -103,7 +103,7 @@ FILES: Final[dict[str, Callable[[bytes, int], Iterator[Entry]]]] = {
     ".kafka_cleanshutdown": json_entries,
 }
 
-BROKEN: Final = (ValueError, struct.error, BrokenCheckpoint)
+BROKEN: Final = (ValueError, struct.error, CorruptCheckpoint)
 
 
 def kind_of(path: Path) -> str | None:
@@ -126,5 +126,5 @@ def _rest(layout: Struct, data: bytes) -> Iterator[Entry]:
 
 def _numbers(words: list[str], count: int) -> list[int]:
     if len(words) != count:
-        raise BrokenCheckpoint(f"not an entry: {' '.join(words)}")
+        raise CorruptCheckpoint(f"not an entry: {' '.join(words)}")
     return [int(word) for word in words]

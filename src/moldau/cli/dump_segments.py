@@ -18,7 +18,7 @@ from moldau.records.header import (
     read_header,
 )
 from moldau.records.record import Record, iterate_records
-from moldau.storage.folder import encode_id
+from moldau.storage.log_dir import encode_id
 from moldau.wire.data_records import (
     decode_data,
     decode_group_record,

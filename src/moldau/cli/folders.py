@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from moldau.cli.errors import Complaint
-from moldau.storage.folder import META_PROPERTIES, BrokenFolder, FolderIdentity
+from moldau.storage.log_dir import META_PROPERTIES, CorruptMetaProperties, MetaProperties
 
 
-def identity_in(folder: Path) -> FolderIdentity | None:
+def identity_in(folder: Path) -> MetaProperties | None:
     """Whose folder this is, None if nobody's yet; a complaint that names the file where it says nothing sensible."""
     path = folder / META_PROPERTIES
     if not path.exists():
         return None
     try:
-        return FolderIdentity.decode(path.read_bytes())
-    except BrokenFolder as error:
+        return MetaProperties.decode(path.read_bytes())
+    except CorruptMetaProperties as error:
         raise Complaint(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
         raise Complaint(

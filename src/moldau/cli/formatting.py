@@ -15,7 +15,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.storage.folder import BrokenFolder, DataFolder, FolderIdentity, FolderInUse, decode_id
+from moldau.storage.log_dir import CorruptMetaProperties, LogDir, LogDirLocked, MetaProperties, decode_id
 
 DATA_DEFAULT: Final = Path("moldau-data")
 NODE_DEFAULT: Final = 1
@@ -33,7 +33,7 @@ class FormatFlags:
     has_no_initial_controllers: bool
 
 
-def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, FolderIdentity]:
+def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, MetaProperties]:
     """The folder that was formatted, and whose it is."""
     _check(flags)
     configuration = _configuration(files) if files else None
@@ -42,24 +42,24 @@ def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool
     disk = SystemDisk(Capabilities.detect())
     try:
         voters = _voters(flags, configuration)
-        folder = DataFolder.open(disk, path)
+        folder = LogDir.open(disk, path)
         try:
             return path, _format(flags, configuration, folder, disk, voters, ignore_formatted=ignore_formatted)
         finally:
             folder.close()
-    except (FolderInUse, BrokenFolder, InvalidConfig) as error:
+    except (LogDirLocked, CorruptMetaProperties, InvalidConfig) as error:
         raise Complaint(str(error)) from error
 
 
 def _format(
     flags: FormatFlags,
     configuration: Configuration | None,
-    folder: DataFolder,
+    folder: LogDir,
     disk: SystemDisk,
     voters: VoterSet | FirstVoters,
     *,
     ignore_formatted: bool,
-) -> FolderIdentity:
+) -> MetaProperties:
     node_id = _node_id(flags, configuration)
     known = folder.identity()
     if known is not None and not ignore_formatted:

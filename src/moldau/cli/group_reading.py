@@ -32,7 +32,7 @@ def consume_in_group(
     try:
         from moldau.api import Failed, connect
     except ModuleNotFoundError as missing:
-        raise Complaint("--group needs confluent-kafka: pip install 'moldau[client]'") from missing
+        raise Complaint("--group needs confluent-kafka: pip install confluent-kafka") from missing
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
     start = _start(begin)
     _look_for(topic, bootstrap_servers)

@@ -1,30 +1,47 @@
-"""Values that no option of any command can mean: a path that is empty, a number that is none."""
+"""Checks of every option and argument of every command: no empty path, no NaN, no infinite number."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import typer
 
 
 def guard(command: Any) -> None:
-    """Have every option and argument of a command, and of those below it, refuse them."""
+    """Make every parameter of a command, and of its subcommands, reject such values."""
     for parameter in command.params:
-        parameter.callback = functools.partial(_checked, parameter.callback)
+        # `process_value` gets the text as given: a callback may see `Path("")`, which equals `Path(".")`.
+        parameter.process_value = functools.partial(_process, parameter.process_value, parameter)
     for each in getattr(command, "commands", {}).values():
         guard(each)
 
 
-def _checked(callback: Callable[..., Any] | None, context: Any, parameter: Any, value: Any) -> Any:
+def _process(process_value: Callable[..., Any], parameter: Any, context: Any, value: Any) -> Any:
+    kind = parameter_type(parameter)
     for each in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(each, float) and not math.isfinite(each):
-            raise typer.BadParameter(f"{each} is no number to go by.", context, parameter)
-        # Python takes an empty path for the folder that we are in, which nobody who left a variable unset means.
-        if _is_path(parameter) and each is not None and not str(each):
-            raise typer.BadParameter("it is empty, and names no file or folder.", context, parameter)
-    return value if callback is None else callback(context, parameter, value)
+        if kind is Path and each == "":
+            raise typer.BadParameter("the path is empty.", context, parameter)
+        if kind is float and not _is_finite(each):
+            raise typer.BadParameter(f"{each} is not a valid number.", context, parameter)
+    return process_value(context, value)
 
 
-def _is_path(parameter: Any) -> bool:
-    return hasattr(parameter.type, "dir_okay")
+def parameter_type(parameter: Any) -> type | None:
+    """Return the type of one value of a parameter if it is Path or float."""
+    click_type = getattr(parameter, "type", None)  # Typer before 0.29 describes types as Click does
+    if click_type is not None:
+        if hasattr(click_type, "dir_okay"):
+            return Path
+        return float if click_type.name.startswith("float") else None
+    annotation = parameter.type_descriptor.annotation
+    of_interest: tuple[type, ...] = (Path, float)
+    return next((each for each in of_interest if each in (annotation, *get_args(annotation))), None)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return True  # no value, or a text that the conversion rejects

@@ -123,7 +123,7 @@ def _show(view: "QuorumView") -> None:
 
 
 def _parsed(directory_id: str | None) -> bytes | None:
-    from moldau.storage.folder import decode_id
+    from moldau.storage.log_dir import decode_id
 
     if directory_id is None:
         return None

@@ -50,12 +50,12 @@ def start(
 def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: int | None) -> None:
     from moldau.cli.folders import identity_in
     from moldau.node.run import NodeFailed, serve
-    from moldau.storage.folder import BrokenFolder, FolderInUse
+    from moldau.storage.log_dir import CorruptMetaProperties, LogDirLocked
 
     identity_in(Path(configuration.settings.folders[0]))
     try:
         serve(configuration, lambda said: _announce(said, announce_fd, configuration.is_broker), lifeline=lifeline_fd)
-    except (FolderInUse, BrokenFolder) as error:
+    except (LogDirLocked, CorruptMetaProperties) as error:
         raise Complaint(str(error)) from error
     except NodeFailed as error:
         raise Complaint(f"the node stopped itself: {error}") from error

@@ -101,7 +101,7 @@ def _last_stop(told: dict[str, Any]) -> str:
 
 def _describe(data: Path) -> dict[str, Any]:
     from moldau.cli.folders import identity_in
-    from moldau.storage.folder import CLEAN_SHUTDOWN, encode_id, parse_partition
+    from moldau.storage.log_dir import CLEAN_SHUTDOWN, encode_id, parse_partition
 
     known = identity_in(data)
     identity = known and {

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from moldau.machines.metadata.names import is_topic_name
+from moldau.machines.metadata.topic_names import is_topic_name
 from moldau.model.ids import TopicPartition
 from moldau.model.settings import INT_MAX
 

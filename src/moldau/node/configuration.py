@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moldau.broker.known_settings import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
-from moldau.broker.settings import BrokerSettings
-from moldau.broker.topic_defaults import SYNONYMS
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
+from moldau.broker.configs.topic_defaults import SYNONYMS
 from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed

@@ -15,7 +15,7 @@ from moldau.model.ports import Clock, Disk, Random
 from moldau.model.settings import INT_MAX, shorten
 from moldau.node.identity import identify, random_id
 from moldau.storage.files import replace_file
-from moldau.storage.folder import DataFolder, FolderIdentity, decode_id
+from moldau.storage.log_dir import LogDir, MetaProperties, decode_id
 
 _VOTER: Final = re.compile(r"([0-9]{1,10})@(.+):([A-Za-z0-9_-]{22})")
 _LISTENER: Final = "CONTROLLER"
@@ -55,7 +55,7 @@ class FirstVoters(Enum):
 
 
 def format_folder(
-    folder: DataFolder,
+    folder: LogDir,
     disk: Disk,
     random: Random,
     clock: Clock,
@@ -64,7 +64,7 @@ def format_folder(
     cluster_id: str | None,
     voters: VoterSet | FirstVoters = FirstVoters.UNSAID,
     endpoints: Endpoints = (),
-) -> FolderIdentity:
+) -> MetaProperties:
     """Give a new folder its identity. The voters are written first: a folder with an identity is a finished one."""
     own = voters.get(NodeId(node_id)) if isinstance(voters, VoterSet) else None
     if isinstance(voters, VoterSet) and own is None:
@@ -82,14 +82,14 @@ def format_folder(
     return identify(folder, node_id, random, cluster_id, directory_id=directory_id)
 
 
-def write_first_voters(disk: Disk, folder: DataFolder, voters: VoterSet, now_ms: int) -> None:
+def write_first_voters(disk: Disk, folder: LogDir, voters: VoterSet, now_ms: int) -> None:
     """A snapshot of nothing that names the first voters; each of them begins with the same."""
     make_metadata_folder(disk, folder.path)
     snapshot, data = bootstrap_snapshot(voters, now_ms)
     replace_file(disk, f"{folder.path}/{FOLDER}/{snapshot.name}", data)
 
 
-def write_no_voters(disk: Disk, folder: DataFolder) -> None:
+def write_no_voters(disk: Disk, folder: LogDir) -> None:
     """This controller joins a quorum that exists, or will: by itself it must not become one."""
     make_metadata_folder(disk, folder.path)
     write_quorum_state(disk, f"{folder.path}/{FOLDER}", QuorumState())

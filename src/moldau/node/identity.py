@@ -5,7 +5,7 @@ from typing import Final
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import DirectoryId, NodeId
 from moldau.model.ports import Random
-from moldau.storage.folder import DataFolder, FolderIdentity, encode_id
+from moldau.storage.log_dir import LogDir, MetaProperties, encode_id
 
 ID_BYTES: Final = 16
 
@@ -19,14 +19,14 @@ def random_id(random: Random) -> bytes:
 
 
 def identify(
-    folder: DataFolder,
+    folder: LogDir,
     node_id: int,
     random: Random,
     cluster_id: str | None = None,
     *,
     may_format: bool = True,
     directory_id: bytes | None = None,
-) -> FolderIdentity:
+) -> MetaProperties:
     """The identity in the folder; a new folder is formatted if it may be, one of another node is refused."""
     known = folder.identity()
     if known is None:
@@ -37,7 +37,7 @@ def identify(
                 "--cluster-id ID, and controllers --initial-controllers or --no-initial-controllers besides."
             )
         directory = DirectoryId(directory_id or random_id(random))
-        known = FolderIdentity(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory)
+        known = MetaProperties(cluster_id or encode_id(random_id(random)), NodeId(node_id), directory)
         folder.format(known)
     if known.node_id != node_id:
         raise InvalidConfig(

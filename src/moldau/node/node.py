@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterator
 
 from moldau.broker.access import Authorizer
 from moldau.broker.broker import Broker
-from moldau.broker.controllers.lifecycle import Lifecycle
-from moldau.broker.controllers.registering import Registering
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.validation import ConfigValidator
+from moldau.broker.controllers.lifecycle import BrokerLifecycle
+from moldau.broker.controllers.registration import ControllerRegistration
 from moldau.broker.drivers.membership import Membership, fixed_voters
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.metrics.pages import MetricsPages
+from moldau.broker.handlers.table import served_apis
+from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.network.front import Front
-from moldau.broker.partitions.store import LogStore
-from moldau.broker.peers import Peers
-from moldau.broker.setting_changes import SettingRules
+from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.router import LocalHandler, Routers
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter
@@ -24,7 +26,7 @@ from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
 from moldau.storage.files import SyncFailed
-from moldau.storage.folder import DataFolder
+from moldau.storage.log_dir import LogDir
 from moldau.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
 
 logger = logging.getLogger(__name__)
@@ -52,12 +54,12 @@ class Node:
         self._authorizer = authorizer
         self._process_lines = process_lines
         self._metrics: Listener | None = None
-        self._lifecycle: Lifecycle | None = None  # of the broker in it, if there is one
-        self._registering: Registering | None = None  # of the controller in it, if others can reach it
+        self._lifecycle: BrokerLifecycle | None = None  # of the broker in it, if there is one
+        self._registering: ControllerRegistration | None = None  # of the controller in it, if others can reach it
 
     async def start(self) -> None:
         """Take the folder, bring back metadata and logs, register, serve."""
-        self._folder = DataFolder.open(self._ports.disk, self._configuration.settings.folders[0])
+        self._folder = LogDir.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
             self._identity = identify(
                 self._folder,
@@ -81,7 +83,7 @@ class Node:
     def _note_failed_sync(self, error: BaseException) -> None:
         """Before anything else is done: the process may be ended at any moment now."""
         if isinstance(error, SyncFailed):
-            self._folder.remember_failed_sync()
+            self._folder.record_failed_sync()
 
     def _assemble(self) -> None:
         """The parts of the node; nothing of it runs yet."""
@@ -115,11 +117,13 @@ class Node:
             self._configuration.listeners.inter_broker,
             self._authorizer,
         )
-        self._front = Front(self.broker, ports.network)
+        self.routers = Routers(served_apis(), self.broker.controller_listeners)
+        self.broker.local = LocalHandler(self.broker, self.routers)
+        self._front = Front(self.broker, self.routers, ports.network)
 
     def _incarnation_id(self) -> bytes:
         """A new one, unless the last life ended before it knew whether it was registered."""
-        unfinished = None if self._has_lost_power else self._folder.unfinished_life()
+        unfinished = None if self._has_lost_power else self._folder.pending_incarnation()
         return unfinished or random_id(self._ports.random)
 
     def _epoch_before(self, clean_epoch: int | None) -> int:
@@ -147,7 +151,7 @@ class Node:
             clock=ports.clock,
             random=ports.random,
             peers=self._peers,
-            rules=SettingRules(self._configuration.texts),
+            rules=ConfigValidator(self._configuration.texts),
             log_settings=settings,
             machine_settings=self._machine_settings,
             has_lost_power=self._has_lost_power,
@@ -179,7 +183,7 @@ class Node:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
-            self.broker.partitions.when_opened(self._folder.remember_boot)
+            self.broker.partitions.when_opened(self._folder.record_boot)
         except BaseException:
             await self._front.close()
             await self._peers.close()
@@ -189,9 +193,9 @@ class Node:
 
     def _control(self) -> None:
         """Look after brokers whenever this controller is the active one, and tell others where it is."""
-        self.broker.death_watch.start()
+        self.broker.failure_detector.start()
         if self._configuration.listeners.for_controllers:
-            self._registering = Registering(self.broker, self._controller_registration())
+            self._registering = ControllerRegistration(self.broker, self._controller_registration())
             self._registering.start()
 
     def _controller_registration(self) -> ControllerRegistrationRequest:
@@ -214,8 +218,10 @@ class Node:
 
     async def _join(self) -> None:
         """Tell the cluster where this broker is, bring every log up to date, then take up work."""
-        self._lifecycle = Lifecycle(self.broker, self._registration(), self._folder.remember_broker_epoch, self._failed)
-        self._folder.begin_life(self.broker.incarnation_id)
+        self._lifecycle = BrokerLifecycle(
+            self.broker, self._registration(), self._folder.record_broker_epoch, self._failed
+        )
+        self._folder.record_incarnation(self.broker.incarnation_id)
         await self._lifecycle.register()
         await self._lifecycle.caught_up()
         await self.broker.start()
@@ -299,15 +305,17 @@ class Node:
         await self._ports.executor.close()
         self._folder.close()
 
+    def _metrics_pages(self) -> MetricsEndpoint:
+        apis = list(self.routers.broker.apis.values())
+        return MetricsEndpoint(self.broker, apis, self._front.gate, self._process_lines)
+
     async def _serve_metrics(self) -> Listener | None:
         """A metrics port that is taken is no reason not to serve clients."""
         where = self._configuration.settings.metrics_listener
         if not where:
             return None
         try:
-            return await self._ports.network.serve_pages(
-                parse_address(where), MetricsPages(self.broker, self._front.gate, self._process_lines).page
-            )
+            return await self._ports.network.serve_pages(parse_address(where), self._metrics_pages().page)
         except OSError as error:
             logger.warning("No metrics: %s cannot be listened on (moldau.metrics.listener): %s", where, error)
             return None

@@ -16,7 +16,7 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 _VERSION: Final = 0
 
 
-class BrokenCheckpoint(ValueError):
+class CorruptCheckpoint(ValueError):
     """A checkpoint that does not parse; what it said must come from the log."""
 
 
@@ -30,9 +30,9 @@ def decode_lines(data: bytes) -> list[list[str]]:
     try:
         version, count, *lines = data.decode().splitlines()
         if int(version) != _VERSION or int(count) != len(lines):
-            raise BrokenCheckpoint(f"version {version} with {count} entries, {len(lines)} are there")
+            raise CorruptCheckpoint(f"version {version} with {count} entries, {len(lines)} are there")
     except (UnicodeDecodeError, ValueError) as error:
-        raise BrokenCheckpoint(f"not a checkpoint: {error}") from None
+        raise CorruptCheckpoint(f"not a checkpoint: {error}") from None
     return [line.split() for line in lines]
 
 
@@ -45,7 +45,7 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """What `write_offsets` wrote; an absent file is empty, a broken one raises `BrokenCheckpoint`."""
+    """What `write_offsets` wrote; an absent file is empty, a broken one raises `CorruptCheckpoint`."""
     if not disk.exists(path):
         return {}
     offsets = {}
@@ -54,5 +54,5 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
             topic, partition, offset = words
             offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError:
-            raise BrokenCheckpoint(f"not an entry: {' '.join(words)}") from None
+            raise CorruptCheckpoint(f"not an entry: {' '.join(words)}") from None
     return offsets

@@ -17,19 +17,19 @@ from typing import Final, NamedTuple
 from moldau.model.ports import Disk
 from moldau.records.header import BatchHeader, checksum
 from moldau.storage import offset_index, time_index
+from moldau.storage.batch_filter import BatchFilter, CleanedTransactions, read_ordered_records
+from moldau.storage.batch_scan import CorruptBatch, iterate_headers
 from moldau.storage.cleaned_segment import CleanedSegment
-from moldau.storage.cleaning import BatchFilter, PassedTransactions, records_in_order
 from moldau.storage.files import sync_folder
-from moldau.storage.key_offsets import KEYS_MAX, KeyOffsets
 from moldau.storage.names import LOG
+from moldau.storage.offset_map import KEYS_MAX, OffsetMap
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.scan import BrokenLog, walk
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from moldau.storage.segment_swap import remove_cleaned
 from moldau.storage.settings import LogSettings
-from moldau.storage.swaps import remove_cleaned
 from moldau.storage.transaction_index import AbortedTransaction
 
-ROOM: Final = 2  # so many times what is written must be free before
+FREE_SPACE_FACTOR: Final = 2  # so many times what is written must be free before
 
 
 class ClosedSegment(NamedTuple):
@@ -74,7 +74,7 @@ class CompactionResult:
     cleaned_offset: int
     bytes_before: int
     bytes_after: int
-    is_whole: bool = True  # there was room for all of it
+    is_complete: bool = True  # there was room for all of it
 
 
 # ── On the loop: is it worth it? ──
@@ -162,9 +162,9 @@ def _compact(disk: Disk, job: CompactionJob) -> CompactionResult:
     ]
     try:
         newest = _newest_offsets(segments, job)
-        judge = BatchFilter(
+        batch_filter = BatchFilter(
             newest=newest,
-            transactions=PassedTransactions(job.aborted),
+            transactions=CleanedTransactions(job.aborted),
             last_of_producers=job.last_of_producers,
             end_offset=job.end_offset,
             now_ms=job.now_ms,
@@ -174,37 +174,37 @@ def _compact(disk: Disk, job: CompactionJob) -> CompactionResult:
         replacements: list[Replacement] = []
         groups = group_segments(chosen, job.settings, job.end_offset)
         for group in groups:
-            if not _has_room(disk, job.folder, group, is_first=not replacements):
+            if not _has_space(disk, job.folder, group, is_first=not replacements):
                 break
-            replacements.append(_clean_group(disk, job, group, judge))
+            replacements.append(_clean_group(disk, job, group, batch_filter))
         sync_folder(disk, job.folder)
     finally:
         for segment in segments:
-            segment.let_go()
-    is_whole = len(replacements) == len(groups)
+            segment.close()
+    is_complete = len(replacements) == len(groups)
     return CompactionResult(
         replacements=tuple(replacements),
-        cleaned_offset=newest.end_offset if is_whole else job.first_dirty_offset,
+        cleaned_offset=newest.end_offset if is_complete else job.first_dirty_offset,
         bytes_before=sum(size_bytes for each in replacements for _, size_bytes in each.replaced),
         bytes_after=sum(each.size_bytes for each in replacements),
-        is_whole=is_whole,
+        is_complete=is_complete,
     )
 
 
-def _has_room(disk: Disk, folder: str, group: Sequence[Segment], *, is_first: bool) -> bool:
+def _has_space(disk: Disk, folder: str, group: Sequence[Segment], *, is_first: bool) -> bool:
     """Nobody else is to run out of room because of it. Without any for the first, nothing can be done."""
     needed_bytes = sum(segment.size_bytes for segment in group)
-    if disk.free_bytes(folder) >= ROOM * needed_bytes:
+    if disk.free_bytes(folder) >= FREE_SPACE_FACTOR * needed_bytes:
         return True
     if is_first:
         raise OSError(errno.ENOSPC, f"there is too little room for {needed_bytes} bytes beside those they replace")
     return False
 
 
-def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> KeyOffsets:
+def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> OffsetMap:
     """Read the dirty part up to its end, or until there are too many keys."""
-    newest = KeyOffsets(job.first_dirty_offset, job.keys_max)
-    passed = PassedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
+    newest = OffsetMap(job.first_dirty_offset, job.keys_max)
+    transactions = CleanedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
     for number, segment in enumerate(segments):
         bound = segments[number + 1].base_offset if number + 1 < len(segments) else job.end_offset
         if bound <= job.first_dirty_offset:
@@ -214,19 +214,19 @@ def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> KeyOffse
                 continue
             if header.base_offset >= job.end_offset or newest.is_full:
                 return newest
-            _note_keys(newest, passed, header, batch, job.first_dirty_offset)
+            _note_keys(newest, transactions, header, batch, job.first_dirty_offset)
             newest.end_offset = header.next_offset
         newest.end_offset = max(newest.end_offset, bound)  # over a gap that an earlier round has left
     return newest
 
 
 def _note_keys(
-    newest: KeyOffsets, passed: PassedTransactions, header: BatchHeader, batch: memoryview, start_offset: int
+    newest: OffsetMap, transactions: CleanedTransactions, header: BatchHeader, batch: memoryview, start_offset: int
 ) -> None:
     if header.is_control:
-        passed.is_spent(header, batch)
-    elif not passed.is_aborted(header):
-        for record in records_in_order(header, batch):
+        transactions.is_removable(header, batch)
+    elif not transactions.is_aborted(header):
+        for record in read_ordered_records(header, batch):
             if record.key is not None and record.offset >= start_offset:
                 newest.put(record.key, record.offset)
 
@@ -260,26 +260,26 @@ def _batches(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Every batch, checked: what is rewritten gets a new checksum, which must not bless damage."""
     file, next_offset = segment.open_file(), segment.base_offset
     try:
-        for position, header in walk(file, 0, segment.size_bytes):
+        for position, header in iterate_headers(file, 0, segment.size_bytes):
             batch = memoryview(file.pread(header.size_bytes, position))
             if checksum(batch, 0, header.size_bytes) != header.crc:
-                raise BrokenLog(position, f"a checksum in {segment.path(LOG)} does not fit")
+                raise CorruptBatch(position, f"a checksum in {segment.path(LOG)} does not fit")
             yield header, batch
             next_offset = header.next_offset
-    except BrokenLog as error:
+    except CorruptBatch as error:
         error.offset = next_offset
         raise
 
 
-def _clean_group(disk: Disk, job: CompactionJob, group: list[Segment], judge: BatchFilter) -> Replacement:
+def _clean_group(disk: Disk, job: CompactionJob, group: list[Segment], batch_filter: BatchFilter) -> Replacement:
     cleaned = CleanedSegment(disk, job.folder, group[0].base_offset, job.settings.index_interval_bytes)
-    judge.transactions.kept = []
+    batch_filter.transactions.kept = []
     for segment in group:
         for header, batch in _batches(segment):
-            kept = judge.keep(header, batch)
+            kept = batch_filter.retain(header, batch)
             if kept is not None:
                 cleaned.append(kept)
-    cleaned.finish(judge.transactions.kept)
+    cleaned.finish(batch_filter.transactions.kept)
     return Replacement(
         tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in group), cleaned.size_bytes
     )

@@ -43,7 +43,7 @@ def write_all(file: File, data: Buffer, position: int, taken: int = 0) -> None:
         taken += file.pwrite(view[taken:], position + taken)
 
 
-def write_again(disk: Disk, path: str, start: int, end: int) -> None:
+def rewrite(disk: Disk, path: str, start: int, end: int) -> None:
     """Bytes of a file as they are, so that the next sync has something to write."""
     file = disk.open(path)
     try:
@@ -53,37 +53,37 @@ def write_again(disk: Disk, path: str, start: int, end: int) -> None:
         file.close()
 
 
-def take_back(file: File, size: int) -> None:
+def roll_back(file: File, size: int) -> None:
     """Remove what a failed write may have left behind. If that fails too, the next write goes over it."""
     with suppress(OSError):
         file.truncate(size)
 
 
-def write_or_take_back(file: File, data: Buffer, position: int) -> None:
+def write_or_roll_back(file: File, data: Buffer, position: int) -> None:
     """Write at the end of a file, all of it or nothing."""
     try:
         taken = file.pwrite(data, position)
         if taken != len(data):
             write_all(file, data, position, taken)
     except OSError:
-        take_back(file, position)
+        roll_back(file, position)
         raise
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
     """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
-    _write_beside(disk, path, data, is_synced=True)
+    _write_temporary(disk, path, data, is_synced=True)
     disk.rename(path + TEMPORARY, path)
     sync_folder(disk, path.rpartition("/")[0])
 
 
 def replace_cache(disk: Disk, path: str, data: bytes) -> None:
     """Replace a file that can be made anew: nothing is synced, a torn one is found out."""
-    _write_beside(disk, path, data, is_synced=False)
+    _write_temporary(disk, path, data, is_synced=False)
     disk.rename(path + TEMPORARY, path)
 
 
-def _write_beside(disk: Disk, path: str, data: bytes, *, is_synced: bool) -> None:
+def _write_temporary(disk: Disk, path: str, data: bytes, *, is_synced: bool) -> None:
     file = disk.open(path + TEMPORARY, create=True)
     try:
         file.truncate(0)

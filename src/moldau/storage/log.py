@@ -16,30 +16,30 @@ from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk
 from moldau.model.units import DAY_MS, MiB
 from moldau.records.header import CONTROL, LOG_OVERHEAD, PLACE_LAYOUT, BatchHeader, Buffer, stamp_log_append_time
+from moldau.storage.append_buffer import AppendBuffer
+from moldau.storage.batch_scan import ANY_EPOCH, validate_replicated
 from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
-from moldau.storage.files import SyncFailed, write_or_take_back
-from moldau.storage.flushing import Flush, Flushing
-from moldau.storage.gathered import Gathered
-from moldau.storage.loading import Loading
+from moldau.storage.files import SyncFailed, write_or_roll_back
+from moldau.storage.flush import Flush, FlushState
+from moldau.storage.log_loader import LogLoader
 from moldau.storage.names import TRANSACTION_INDEX
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.producers import Producers, read_marker
+from moldau.storage.producer_state import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
 from moldau.storage.recovery import ProducerReplay, restore_producers
 from moldau.storage.retention import expired_segments
-from moldau.storage.scan import ANY_EPOCH, check_followed
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
 from moldau.storage.settings import LogSettings
-from moldau.storage.tail import TAIL_MAX, Tail
+from moldau.storage.tail_index import TAIL_BATCHES_MAX, TailIndex
 
-COMPACTED_EARLY_BYTES: Final = MiB
+EARLY_ROLL_BYTES_MIN: Final = MiB
 
 _write_place = PLACE_LAYOUT.pack_into
 _new_tuple = tuple.__new__
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Where a batch is in the log."""
 
     base_offset: int
@@ -51,22 +51,22 @@ class Appended(NamedTuple):
 class Log(ReadableLog):
     """See the module. Made by `Log.open`."""
 
-    def __init__(self, loading: Loading) -> None:
-        self._disk = loading.disk
-        self.folder = loading.folder
-        self._segments = Segments(loading.disk, loading.folder, loading.open_segments, loading.segments)
-        self._snapshots = loading.snapshots
-        self.producers = loading.producers
-        self.epochs = loading.epochs
-        self.start_offset = loading.start_offset
-        self.end_offset = loading.end_offset
-        self.cut_bytes = loading.cut_bytes  # what recovery found torn
+    def __init__(self, loader: LogLoader) -> None:
+        self._disk = loader.disk
+        self.folder = loader.folder
+        self._segments = Segments(loader.disk, loader.folder, loader.open_segments, loader.segments)
+        self._snapshots = loader.snapshots
+        self.producers = loader.producers
+        self.epochs = loader.epochs
+        self.start_offset = loader.start_offset
+        self.end_offset = loader.end_offset
+        self.truncated_bytes = loader.truncated_bytes  # what recovery found torn
         self._failure: str | None = None
-        self._flushing = Flushing(loading.recovery_point, loading.now_ms, loading.changed_folders)
-        self._tail = Tail(self.end_offset)
-        self.gathered = Gathered()
-        self.adopt(loading.settings)
-        self._aborted_history().restore(loading.unindexed)
+        self._flush_state = FlushState(loader.recovery_point, loader.now_ms, loader.changed_folders)
+        self._tail_index = TailIndex(self.end_offset)
+        self.append_buffer = AppendBuffer()
+        self.adopt(loader.settings)
+        self._aborted_lookup().restore(loader.unindexed)
 
     @classmethod
     def open(
@@ -82,15 +82,15 @@ class Log(ReadableLog):
         has_lost_power: bool = False,
         has_failed_sync: bool = False,
         cleaned_offset: int | None = None,
-        accepts_loss: bool = False,
+        allows_data_loss: bool = False,
         open_segments: OpenSegments | None = None,
         producer_expiration_ms: int = DAY_MS,
     ) -> "Log":
         """The log in a folder, which is made if it is not there. Unless `is_clean`, because the last owner closed it,
         what lies above the recovery point is checked: after a power loss it is cut at the first hole that was not left
         by compaction (below `cleaned_offset`), after a failed sync it is written again. `CorruptLog` if acknowledged
-        records may be damaged, unless `accepts_loss`."""
-        loading = Loading(
+        records may be damaged, unless `allows_data_loss`."""
+        loader = LogLoader(
             disk,
             folder,
             settings,
@@ -101,12 +101,12 @@ class Log(ReadableLog):
             has_lost_power=has_lost_power,
             has_failed_sync=has_failed_sync,
             cleaned_offset=cleaned_offset,
-            accepts_loss=accepts_loss,
+            allows_data_loss=allows_data_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
             producers=Producers(producer_expiration_ms, now_ms),
         )
-        loading.run()
-        return cls(loading)
+        loader.run()
+        return cls(loader)
 
     # ── Settings and facts ──
 
@@ -114,24 +114,24 @@ class Log(ReadableLog):
         """From now on these are `settings`."""
         self.settings = settings
         self._stamps_append_time = settings.has_log_append_time
-        self.takes_batches_as_they_are = settings.takes_batches_as_they_are
+        self.stores_batches_unchanged = settings.stores_batches_unchanged
         self._index_interval_bytes = settings.index_interval_bytes
         self._segments.active.set_limits(settings)
 
     @property
     def recovery_point(self) -> int:
         """Everything below is on disk for certain."""
-        return self._flushing.recovery_point
+        return self._flush_state.recovery_point
 
     # ── Appending ──
 
     def append(
-        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, *, gathers: bool = False
-    ) -> Appended:
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, *, is_buffered: bool = False
+    ) -> AppendResult:
         """Append one validated batch as its leader: give it offsets, write it, note it. The batch is changed in place.
 
         A batch that repeats one of its producer's last five is not written again: the answer is the first one's.
-        With `gathers` it is kept as it is and written by `write_gathered`, together with those that follow it.
+        With `is_buffered` it is kept as it is and written by `write_buffered`, together with those that follow it.
         """
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, _ = header
         if self._failure is not None:
@@ -144,7 +144,7 @@ class Log(ReadableLog):
             else:
                 repeated = self.producers.check(header)
                 if repeated is not None:
-                    return Appended(repeated.base_offset, repeated.last_offset, True, NO_TIMESTAMP)
+                    return AppendResult(repeated.base_offset, repeated.last_offset, True, NO_TIMESTAMP)
         log_append_time_ms = NO_TIMESTAMP
         if self._stamps_append_time:
             stamp_log_append_time(batch, now_ms)
@@ -162,58 +162,58 @@ class Log(ReadableLog):
         ):
             if size > self.settings.segment_bytes_max:
                 raise RecordListTooLarge(f"a batch of {size} bytes is larger than segment.bytes")
-            segment = self._make_room(max_timestamp, base_offset, last_offset, now_ms)
+            segment = self._roll_or_reuse(max_timestamp, base_offset, last_offset, now_ms)
             position = segment.size_bytes
-        if gathers:
-            gathered = self.gathered
-            if not gathered.batches:
-                gathered.begin(position, base_offset)
-            gathered.batches.append(batch)
+        if is_buffered:
+            append_buffer = self.append_buffer
+            if not append_buffer.batches:
+                append_buffer.begin(position, base_offset)
+            append_buffer.batches.append(batch)
         else:
-            self.write_gathered()
+            self.write_buffered()
             assert segment.file is not None
-            write_or_take_back(segment.file, batch, position)
-        self._note(segment, position, size, last_offset, max_timestamp)
+            write_or_roll_back(segment.file, batch, position)
+        self._index_batch(segment, position, size, last_offset, max_timestamp)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         if producer_id >= 0:
             self.producers.now_ms = now_ms
-            self._note_producer(header, batch, base_offset, max_timestamp)
-        return _new_tuple(Appended, (base_offset, last_offset, False, log_append_time_ms))
+            self._update_producer(header, batch, base_offset, max_timestamp)
+        return _new_tuple(AppendResult, (base_offset, last_offset, False, log_append_time_ms))
 
-    def write_gathered(self) -> None:
+    def write_buffered(self) -> None:
         """Write what was gathered, in one call. If the disk refuses, it is as if none of it had been appended.
 
         `gathered.failure` then keeps the reason: whoever was told of those offsets must not be.
         """
-        if self.gathered:
+        if self.append_buffer:
             segment = self._segments.active
             assert segment.file is not None
             try:
-                self.gathered.write(segment.file, segment.size_bytes)
+                self.append_buffer.write(segment.file, segment.size_bytes)
             except OSError:
-                self._forget_gathered(self.gathered.position, self.gathered.base_offset)
+                self._discard_buffered(self.append_buffer.position, self.append_buffer.base_offset)
                 raise
 
-    def _forget_gathered(self, position: int, base_offset: int) -> None:
+    def _discard_buffered(self, position: int, base_offset: int) -> None:
         """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
         try:
             self._segments.active.truncate_to(position, base_offset, self.settings, was_written=False)
             self.end_offset = base_offset
-            self._tail.clear(base_offset)
+            self._tail_index.clear(base_offset)
             self.epochs.truncate_from_end(base_offset)
             restore_producers(self._snapshots, self._segments.all, self.producers, base_offset, now_ms=0)
         except OSError as error:
             self.fail(f"what could not be written could not be taken back either: {error}")
 
-    def append_followed(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
+    def append_as_follower(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
         """Append batches that carry their offsets already, as a follower or a restore does. The new end offset, or
         `CorruptMessage` where one is damaged, does not fit or is of a later epoch; those before it are appended."""
-        self._check_works()
-        self.write_gathered()
+        self._check_writable()
+        self.write_buffered()
         self.producers.now_ms = now_ms
         view = memoryview(batches)
-        headers, damage = check_followed(view, self.end_offset, epoch_max)
+        headers, damage = validate_replicated(view, self.end_offset, epoch_max)
         segment = self._segments.active
         first = start = end = 0  # of what one write takes: batches that lie side by side
         for number, header in enumerate(headers):
@@ -223,42 +223,42 @@ class Log(ReadableLog):
                 or timestamp > segment.roll_timestamp
                 or last_offset > segment.offset_limit
             ):
-                self._append_run(headers[first:number], view[start:end])
+                self._append_contiguous(headers[first:number], view[start:end])
                 first, start = number, end
-                segment = self._make_room_again(size, timestamp, header[0], last_offset, now_ms)
+                segment = self._roll_again(size, timestamp, header[0], last_offset, now_ms)
             end += size
-        self._append_run(headers[first:], view[start:end])
+        self._append_contiguous(headers[first:], view[start:end])
         if damage is not None:
             raise damage
         return self.end_offset
 
-    def _make_room_again(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
+    def _roll_again(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
         """The same for a batch that others of its run did not fit with: without them it may."""
         segment = self._segments.active
         is_full = segment.size_bytes + size > segment.bytes_limit
         if is_full or timestamp > segment.roll_timestamp or last_offset > segment.offset_limit:
-            return self._make_room(timestamp, base_offset, last_offset, now_ms)
+            return self._roll_or_reuse(timestamp, base_offset, last_offset, now_ms)
         return segment
 
-    def _append_run(self, run: list[BatchHeader], batches: memoryview) -> None:
+    def _append_contiguous(self, run: list[BatchHeader], batches: memoryview) -> None:
         """Write batches that follow each other in one go, then note each of them."""
         if not run:
             return
         segment = self._segments.active
         assert segment.file is not None
-        write_or_take_back(segment.file, batches, segment.size_bytes)
+        write_or_roll_back(segment.file, batches, segment.size_bytes)
         start = 0
         for header in run:
             base_offset, length, leader_epoch, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = header
             size = LOG_OVERHEAD + length
-            self._note(segment, segment.size_bytes, size, base_offset + delta, max_timestamp)
+            self._index_batch(segment, segment.size_bytes, size, base_offset + delta, max_timestamp)
             if leader_epoch > self.epochs.latest:
                 self.epochs.assign(leader_epoch, base_offset)
             if producer_id >= 0:
-                self._note_producer(header, batches[start : start + size], base_offset, max_timestamp)
+                self._update_producer(header, batches[start : start + size], base_offset, max_timestamp)
             start += size
 
-    def _note(self, segment: Segment, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+    def _index_batch(self, segment: Segment, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """A batch has been written: move the end, and index it when it is its turn."""
         segment.size_bytes = position + size
         self.end_offset = last_offset + 1
@@ -266,19 +266,19 @@ class Log(ReadableLog):
             segment.max_timestamp = max_timestamp
             segment.max_timestamp_offset = last_offset
         if not position:
-            segment.begin_records(max_timestamp, self.settings)
+            segment.note_first_batch(max_timestamp, self.settings)
         elif segment.unindexed_bytes > self._index_interval_bytes:
             segment.add_index_entry(last_offset, position, self.settings)
         segment.unindexed_bytes += size
         if segment.size_bytes > segment.reserved_bytes:
             segment.reserve()
-        tail = self._tail
+        tail = self._tail_index
         tail.offsets.append(last_offset)
         tail.positions.append(position)
-        if len(tail.offsets) > TAIL_MAX:
+        if len(tail.offsets) > TAIL_BATCHES_MAX:
             tail.shorten()
 
-    def _note_producer(self, header: BatchHeader, batch: memoryview, base_offset: int, max_timestamp: int) -> None:
+    def _update_producer(self, header: BatchHeader, batch: memoryview, base_offset: int, max_timestamp: int) -> None:
         if not header.attributes & CONTROL:
             self.producers.appended_batch(header, base_offset, max_timestamp)
             return
@@ -289,12 +289,12 @@ class Log(ReadableLog):
 
     # ── Rolling ──
 
-    def _make_room(self, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
+    def _roll_or_reuse(self, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
         """The segment that takes the next batch: a new one, unless the active one is empty and will do.
 
         A batch that is too large for any has one of its own: where it was appended, segment.bytes was larger.
         """
-        self.write_gathered()
+        self.write_buffered()
         active = self._segments.active
         if active.size_bytes or last_offset > active.offset_limit:
             self._roll(base_offset, now_ms)
@@ -304,17 +304,17 @@ class Log(ReadableLog):
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Begin a new segment if the active one is old by the clock, or keeps compaction waiting. Whether it was."""
-        is_due = self._segments.active.has_waited_for_roll(self.settings, now_ms) or self._keeps_compaction_waiting()
+        is_due = self._segments.active.is_due_to_roll(self.settings, now_ms) or self._blocks_compaction()
         if is_due:
             self._roll(self.end_offset, now_ms)
         return is_due
 
-    def _keeps_compaction_waiting(self) -> bool:
+    def _blocks_compaction(self) -> bool:
         """The active segment is never compacted; where it is most of the log, small and busy ones would never be."""
         active_bytes = self._segments.active.size_bytes
         return (
             self.settings.is_compacted
-            and active_bytes >= COMPACTED_EARLY_BYTES
+            and active_bytes >= EARLY_ROLL_BYTES_MIN
             and active_bytes * 2 > self._segments.size_bytes
         )
 
@@ -325,59 +325,59 @@ class Log(ReadableLog):
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         """Close the active segment and begin another. If the disk refuses, nothing has changed."""
-        self.write_gathered()
-        self._segments.active.rest(is_synced=self.recovery_point >= base_offset)
+        self.write_buffered()
+        self._segments.active.seal(is_synced=self.recovery_point >= base_offset)
         self._take_snapshot()
         self._segments.begin(base_offset, self.settings, now_ms)
-        self._flushing.renamed_in(self.folder)
-        self._tail.clear(self.end_offset)
+        self._flush_state.note_directory_change(self.folder)
+        self._tail_index.clear(self.end_offset)
 
     def _take_snapshot(self) -> None:
         self.producers.end_offset = self.end_offset
         if self._snapshots.take(self.producers):
-            self._flushing.renamed_in(self.folder)
+            self._flush_state.note_directory_change(self.folder)
 
     # ── Cutting ──
 
-    def producers_below(self, offset: int) -> ProducerReplay:
+    def replay_producers_below(self, offset: int) -> ProducerReplay:
         """What producer state will be after a truncation, to be found out beforehand and in slices."""
-        self.write_gathered()
+        self.write_buffered()
         return ProducerReplay(self._snapshots, self._segments.all, offset, self.producers)
 
     def truncate_to(self, offset: int, replay: ProducerReplay | None = None) -> None:
         """Drop everything at `offset` and above. The recovery point must be checkpointed before the next append."""
-        self.write_gathered()
+        self.write_buffered()
         if offset >= self.end_offset:
             # An epoch that we began to lead and never wrote in is not in the log of whoever leads now.
             self.epochs.truncate_from_end(self.end_offset)
             return
         if offset <= self._segments.bases[0]:
-            self.truncate_and_start_at(offset)
+            self.truncate_fully_and_start_at(offset)
             return
         self.end_offset = self._segments.truncate_to(offset, self.settings)
         self._after_truncation(self.end_offset, replay)
 
     def _after_truncation(self, offset: int, replay: ProducerReplay | None) -> None:
-        self._flushing.truncated(self._segments.active.base_offset)
-        self._flushing.renamed_in(self.folder)
+        self._flush_state.truncated(self._segments.active.base_offset)
+        self._flush_state.note_directory_change(self.folder)
         self.start_offset = min(self.start_offset, offset)
-        self._tail.clear(self.end_offset)
+        self._tail_index.clear(self.end_offset)
         self.epochs.truncate_from_end(offset)
         self._snapshots.remove_above(offset)
         restore_producers(self._snapshots, self._segments.all, self.producers, offset, now_ms=0, replay=replay)
 
-    def truncate_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`."""
-        self._segments.begin_anew(offset, self.settings)
+        self._segments.restart_at(offset, self.settings)
         self.start_offset = self.end_offset = offset
-        self._flushing.restarted(offset)
-        self._flushing.renamed_in(self.folder)
-        self._tail.clear(self.end_offset)
+        self._flush_state.restarted(offset)
+        self._flush_state.note_directory_change(self.folder)
+        self._tail_index.clear(self.end_offset)
         self.epochs.clear()
         self._snapshots.remove_above(-1)
         self.producers.clear(offset)
 
-    def advance_start(self, offset: int) -> None:
+    def advance_start_offset(self, offset: int) -> None:
         """Records below `offset` are gone for readers; their segments go with the next retention."""
         if offset > self.end_offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond the end {self.end_offset}")
@@ -395,8 +395,8 @@ class Log(ReadableLog):
         for _ in range(expired):
             paths += self._snapshots.mark_deleted(self._segments.bases[0])
             paths += self._segments.remove_first()
-            self.advance_start(max(self.start_offset, self._segments.bases[0]))
-        self._flushing.recovery_point = max(self.recovery_point, self._segments.bases[0])
+            self.advance_start_offset(max(self.start_offset, self._segments.bases[0]))
+        self._flush_state.recovery_point = max(self.recovery_point, self._segments.bases[0])
         return paths
 
     # ── Compacting ──
@@ -426,7 +426,7 @@ class Log(ReadableLog):
             self.fail(f"a compacted segment could not be swapped in: {error}")
             raise
         self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
-        self._flushing.renamed_in(self.folder)
+        self._flush_state.note_directory_change(self.folder)
         return paths
 
     # ── Syncing and closing ──
@@ -437,32 +437,32 @@ class Log(ReadableLog):
 
     def flush_target(self, now_ms: int) -> int | None:
         """Up to which offset the log should be flushed now, or None if nothing is due."""
-        return self._flushing.target(self.end_offset, self._segments.active.base_offset, self.settings, now_ms)
+        return self._flush_state.target(self.end_offset, self._segments.active.base_offset, self.settings, now_ms)
 
     def begin_flush(self, now_ms: int, target: int | None = None) -> Flush:
         """Gather what must be synced so that everything below the target (or the end) is on disk."""
-        self._check_works()
-        self.write_gathered()
+        self._check_writable()
+        self.write_buffered()
         target = self.end_offset if target is None else min(target, self.end_offset)
-        self._flushing.last_flush_ms = now_ms
-        return self._flushing.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)
+        self._flush_state.last_flush_ms = now_ms
+        return self._flush_state.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)
 
     def finish_flush(self, flush: Flush) -> None:
         """A flush has run: the recovery point moves, unless the log was truncated meanwhile."""
-        self._flushing.finish(flush)
+        self._flush_state.finish(flush)
 
     def flush_failed(self, flush: Flush, error: Exception) -> None:
         """A flush has raised. After a failed sync nobody knows what is on disk: the log takes no more writes."""
         if isinstance(error, SyncFailed):
             self.fail(str(error))
         else:
-            self._flushing.failed(flush, self.epochs)
+            self._flush_state.failed(flush, self.epochs)
 
     def fail(self, reason: str) -> None:
         """Take no more writes."""
         self._failure = f"{self.folder}: {reason}"
 
-    def _check_works(self) -> None:
+    def _check_writable(self) -> None:
         if self._failure is not None:
             raise StorageFailed(self._failure)
 
@@ -487,14 +487,14 @@ class Log(ReadableLog):
 
     def begin_close(self, now_ms: int) -> Flush:
         """What must be synced before the log may be closed, for those who sync elsewhere; `abandon` it afterwards."""
-        self._check_works()
-        self.write_gathered()
-        self._segments.active.rest()
+        self._check_writable()
+        self.write_buffered()
+        self._segments.active.seal()
         self._take_snapshot()
-        return self.begin_flush(now_ms).along_with(self._segments.active.path(TRANSACTION_INDEX), self.folder)
+        return self.begin_flush(now_ms).including(self._segments.active.path(TRANSACTION_INDEX), self.folder)
 
     def abandon(self) -> None:
         """Let go of the files as they are. Slices that wait to be sent keep theirs open for themselves."""
         for segment in self._segments:
-            segment.let_go()
+            segment.close()
         self.fail("the log is closed")

@@ -3,16 +3,16 @@
 from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ports import FileSlice
 from moldau.storage import timestamps
-from moldau.storage.aborted import AbortedHistory
-from moldau.storage.epochs import LeaderEpochs
-from moldau.storage.flushing import Flushing
-from moldau.storage.open_ends import open_ends
-from moldau.storage.producers import Producers
+from moldau.storage.aborted_transactions import AbortedTransactions
+from moldau.storage.flush import FlushState
+from moldau.storage.leader_epochs import LeaderEpochs
+from moldau.storage.log_range import LogRange
+from moldau.storage.producer_snapshots import Snapshots
+from moldau.storage.producer_state import Producers
 from moldau.storage.segments import Segments
-from moldau.storage.snapshots import Snapshots
-from moldau.storage.stretch import Stretch
-from moldau.storage.tail import Tail
+from moldau.storage.tail_index import TailIndex
 from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.unreplicated_transactions import find_unreplicated
 
 
 class ReadableLog:
@@ -24,8 +24,8 @@ class ReadableLog:
     epochs: LeaderEpochs
     _segments: Segments
     _snapshots: Snapshots
-    _tail: Tail
-    _flushing: Flushing
+    _tail_index: TailIndex
+    _flush_state: FlushState
 
     @property
     def size_bytes(self) -> int:
@@ -36,9 +36,9 @@ class ReadableLog:
         return list(self._segments.bases)
 
     @property
-    def has_unsynced_cut(self) -> bool:
+    def has_unsynced_truncation(self) -> bool:
         """Whether a power loss could bring back what was cut off."""
-        return self._flushing.has_shrunk
+        return self._flush_state.is_truncated
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -48,8 +48,8 @@ class ReadableLog:
         """Up to here all is decided. What was deleted is not waited for, though its transaction may be open."""
         producers = self.producers
         if high_watermark < producers.known_from:
-            ends = open_ends(self._segments.all, self._snapshots, high_watermark, producers.known_from)
-            producers.learn_ends(ends, high_watermark)
+            ends = find_unreplicated(self._segments.all, self._snapshots, high_watermark, producers.known_from)
+            producers.restore_unreplicated(ends, high_watermark)
         stable = producers.last_stable_offset(high_watermark)
         return stable if stable >= self.start_offset else min(self.start_offset, high_watermark)
 
@@ -67,11 +67,11 @@ class ReadableLog:
             until_offset = end_offset
         if offset >= until_offset:
             return None
-        if offset < self._tail.start_offset:
+        if offset < self._tail_index.start_offset:
             return self._segments.read(offset, max_bytes, until_offset, end_offset, at_least_one=at_least_one)
         active = self._segments.active
         limit = until_offset if until_offset < end_offset else None
-        position, end = self._tail.range(offset, limit, max_bytes, active.size_bytes, at_least_one)
+        position, end = self._tail_index.range(offset, limit, max_bytes, active.size_bytes, at_least_one)
         if end <= position:
             return None
         assert active.file is not None
@@ -85,13 +85,13 @@ class ReadableLog:
         return found.read() if found is not None else b""
 
     @property
-    def arrangement(self) -> tuple[int, int]:
+    def layout_version(self) -> tuple[int, int]:
         """Another one whenever records went or files were replaced, though not when the log grows."""
-        return self._segments.rearrangements, self.start_offset
+        return self._segments.layout_changes, self.start_offset
 
-    def stretch(self, offset: int, max_bytes: int) -> Stretch | None:
+    def log_range(self, offset: int, max_bytes: int) -> LogRange | None:
         """Where a worker process finds the batches from the one that holds `offset` on; None if there are none."""
-        return self._segments.stretch(offset, max_bytes) if offset < self.end_offset else None
+        return self._segments.log_range(offset, max_bytes) if offset < self.end_offset else None
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """Timestamp and offset of the first record that is not older than `timestamp`."""
@@ -115,11 +115,11 @@ class ReadableLog:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start, end)."""
-        return self._aborted_history().between(start_offset, end_offset)
+        return self._aborted_lookup().between(start_offset, end_offset)
 
     def aborted_in(self, read: FileSlice, offset: int, until_offset: int) -> list[AbortedTransaction]:
         """Those that have records in what was read from `offset` on, and perhaps some of just behind it."""
         return self.aborted_transactions(offset, self._segments.end_of(read, offset, until_offset))
 
-    def _aborted_history(self) -> AbortedHistory:
-        return AbortedHistory(self._segments, self._snapshots, self.end_offset)
+    def _aborted_lookup(self) -> AbortedTransactions:
+        return AbortedTransactions(self._segments, self._snapshots, self.end_offset)

@@ -26,17 +26,17 @@ from moldau.records.header import (
     checksum,
     read_header,
 )
-from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.batch_scan import CorruptBatch, iterate_headers
+from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.producers import AppendedBatch, Producers, read_marker
-from moldau.storage.scan import BrokenLog, walk
+from moldau.storage.producer_snapshots import Snapshots
+from moldau.storage.producer_state import AppendedBatch, Producers, read_marker
 from moldau.storage.segment import RELATIVE_OFFSET_MAX, Segment
-from moldau.storage.snapshots import Snapshots
 from moldau.storage.time_index import TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
-REPLAYED_AT_ONCE: Final = 500  # batches: a few milliseconds
-RECALLED_BYTES: Final = 256 * KiB  # of the end of a log
+REPLAY_SLICE_BATCHES: Final = 500  # batches: a few milliseconds
+RECENT_SCAN_BYTES: Final = 256 * KiB  # of the end of a log
 _CHUNK_BYTES: Final = 4 * MiB
 _SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
 _SHORT_HEADER: Final = Struct(">qiibIhi8xqq")  # all but base timestamp, producer epoch, sequence and count
@@ -53,14 +53,14 @@ class CorruptLog(StorageFailed):
 
 
 @dataclass(slots=True)
-class Scan:
+class SegmentScan:
     """Reading one log file from its beginning: what it may hold, and what has been found so far."""
 
     base_offset: int
     offset_max: int
     size_bytes: int
     interval_bytes: int
-    refuses_old_epochs: bool
+    rejects_old_epochs: bool
     next_offset: int
     valid_bytes: int = 0
     broken: str = ""  # why the scan ended before the file did
@@ -72,11 +72,11 @@ class Scan:
     times: TimeIndex = field(default_factory=TimeIndex)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
-    def is_of_its_time(self, epoch: int, base_offset: int, epochs: LeaderEpochs) -> bool:
+    def accept_epoch(self, epoch: int, base_offset: int, epochs: LeaderEpochs) -> bool:
         """Note a new leader epoch. An old one was truncated once, and is back after a power loss."""
         if epoch > epochs.latest:
             epochs.assign(epoch, base_offset)
-        return epoch < 0 or epoch == epochs.latest or not self.refuses_old_epochs
+        return epoch < 0 or epoch == epochs.latest or not self.rejects_old_epochs
 
 
 def scan_segment(
@@ -88,14 +88,14 @@ def scan_segment(
     producers: Producers,
     *,
     has_lost_power: bool,
-) -> Scan:
+) -> SegmentScan:
     """Check every batch of a log file, up to the offset at which the next segment begins."""
-    scan = Scan(
+    scan = SegmentScan(
         base_offset=segment.base_offset,
         offset_max=min(segment.base_offset + RELATIVE_OFFSET_MAX, bound - 1),
         size_bytes=segment.size_bytes,
         interval_bytes=interval_bytes,
-        refuses_old_epochs=has_lost_power,
+        rejects_old_epochs=has_lost_power,
         next_offset=next_offset,
     )
     file = segment.open_file()
@@ -107,7 +107,7 @@ def scan_segment(
     return scan
 
 
-def _scan_chunk(chunk: bytes, scan: Scan, epochs: LeaderEpochs, producers: Producers) -> int:
+def _scan_chunk(chunk: bytes, scan: SegmentScan, epochs: LeaderEpochs, producers: Producers) -> int:
     """Check the batches of one chunk; how much to read for the next. Flat, because it runs millions of times."""
     available, at, wanted = len(chunk), 0, _CHUNK_BYTES
     base_offset, next_offset, offset_max = scan.base_offset, scan.next_offset, scan.offset_max
@@ -133,7 +133,7 @@ def _scan_chunk(chunk: bytes, scan: Scan, epochs: LeaderEpochs, producers: Produ
                 scan.broken = "a batch whose checksum does not fit"
                 break
             if epoch != latest_epoch:
-                if not scan.is_of_its_time(epoch, base, epochs):
+                if not scan.accept_epoch(epoch, base, epochs):
                     scan.broken = "a batch of an older leader epoch"
                     break
                 latest_epoch = epochs.latest
@@ -145,7 +145,7 @@ def _scan_chunk(chunk: bytes, scan: Scan, epochs: LeaderEpochs, producers: Produ
                 unindexed = 0
             if producer_id >= 0:
                 if attributes & CONTROL:
-                    _note_marker(view[at:end], producers, scan.aborted)
+                    _replay_marker(view[at:end], producers, scan.aborted)
                 else:
                     producer_epoch, sequence = unpack_producer(chunk, at + _PRODUCER_EPOCH_POSITION)
                     producers.appended(producer_id, producer_epoch, sequence, base, last_offset, timestamp, attributes)
@@ -160,7 +160,7 @@ def _scan_chunk(chunk: bytes, scan: Scan, epochs: LeaderEpochs, producers: Produ
     return wanted
 
 
-def _note_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:
+def _replay_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:
     header = read_header(batch)
     marker = read_marker(batch)
     transaction = producers.ended(header, header.base_offset, marker) if marker is not None else None
@@ -175,13 +175,13 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
     if found is None:
         return aborted
     file = segment.open_file()
-    for position, header in walk(file, found[0], segment.size_bytes):
+    for position, header in iterate_headers(file, found[0], segment.size_bytes):
         if header.base_offset >= end_offset:
             break
         if header.producer_id < 0 or header.base_offset < producers.end_offset:
             continue
         if header.is_control:
-            _note_marker(memoryview(file.pread(header.size_bytes, position)), producers, aborted)
+            _replay_marker(memoryview(file.pread(header.size_bytes, position)), producers, aborted)
         else:
             producers.appended_batch(header, header.base_offset, header.max_timestamp)
     return aborted
@@ -197,46 +197,46 @@ class ProducerReplay:
         self.producers = Producers(known.expiration_ms, known.now_ms)
         self._offset = offset
         snapshots.load_latest(self.producers, segments[0].base_offset, offset, now_ms=0)
-        _recall_batches(segments, self.producers)
+        _restore_recent_batches(segments, self.producers)
         ends = [*(each.base_offset for each in segments[1:]), offset + 1]
         self._segments = [
             segment
             for segment, end_offset in zip(segments, ends, strict=True)
             if segment.base_offset < offset and end_offset > self.producers.end_offset
         ]
-        self._left = list(self._segments)
+        self._remaining = list(self._segments)
         self._position: int | None = None  # in the first that is left
 
     def step(self) -> bool:
-        """Read on for a few milliseconds; whether there is more. `BrokenLog` or `OSError` if it cannot be read."""
-        if self._left and self._read_on(self._left[0]):
-            self._left.pop(0)
+        """Read on for a few milliseconds; whether there is more. `CorruptBatch` or `OSError` if it cannot be read."""
+        if self._remaining and self._replay_slice(self._remaining[0]):
+            self._remaining.pop(0)
             self._position = None
-        return bool(self._left)
+        return bool(self._remaining)
 
-    def _read_on(self, segment: Segment) -> bool:
+    def _replay_slice(self, segment: Segment) -> bool:
         """Whether all of it is read that lies below the offset."""
         if self._position is None:
             found = segment.find(self.producers.end_offset)
             self._position = found[0] if found is not None else segment.size_bytes
         file, first_offset = segment.open_file(), self.producers.end_offset
-        for number, (position, header) in enumerate(walk(file, self._position, segment.size_bytes)):
+        for number, (position, header) in enumerate(iterate_headers(file, self._position, segment.size_bytes)):
             if header.last_offset >= self._offset:
                 return True
-            if number == REPLAYED_AT_ONCE:
+            if number == REPLAY_SLICE_BATCHES:
                 self._position = position
                 return False
             if header.producer_id < 0 or header.base_offset < first_offset:
                 continue
             if header.is_control:
-                _note_marker(memoryview(file.pread(header.size_bytes, position)), self.producers, [])
+                _replay_marker(memoryview(file.pread(header.size_bytes, position)), self.producers, [])
             else:
                 self.producers.appended_batch(header, header.base_offset, header.max_timestamp)
         return True
 
-    def fits(self, segments: Sequence[Segment]) -> bool:
+    def is_valid_for(self, segments: Sequence[Segment]) -> bool:
         """Whether it is done, and what was read is still part of the log."""
-        return not self._left and all(each in segments for each in self._segments)
+        return not self._remaining and all(each in segments for each in self._segments)
 
 
 def replay_segments(segments: Sequence[Segment], producers: Producers, end_offset: int) -> None:
@@ -258,35 +258,35 @@ def restore_producers(
     replay: ProducerReplay | None = None,
 ) -> None:
     """Producer state at an offset: the latest snapshot, what it leaves out, then the batches that follow it."""
-    if replay is not None and replay.fits(segments):
-        producers.take_over(replay.producers, end_offset)
+    if replay is not None and replay.is_valid_for(segments):
+        producers.replace_with(replay.producers, end_offset)
         return
     first_offset = segments[0].base_offset if segments else end_offset
     snapshots.load_latest(producers, first_offset, end_offset, now_ms)
-    _recall_batches(segments, producers)
+    _restore_recent_batches(segments, producers)
     if producers.end_offset < end_offset:
         replay_segments(segments, producers, end_offset)
 
 
-def _recall_batches(segments: Sequence[Segment], producers: Producers) -> None:
+def _restore_recent_batches(segments: Sequence[Segment], producers: Producers) -> None:
     """A snapshot has the last batch of each producer. The few before it, which it may repeat too, are in the log."""
     if not producers.by_id:
         return
     found: dict[int, list[AppendedBatch]] = {}
     before = [each for each in segments if each.base_offset < producers.end_offset]
-    with suppress(BrokenLog):  # whoever reads there will hear of it
+    with suppress(CorruptBatch):  # whoever reads there will hear of it
         for segment in before[-2:]:
-            _recall_from(segment, producers, found)
+            _collect_recent_batches(segment, producers, found)
     for producer_id, batches in found.items():
-        producers.recall(producer_id, batches)
+        producers.restore_recent(producer_id, batches)
 
 
-def _recall_from(segment: Segment, producers: Producers, found: dict[int, list[AppendedBatch]]) -> None:
+def _collect_recent_batches(segment: Segment, producers: Producers, found: dict[int, list[AppendedBatch]]) -> None:
     """The batches at the end of a segment, or before the state's end if that lies in it."""
     place = segment.find(producers.end_offset)
     end = segment.size_bytes if place is None else place[0]
-    begin = segment.offset_lookup().boundary_before(max(end - RECALLED_BYTES, 0))
-    for _, header in walk(segment.open_file(), begin, end):
+    begin = segment.offset_lookup().boundary_before(max(end - RECENT_SCAN_BYTES, 0))
+    for _, header in iterate_headers(segment.open_file(), begin, end):
         producer = producers.by_id.get(header.producer_id)
         if producer is None or header.is_control:
             continue
@@ -300,7 +300,7 @@ def _recall_from(segment: Segment, producers: Producers, found: dict[int, list[A
         )
 
 
-def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
+def find_valid_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
     """The position of a batch behind a broken one, within a bounded search: then this is no torn tail."""
     window = file.pread(min(_SEARCH_BYTES, size_bytes - position), position)
     offset_max = next_offset + len(window)  # a record takes more than a byte
@@ -310,10 +310,10 @@ def whole_batch_after(file: File, position: int, size_bytes: int, next_offset: i
         if len(window) - start < HEADER_BYTES:
             return None
         header = read_header(window, start)
-        fits = (
+        is_valid_for = (
             next_offset <= header.base_offset <= offset_max and HEADER_BYTES <= header.size_bytes <= len(window) - start
         )
-        if fits and checksum(window, start, header.size_bytes) == header.crc:
+        if is_valid_for and checksum(window, start, header.size_bytes) == header.crc:
             return position + start
         at = window.find(MAGIC, at + 1)
     return None

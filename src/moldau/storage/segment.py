@@ -18,17 +18,17 @@ from moldau.model.ports import Disk, File
 from moldau.model.units import MiB
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
 from moldau.storage import offset_index, time_index, transaction_index
+from moldau.storage.batch_scan import find_batch, iterate_headers
 from moldau.storage.files import replace_cache, sync, sync_folder, sync_path, write_all
 from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.scan import find_batch, walk
 from moldau.storage.settings import LogSettings
 from moldau.storage.time_index import TimeEntry, TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
-RESERVED_FROM_BYTES: Final = 4 * MiB  # smaller segments are left alone: there may be thousands of them
-RESERVED_AHEAD_BYTES: Final = 16 * MiB
+RESERVE_BYTES_MIN: Final = 4 * MiB  # smaller segments are left alone: there may be thousands of them
+RESERVE_AHEAD_BYTES: Final = 16 * MiB
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NEVER: Final = 1 << 62
 _INDEX_ENTRIES_UNWRITTEN_MAX: Final = 512  # index entries gather in memory and reach the file in one write
@@ -41,9 +41,9 @@ class Segment:
         "_disk",
         "_first_timestamp",
         "_folder",
+        "_index_entries_soft_max",
         "_is_index_written",
         "_open_segments",
-        "_roomy_entries_max",
         "_transactions",
         "_transactions_written",
         "base_offset",
@@ -82,10 +82,10 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.unindexed_bytes = 0
-        self.reserved_bytes = RESERVED_FROM_BYTES  # beyond this size, room is reserved ahead of the writes
+        self.reserved_bytes = RESERVE_BYTES_MIN  # beyond this size, room is reserved ahead of the writes
         # Limits of the active segment, kept ready so that an append compares and does no sums.
         self.bytes_limit = 0
-        self._roomy_entries_max = 0
+        self._index_entries_soft_max = 0
         self.offset_limit = base_offset + RELATIVE_OFFSET_MAX
         self.roll_timestamp = NEVER
 
@@ -124,7 +124,7 @@ class Segment:
         """Work out when this segment is full, from its settings and its first record."""
         self.bytes_limit = min(settings.segment_bytes_max, RELATIVE_OFFSET_MAX)
         # Below it both indexes have room: a time is never noted without an offset, save one when a segment rests.
-        self._roomy_entries_max = settings.segment_index_bytes // time_index.ENTRY_BYTES - 1
+        self._index_entries_soft_max = settings.segment_index_bytes // time_index.ENTRY_BYTES - 1
         if self._is_index_full(settings):
             self.bytes_limit = 0
         first = self.first_timestamp if self.size_bytes else None
@@ -143,7 +143,7 @@ class Segment:
             or len(self.times) >= settings.segment_index_bytes // time_index.ENTRY_BYTES
         )
 
-    def has_waited_for_roll(self, settings: LogSettings, now_ms: int) -> bool:
+    def is_due_to_roll(self, settings: LogSettings, now_ms: int) -> bool:
         """Whether the segment is old enough by the clock: its first record, and the segment itself.
 
         Records that were old when they came do not roll a segment each time somebody looks.
@@ -151,7 +151,7 @@ class Segment:
         first = self.first_timestamp
         return first is not None and now_ms - max(first, self.created_ms) > self._age_limit_ms(settings)
 
-    def begin_records(self, timestamp: int, settings: LogSettings) -> None:
+    def note_first_batch(self, timestamp: int, settings: LogSettings) -> None:
         """The first batch is in: its time decides when the segment rolls."""
         self._first_timestamp = timestamp
         self.set_limits(settings)
@@ -172,7 +172,7 @@ class Segment:
             # The batch is in the log by now, so a full disk must not make this append fail: try again later.
             with suppress(OSError):
                 self._write_indexes()
-        if count >= self._roomy_entries_max and self._is_index_full(settings):
+        if count >= self._index_entries_soft_max and self._is_index_full(settings):
             self.bytes_limit = 0  # the next append rolls
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
@@ -213,7 +213,7 @@ class Segment:
         finally:
             file.close()
 
-    def rest(self, *, is_synced: bool = False) -> None:
+    def seal(self, *, is_synced: bool = False) -> None:
         """Bring the indexes of the active segment to a state that a closed one may have.
 
         Where the log is synced already, no flush will come for the one of transactions, and no scan after a power loss
@@ -225,13 +225,13 @@ class Segment:
         self.write_behind()
         if is_synced:
             self.sync_transactions()
-        if self.reserved_bytes > RESERVED_FROM_BYTES and self.file is not None:
-            self.reserved_bytes = RESERVED_FROM_BYTES
+        if self.reserved_bytes > RESERVE_BYTES_MIN and self.file is not None:
+            self.reserved_bytes = RESERVE_BYTES_MIN
             with suppress(OSError):
                 self.file.truncate(self.size_bytes)  # gives back what is reserved behind the end
 
     def retire(self, settings: LogSettings) -> None:
-        """Stop growing, after `rest`."""
+        """Stop growing, after `seal`."""
         if settings.preallocate and self.file is not None:
             with suppress(OSError):
                 self.file.truncate(self.size_bytes)
@@ -244,7 +244,7 @@ class Segment:
 
         The file does not become longer by it. What is left over is given back when the segment is closed.
         """
-        self.reserved_bytes = self.size_bytes + RESERVED_AHEAD_BYTES
+        self.reserved_bytes = self.size_bytes + RESERVE_AHEAD_BYTES
         if self.file is not None and self.reserved_bytes <= self.bytes_limit:
             with suppress(OSError):  # a full disk is for the writes to find
                 self.file.allocate(self.reserved_bytes)
@@ -266,19 +266,19 @@ class Segment:
             self.file.truncate(position)
         self.size_bytes = position
         self.unindexed_bytes = 0
-        self._recall_max_timestamp()
+        self._restore_max_timestamp()
         if position == 0:
             self._first_timestamp = None
         self.set_limits(settings)
 
-    def _recall_max_timestamp(self) -> None:
+    def _restore_max_timestamp(self) -> None:
         """Find the largest timestamp again, from the last index entry on."""
         assert self.times is not None
         assert self.offsets is not None
         last = self.times.last()
         self.max_timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         self.max_timestamp_offset = self.base_offset + relative
-        for _, header in walk(self.open_file(), self.offsets.position_before(relative), self.size_bytes):
+        for _, header in iterate_headers(self.open_file(), self.offsets.position_before(relative), self.size_bytes):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
@@ -303,12 +303,12 @@ class Segment:
         begin = self.offset_lookup().position_before(offset - self.base_offset)
         if begin > start:
             start = begin
-            if not self._is_batch_before(offset, begin):
+            if not self._is_valid_lookup(offset, begin):
                 self.rebuild_indexes()
                 start = 0
         return find_batch(file, start, self.size_bytes, offset)
 
-    def _is_batch_before(self, offset: int, position: int) -> bool:
+    def _is_valid_lookup(self, offset: int, position: int) -> bool:
         """Whether the index told the truth: a batch starts here, and it does not lie past the offset."""
         head = self.open_file().pread(HEADER_BYTES, position) if position < self.size_bytes else b""
         if len(head) < HEADER_BYTES:
@@ -322,7 +322,7 @@ class Segment:
         boundary = max(self.offset_lookup().boundary_before(limit), position)
         if boundary - position >= max_bytes // 2:
             return boundary  # near enough: a search would win a few KiB at the most
-        for start, header in walk(self.open_file(), boundary, self.size_bytes):
+        for start, header in iterate_headers(self.open_file(), boundary, self.size_bytes):
             if start + header.size_bytes > limit:
                 return start
         return self.size_bytes
@@ -378,7 +378,7 @@ class Segment:
         offsets, times = OffsetIndex(), TimeIndex()
         unindexed = 0
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
-        for position, header in walk(self.open_file(), 0, self.size_bytes):
+        for position, header in iterate_headers(self.open_file(), 0, self.size_bytes):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             if unindexed > interval_bytes:
@@ -391,7 +391,7 @@ class Segment:
 
     @property
     def transactions(self) -> list[AbortedTransaction]:
-        """The aborted transactions that ended here. `BrokenTransactionIndex` if the file is not one."""
+        """The aborted transactions that ended here. `CorruptTransactionIndex` if the file is not one."""
         if self._transactions is None:
             path = self.path(TRANSACTION_INDEX)
             data = self._disk.read(path) if self._disk.exists(path) else b""
@@ -426,7 +426,7 @@ class Segment:
         if self.max_timestamp < 0 and not self.is_active and self.size_bytes:
             last = self.time_lookup().last()
             # Retention deletes by this time, so it is worth a look into the log whether the index is right.
-            is_true = self.first_timestamp == NO_TIMESTAMP if last is None else self._is_true(last)
+            is_true = self.first_timestamp == NO_TIMESTAMP if last is None else self._matches_log(last)
             if not is_true:
                 self.rebuild_indexes()
                 last = self.time_lookup().last()
@@ -434,7 +434,7 @@ class Segment:
                 self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
         return self.max_timestamp, self.max_timestamp_offset
 
-    def _is_true(self, entry: TimeEntry) -> bool:
+    def _matches_log(self, entry: TimeEntry) -> bool:
         """Whether the batch that a time index entry points to has that time."""
         found = self.find(self.base_offset + entry.relative_offset)
         if found is None:
@@ -444,14 +444,14 @@ class Segment:
     def offset_older_than(self, timestamp: int) -> int:
         """An offset such that all batches before its own are older than `timestamp`."""
         entry = self.time_lookup().entry_before(timestamp)
-        if entry is not None and not self._is_true(entry):
+        if entry is not None and not self._matches_log(entry):
             self.rebuild_indexes()
             entry = self.time_lookup().entry_before(timestamp)
         return self.base_offset + (entry.relative_offset if entry is not None else 0)
 
     # ── Leaving ──
 
-    def cut_closed(self, size_bytes: int) -> None:
+    def truncate_closed(self, size_bytes: int) -> None:
         """Drop bytes at the end of a closed segment, before anybody has read it."""
         self.release()
         file = self._disk.open(self.path(LOG))
@@ -470,7 +470,7 @@ class Segment:
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED)
                 paths.append(path + DELETED)
-        self.let_go()  # last: where the disk refuses, the segment goes on as it is
+        self.close()  # last: where the disk refuses, the segment goes on as it is
         return paths
 
     def remove(self) -> None:
@@ -493,7 +493,7 @@ class Segment:
             self.times.release()
         self.offsets = self.times = None
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Be forgotten with the log."""
         self._open_segments.forget(self)
         self.release()

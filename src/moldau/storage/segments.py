@@ -5,19 +5,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from moldau.model.ports import Disk, File, FileSlice
+from moldau.storage.batch_scan import iterate_headers
+from moldau.storage.log_range import FileRange, LogRange
 from moldau.storage.names import SEGMENT_SUFFIXES
 from moldau.storage.open_segments import OpenSegments
-from moldau.storage.scan import walk
 from moldau.storage.segment import Segment
+from moldau.storage.segment_swap import cleaned_paths, swap_in
 from moldau.storage.settings import LogSettings
-from moldau.storage.stretch import Piece, Stretch
-from moldau.storage.swaps import cleaned_paths, swap_in
 
 
 class Segments:
     """A list that is never empty, and what needs more than one of its members."""
 
-    __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases", "rearrangements")
+    __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases", "layout_changes")
 
     def __init__(self, disk: Disk, folder: str, open_segments: OpenSegments, segments: list[Segment]) -> None:
         self._disk = disk
@@ -26,7 +26,7 @@ class Segments:
         self.all = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
-        self.rearrangements = 0  # how often a file was replaced, cut or taken out
+        self.layout_changes = 0  # how often a file was replaced, cut or taken out
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.all)
@@ -38,7 +38,7 @@ class Segments:
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.all)
 
-    def number_for(self, offset: int) -> int:
+    def index_for(self, offset: int) -> int:
         """Which segment would hold an offset."""
         return max(0, bisect_right(self.bases, offset) - 1)
 
@@ -66,31 +66,31 @@ class Segments:
 
     def _find(self, offset: int) -> tuple[int, int, int] | None:
         """Which segment has the first batch that ends at `offset` or later; its position and size."""
-        for number in range(self.number_for(offset), len(self.all)):
+        for number in range(self.index_for(offset), len(self.all)):
             found = self.all[number].find(offset)
             if found is not None:
                 return number, *found
         return None  # nothing is left at the end of a compacted log
 
-    def stretch(self, offset: int, max_bytes: int) -> Stretch | None:
+    def log_range(self, offset: int, max_bytes: int) -> LogRange | None:
         """Where all batches from the one that holds `offset` on are, up to so many bytes, or the first batch."""
         found = self._find(offset)
         if found is None:
             return None
         number, position, first_size = found
-        pieces: list[Piece] = []
+        pieces: list[FileRange] = []
         for segment in self.all[number:]:
             length = segment.size_bytes - position
             if length > max_bytes:
                 length = segment.boundary_within(position, max_bytes) - position
                 length = length or (0 if pieces else first_size)
             if length:
-                pieces.append(Piece(segment.base_offset, position, length))
+                pieces.append(FileRange(segment.base_offset, position, length))
             max_bytes -= length
             if position + length < segment.size_bytes:
                 break
             position = 0
-        return Stretch(self._folder, tuple(pieces))
+        return LogRange(self._folder, tuple(pieces))
 
     def _readable_end(self, number: int, position: int, until_offset: int, end_offset: int) -> int:
         segment = self.all[number]
@@ -101,7 +101,7 @@ class Segments:
 
     def end_of(self, read: FileSlice, offset: int, until_offset: int) -> int:
         """An offset that is behind all batches of what was read from `offset` on, and not far behind."""
-        for number in range(self.number_for(offset), len(self.all)):
+        for number in range(self.index_for(offset), len(self.all)):
             segment = self.all[number]
             if segment.file is read.file:
                 end_offset = segment.offset_from(read.position + read.length)
@@ -131,13 +131,13 @@ class Segments:
     def remove_first(self) -> list[str]:
         """Take the oldest segment out; the paths to unlink. If the disk refuses, it is still there."""
         paths = self.all[0].mark_deleted()
-        self.rearrangements += 1
+        self.layout_changes += 1
         del self.bases[0], self.all[0]
         return paths
 
     def remove_last(self) -> None:
         paths = self.all[-1].mark_deleted()
-        self.rearrangements += 1
+        self.layout_changes += 1
         del self.bases[-1], self.all[-1]
         self._unlink(paths)
 
@@ -146,7 +146,7 @@ class Segments:
             with suppress(OSError):  # it has left the log, and the next start tries again
                 self._disk.unlink(path)
 
-    def begin_anew(self, base_offset: int, settings: LogSettings) -> None:
+    def restart_at(self, base_offset: int, settings: LogSettings) -> None:
         """One new segment in the place of all others."""
         created_ms = self.active.created_ms
         if not self.bases or base_offset <= self.bases[-1]:
@@ -163,7 +163,7 @@ class Segments:
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
         """Drop every batch that ends at `offset` or later; the end offset that is left."""
-        self.rearrangements += 1
+        self.layout_changes += 1
         # From the end backwards: a crash on the way leaves a log without a gap.
         while self.bases[-1] >= offset:
             self.remove_last()
@@ -180,7 +180,7 @@ class Segments:
         """The offset behind the batch that ends at `position` of the active segment."""
         end_offset = self.active.base_offset
         begin = self.active.offset_lookup().boundary_before(max(position - 1, 0))
-        for _, header in walk(self.active.open_file(), begin, position):
+        for _, header in iterate_headers(self.active.open_file(), begin, position):
             end_offset = header.next_offset
         return end_offset
 
@@ -194,7 +194,7 @@ class Segments:
         old = self.all[first : first + len(replaced)]
         if [(segment.base_offset, segment.size_bytes) for segment in old] != list(replaced) or self.active in old:
             return cleaned_paths(self._disk, self._folder, base_offset)
-        self.rearrangements += 1
+        self.layout_changes += 1
         paths = swap_in(self._disk, self._folder, base_offset, old)
         new = Segment(self._disk, self._folder, base_offset, size_bytes, old[-1].created_ms, self._open_segments)
         self.all[first : first + len(old)] = [new]
@@ -210,8 +210,8 @@ class Segments:
         """
         if start_offset >= end_offset:
             return [], []
-        last = self.number_for(end_offset - 1)
-        chosen = self.all[self.number_for(start_offset) : last + 1]
+        last = self.index_for(end_offset - 1)
+        chosen = self.all[self.index_for(start_offset) : last + 1]
         files = [self.active.open_file()] if self.active in chosen else []
         paths = [segment.path(suffix) for segment in chosen if not segment.is_active for suffix in SEGMENT_SUFFIXES]
         return files, paths

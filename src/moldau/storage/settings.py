@@ -323,7 +323,7 @@ class LogSettings:
         return levels.get(self.compression_type)
 
     @property
-    def takes_batches_as_they_are(self) -> bool:
+    def stores_batches_unchanged(self) -> bool:
         """Whether a batch's header says all that must be known before it is appended."""
         return self.keeps_producer_compression and not self.is_compacted and not self.has_log_append_time
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from moldau.records.header import read_header
 from moldau.records.record import iterate_records
-from moldau.storage.scan import walk
+from moldau.storage.batch_scan import iterate_headers
 from moldau.storage.segment import Segment
 
 
@@ -33,7 +33,7 @@ def _search(segment: Segment, timestamp: int, start_offset: int) -> bytes | None
     if begin is None:
         return None
     file = segment.open_file()
-    for position, header in walk(file, begin[0], segment.size_bytes):
+    for position, header in iterate_headers(file, begin[0], segment.size_bytes):
         if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
             return file.pread(header.size_bytes, position)
     return None

@@ -21,7 +21,7 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class BrokenTransactionIndex(ValueError):
+class CorruptTransactionIndex(ValueError):
     """The file is not a transaction index of this segment."""
 
 
@@ -32,13 +32,13 @@ def encode(entries: Iterable[AbortedTransaction]) -> bytes:
 def decode(data: bytes, base_offset: int) -> list[AbortedTransaction]:
     """All entries of a file; they must belong to the segment and stand in order."""
     if len(data) % ENTRY_BYTES:
-        raise BrokenTransactionIndex("an entry is cut off")
+        raise CorruptTransactionIndex("an entry is cut off")
     entries: list[AbortedTransaction] = []
     last_offset = base_offset - 1
     for version, *fields in _ENTRY.iter_unpack(data):
         entry = AbortedTransaction._make(fields)
         if version != _VERSION or entry.last_offset <= last_offset or entry.first_offset > entry.last_offset:
-            raise BrokenTransactionIndex(f"entry {len(entries)} is not an aborted transaction of this segment")
+            raise CorruptTransactionIndex(f"entry {len(entries)} is not an aborted transaction of this segment")
         last_offset = entry.last_offset
         entries.append(entry)
     return entries

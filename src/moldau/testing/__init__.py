@@ -1,6 +1,6 @@
-"""For tests, ours and yours: a real broker or cluster in a fixture, and the simulated ports.
+"""For your tests: a real broker or cluster in a fixture, and fakes of the clock, the network and the disk.
 
-`from moldau.testing import Broker, Cluster` is for everybody; `moldau.testing.simulation` and its neighbours simulate.
+The simulator that runs whole clusters on these fakes is `moldau_dev.simulation`, in the repository (`make sim`).
 """
 
 from importlib import import_module

@@ -26,8 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-# Several brokers run side by side in tests, and nobody knows which ports are free.
-TEST_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0"}
+# Any free port for metrics, since several brokers run side by side; and a group's first rebalance starts at once, where
+# Kafka's default of 3 s waits for more members and adds that time to every test of a consumer group.
+TEST_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
 
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
@@ -197,7 +198,7 @@ class Broker:
 
     def client(self) -> Any:
         """A blocking client of this broker, to use in a `with`."""
-        from moldau.testing.asking import AskingClient
+        from moldau.testing.client import AskingClient
 
         return AskingClient(self.bootstrap_servers)
 

@@ -172,7 +172,7 @@ class Cluster:
     def client(self) -> "BlockingClient":
         """A blocking client of the nodes that run and are not frozen, to use in a `with`."""
         from moldau.client.settings import ClientSettings
-        from moldau.testing.asking import AskingClient
+        from moldau.testing.client import AskingClient
 
         servers = ",".join(str(self.layout.node(node).address) for node in self._answering())
         return AskingClient(servers, ClientSettings(request_timeout_ms=ANSWER_MS_MAX))

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from moldau.testing.disk_faults import Crashed, DiskFaults, IoPoint, PlannedCrash, PlannedFailure, When, os_error
+from moldau.testing.inodes import Change, Folder, Inode, path_parts
 from moldau.testing.mounted_disk import MountedDisk
-from moldau.testing.platter import Change, Folder, Inode, path_parts
 from moldau.testing.trace import Trace
 
 CAPACITY_BYTES: Final = 1 << 40

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau.model.ports import Buffer
 from moldau.testing.disk_faults import Crashed, os_error
-from moldau.testing.platter import Folder, Inode, path_parts
+from moldau.testing.inodes import Folder, Inode, path_parts
 
 if TYPE_CHECKING:
     from moldau.testing.disk import SimulatedDisk

@@ -41,7 +41,7 @@ _write_heard = _HEARD.pack
 _new = tuple.__new__
 
 
-class Asked(NamedTuple):
+class FetchPartition(NamedTuple):
     """What a fetch says of one partition."""
 
     topic_id: bytes
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
     partition_max_bytes: int
 
 
-class Question(NamedTuple):
+class FollowerFetchRequest(NamedTuple):
     """A follower's fetch."""
 
     version: int
@@ -63,7 +63,7 @@ class Question(NamedTuple):
     max_bytes: int
     session_id: int
     session_epoch: int
-    asked: list[Asked]
+    asked: list[FetchPartition]
     replica: int
     broker_epoch: int
 
@@ -86,7 +86,7 @@ class Question(NamedTuple):
         return _HEAD.pack(len(written) + 10, FETCH, version, correlation_id, len(client_id)) + written
 
 
-class Heard(NamedTuple):
+class PartitionResponse(NamedTuple):
     """What an answer says of one partition."""
 
     topic_id: bytes
@@ -96,7 +96,7 @@ class Heard(NamedTuple):
     records: memoryview
 
 
-def read_question(frame: memoryview) -> Question | None:
+def read_question(frame: memoryview) -> FollowerFetchRequest | None:
     """A frame without its length, if it is such a fetch."""
     try:
         return _question(frame)
@@ -104,7 +104,7 @@ def read_question(frame: memoryview) -> Question | None:
         return None
 
 
-def _question(frame: memoryview) -> Question | None:
+def _question(frame: memoryview) -> FollowerFetchRequest | None:
     api_key, version, correlation_id, name_bytes = _read_head(frame)
     if api_key != FETCH or not OLDEST <= version <= NEWEST or name_bytes < 0 or frame[10 + name_bytes]:
         return None
@@ -113,7 +113,7 @@ def _question(frame: memoryview) -> Question | None:
     if isolation or not 0 < topics <= COUNT_MAX + 1 or session_epoch <= 0:
         return None
     position += _QUESTION.size
-    asked: list[Asked] = []
+    asked: list[FetchPartition] = []
     for _ in range(topics - 1):
         start, position = position, position + _TOPIC_ID_BYTES
         topic_id, count = frame[start:position].tobytes(), frame[position]
@@ -124,7 +124,7 @@ def _question(frame: memoryview) -> Question | None:
             index, epoch, offset, last_epoch, start_offset, bytes_max, tags = _read_partition(frame, position)
             if tags:
                 return None
-            asked.append(_new(Asked, (topic_id, index, epoch, offset, last_epoch, start_offset, bytes_max)))
+            asked.append(_new(FetchPartition, (topic_id, index, epoch, offset, last_epoch, start_offset, bytes_max)))
             position += _PARTITION.size
         if frame[position]:
             return None
@@ -133,7 +133,7 @@ def _question(frame: memoryview) -> Question | None:
     if tuple(begins) != _WHO_BEGINS or replica < 0 or tags or position + _WHO.size != len(frame):
         return None
     numbers = version, correlation_id, wait_ms, min_bytes, max_bytes, session_id, session_epoch
-    return _new(Question, (*numbers, asked, replica, broker_epoch))
+    return _new(FollowerFetchRequest, (*numbers, asked, replica, broker_epoch))
 
 
 def write_answer(correlation_id: int, session_id: int, answers: Mapping[bytes, Sequence[Any]]) -> list[Piece] | None:
@@ -166,7 +166,7 @@ def write_answer(correlation_id: int, session_id: int, answers: Mapping[bytes, S
     return pieces
 
 
-def read_answer(frame: memoryview) -> tuple[int, list[Heard]] | None:
+def read_answer(frame: memoryview) -> tuple[int, list[PartitionResponse]] | None:
     """The session and what is told of partitions, from a frame without its length; None if it tells something else."""
     try:
         return _answer(frame)
@@ -174,12 +174,12 @@ def read_answer(frame: memoryview) -> tuple[int, list[Heard]] | None:
         return None
 
 
-def _answer(frame: memoryview) -> tuple[int, list[Heard]] | None:
+def _answer(frame: memoryview) -> tuple[int, list[PartitionResponse]] | None:
     _, tags, throttle_ms, code, session_id, topics = _read_answer(frame)
     if tags or throttle_ms or code or not 0 < topics <= COUNT_MAX + 1:
         return None
     position = _ANSWER_READ.size
-    heard: list[Heard] = []
+    heard: list[PartitionResponse] = []
     for _ in range(topics - 1):
         start, position = position, position + _TOPIC_ID_BYTES
         topic_id, count = frame[start:position].tobytes(), frame[position]
@@ -204,7 +204,7 @@ def _answer(frame: memoryview) -> tuple[int, list[Heard]] | None:
             end = position + size - 1
             if size == 0 or frame[end]:  # null, or tags
                 return None
-            heard.append(_new(Heard, (topic_id, index, high_watermark, start_offset, frame[position:end])))
+            heard.append(_new(PartitionResponse, (topic_id, index, high_watermark, start_offset, frame[position:end])))
             position = end + 1
         if frame[position]:
             return None

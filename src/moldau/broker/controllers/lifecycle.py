@@ -47,7 +47,7 @@ _LASTING: Final = frozenset(
 )
 
 
-class Lifecycle:
+class BrokerLifecycle:
     """One life of a broker. `register`, `take_up_work`, later `shut_down`."""
 
     def __init__(

@@ -7,8 +7,8 @@ from typing import Final
 from moldau.broker.drivers.image_publisher import ImagePublisher
 from moldau.broker.drivers.metadata_batches import read_records
 from moldau.broker.drivers.metadata_log import MetadataLog
-from moldau.broker.drivers.slices import Slices
 from moldau.broker.drivers.snapshot_store import LoadedSnapshot
+from moldau.broker.drivers.time_slices import Slices
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import EpochBegan, Record

@@ -10,17 +10,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.broker_settings import MetadataLogSettings
+from moldau.broker.drivers.auto_join import Joining
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
-from moldau.broker.drivers.joining import Joining
 from moldau.broker.drivers.membership import Membership, first_voters, remembered
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.quorum import Quorum
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.drivers.snapshot_store import SnapshotStore
-from moldau.broker.peers import Peers
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigRules
 from moldau.machines.metadata.delta import MetadataDelta

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.metadata_batches import build_records, check_batch, read_records
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_records import Control, voter_sets_in
 from moldau.broker.drivers.snapshot_store import LoadedSnapshot, SnapshotStore
-from moldau.broker.settings import MetadataLogSettings
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import EpochBegan, Record
 from moldau.machines.raft import OffsetAndEpoch, VotersAt, VoterSet
@@ -26,12 +26,12 @@ from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
-from moldau.storage.checkpoints import BrokenCheckpoint
-from moldau.storage.epochs import LeaderEpochs
+from moldau.storage.checkpoints import CorruptCheckpoint
 from moldau.storage.files import SyncFailed, replace_file
-from moldau.storage.flushing import Flush
-from moldau.storage.folder import PARTITION_METADATA, encode_id
+from moldau.storage.flush import Flush
+from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.log import Log
+from moldau.storage.log_dir import PARTITION_METADATA, encode_id
 from moldau.storage.settings import LogSettings
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class MetadataLog:
         )
         if self._log.end_offset < newest:
             log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)
-            self._log.truncate_and_start_at(newest)
+            self._log.truncate_fully_and_start_at(newest)
         self.synced_offset = newest
 
     def _recovery_point(self) -> int:
@@ -131,7 +131,7 @@ class MetadataLog:
         if newest is None:
             return 0
         epochs = LeaderEpochs(self._disk, self.folder)
-        with suppress(BrokenCheckpoint):  # it is made anew from the log then
+        with suppress(CorruptCheckpoint):  # it is made anew from the log then
             epochs.load()
             return newest.offset if epochs.latest >= newest.epoch else 0
         return newest.offset
@@ -214,7 +214,7 @@ class MetadataLog:
         return sets
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from `offset` on, committed or not, for another node that keeps the log. Damage is found here:
+        """Whole batches from `offset` on, committed or not, for another node that keeps the log. Corruption is found:
         whoever fetches would find it too, and could do nothing about it."""
         batches = self._open_log.read_bytes(offset, max_bytes)
         for header, batch in iterate_batches(batches):
@@ -238,7 +238,7 @@ class MetadataLog:
         self._begin_sync()
         return base_offset
 
-    def append_followed(self, batches: Buffer, epoch: int) -> list[VotersAt]:
+    def append_as_follower(self, batches: Buffer, epoch: int) -> list[VotersAt]:
         """Write what the leader of `epoch` sent; the voter sets in it. Nothing is taken that cannot be right."""
         expected = self.end_offset
         size_bytes = 0
@@ -251,7 +251,7 @@ class MetadataLog:
             expected = header.next_offset
             size_bytes += len(batch)
             self._last_timestamp_ms = header.max_timestamp
-        self._open_log.append_followed(memoryview(batches)[:size_bytes], self._clock.wall_ms())
+        self._open_log.append_as_follower(memoryview(batches)[:size_bytes], self._clock.wall_ms())
         self.bytes_since_snapshot += size_bytes
         self._begin_sync()
         return voter_sets_in(memoryview(batches)[:size_bytes])
@@ -283,7 +283,7 @@ class MetadataLog:
         """Drop the whole log: it begins anew behind a snapshot. Synced when this returns; on `OSError`, ask again."""
         self._truncations += 1
         self._is_beginning_anew = True
-        self._open_log.truncate_and_start_at(snapshot.offset)
+        self._open_log.truncate_fully_and_start_at(snapshot.offset)
         self._is_beginning_anew = False
         self.synced_offset = snapshot.offset
         self.bytes_since_snapshot = 0
@@ -419,7 +419,7 @@ class MetadataLog:
         await self.snapshots.drop_superfluous()
         kept_from = self.snapshots.kept_from_offset
         if kept_from <= self.end_offset:
-            self._open_log.advance_start(kept_from)
+            self._open_log.advance_start_offset(kept_from)
         paths = self._open_log.apply_retention(self._clock.wall_ms(), committed_offset=self.high_watermark)
         for path in paths:
             await self._executor.run(self._disk.unlink, path)

@@ -40,7 +40,7 @@ BATCH_RECORDS: Final = 64  # about a millisecond's work, which is what one turn 
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
-class BrokenSnapshot(Exception):
+class CorruptSnapshot(Exception):
     """A file that is not a whole snapshot."""
 
 
@@ -128,11 +128,11 @@ def snapshot_records(snapshot: SnapshotId, data: bytes) -> Iterator[tuple[int, R
 
 
 def check_snapshot(snapshot: SnapshotId, data: bytes) -> None:
-    """`BrokenSnapshot` if it is not a whole one."""
+    """`CorruptSnapshot` if it is not a whole one."""
     try:
         _check(data)
     except KafkaError as error:
-        raise BrokenSnapshot(f"{snapshot.name}: {error}") from None
+        raise CorruptSnapshot(f"{snapshot.name}: {error}") from None
 
 
 def _check(data: bytes) -> None:
@@ -145,9 +145,9 @@ def _check(data: bytes) -> None:
         first = first or last
         size_bytes += len(batch)
     if size_bytes != len(data):
-        raise BrokenSnapshot(f"{len(data) - size_bytes} bytes at its end are no batch")
+        raise CorruptSnapshot(f"{len(data) - size_bytes} bytes at its end are no batch")
     if first[:1] != [ControlType.SNAPSHOT_HEADER] or last != [ControlType.SNAPSHOT_FOOTER]:
-        raise BrokenSnapshot("it has no header or no footer")
+        raise CorruptSnapshot("it has no header or no footer")
 
 
 def _controls(header: BatchHeader, batch: memoryview) -> list[ControlType]:

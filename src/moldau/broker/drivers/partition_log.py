@@ -9,9 +9,9 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from moldau.broker.drivers.condensing import Condensed, CondensingJob, condense
-from moldau.broker.drivers.newest_values import NewestValues
-from moldau.broker.drivers.slices import Slices
+from moldau.broker.drivers.condensed_log import Condensed, CondensingJob, condense
+from moldau.broker.drivers.key_compaction import NewestValues
+from moldau.broker.drivers.time_slices import Slices
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import NotLeaderOrFollower
 from moldau.model.ports import Clock, Executor
@@ -19,7 +19,7 @@ from moldau.model.units import MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import read_header
-from moldau.storage.stretch import Stretch
+from moldau.storage.log_range import LogRange
 
 logger = logging.getLogger(__name__)
 
@@ -122,21 +122,25 @@ class PartitionLog(Generic[Record]):
     # Reading
 
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        log, arrangement = self._partition.log, None
+        log, layout_version = self._partition.log, None
         is_condensed = log.size_bytes >= self._condensed_from_bytes
         while True:
-            if arrangement != log.arrangement:
+            if layout_version != log.layout_version:
                 # What was read may not fit what follows, where compaction has left out more. It ends: nothing is
                 # appended before this is done.
-                newest, offset, arrangement = NewestValues(str(self._partition.name)), log.start_offset, log.arrangement
-            stretch = log.stretch(offset, STRETCH_BYTES) if is_condensed else None
-            if stretch is not None and stretch.size_bytes >= self._condensed_from_bytes:
-                condensed = await self._condense(stretch)
+                newest, offset, layout_version = (
+                    NewestValues(str(self._partition.name)),
+                    log.start_offset,
+                    log.layout_version,
+                )
+            log_range = log.log_range(offset, STRETCH_BYTES) if is_condensed else None
+            if log_range is not None and log_range.size_bytes >= self._condensed_from_bytes:
+                condensed = await self._condense(log_range)
                 if condensed is not None:
                     await self._gather(condensed.batches, newest)
                     offset = condensed.next_offset
                 else:
-                    is_condensed = arrangement != log.arrangement
+                    is_condensed = layout_version != log.layout_version
             elif (found := log.read(offset, self._read_bytes)) is not None:
                 offset = await self._gather(await self._executor.run(found.read), newest)
             else:
@@ -144,9 +148,9 @@ class PartitionLog(Generic[Record]):
             yield ()  # so that the driver sees whether it still leads
         yield self._decoded(newest)
 
-    async def _condense(self, stretch: Stretch) -> Condensed | None:
+    async def _condense(self, log_range: LogRange) -> Condensed | None:
         """None if that fails: then it is read here, where the reason comes to light."""
-        job = CondensingJob(str(self._partition.name), stretch)
+        job = CondensingJob(str(self._partition.name), log_range)
         try:
             return await self._executor.work_on_files(condense, job, is_urgent=True)
         except OSError as error:

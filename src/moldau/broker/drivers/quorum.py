@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Protocol
 
+from moldau.broker.drivers.delayed_fetches import Served, WaitingFetches
 from moldau.broker.drivers.metadata_log import MetadataLog
-from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
+from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.quorum_records import kraft_version, leader_change, voter_set
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
-from moldau.broker.drivers.waiting_fetches import Served, WaitingFetches
 from moldau.machines.raft import (
     AdvanceHighWatermark,
     AnswerFetch,
@@ -384,7 +384,7 @@ class Quorum:
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         try:
-            voter_sets = self._log.append_followed(self._records, effect.request.epoch)
+            voter_sets = self._log.append_as_follower(self._records, effect.request.epoch)
         except (CorruptMessage, OSError) as error:
             self._complain("what the leader of the metadata sent cannot be kept", error)
             self.post(RequestFailed(effect.request))
@@ -397,7 +397,7 @@ class Quorum:
         snapshot = SnapshotId(*effect.request.snapshot)
         try:
             loaded = await self._peers.take_incoming(snapshot).keep()
-        except (BrokenSnapshot, OSError) as error:
+        except (CorruptSnapshot, OSError) as error:
             self._complain("the snapshot that the leader of the metadata sent cannot be kept", error)
             self.post(RequestFailed(effect.request))
             return

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from moldau.broker.cluster.peers import Peers
 from moldau.broker.drivers.membership import Membership
-from moldau.broker.drivers.metadata_snapshots import BrokenSnapshot, SnapshotId
+from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_messages import QuorumMessages, answer_event
 from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
-from moldau.broker.peers import Peers
 from moldau.machines.raft import (
     Endpoints,
     Event,
@@ -92,12 +92,12 @@ class QuorumPeers:
         self.drop_incoming()
 
     def take_incoming(self, snapshot: SnapshotId) -> IncomingSnapshot:
-        """What has come of a snapshot. `BrokenSnapshot` if that is not all of it."""
+        """What has come of a snapshot. `CorruptSnapshot` if that is not all of it."""
         incoming, self.incoming = self.incoming, None
         if incoming is None or incoming.snapshot != snapshot or not incoming.is_whole:
             if incoming is not None:
                 incoming.drop()
-            raise BrokenSnapshot(f"{snapshot.name} has not come as a whole")
+            raise CorruptSnapshot(f"{snapshot.name} has not come as a whole")
         return incoming
 
     def drop_incoming(self) -> None:
@@ -162,7 +162,7 @@ class QuorumPeers:
             if self.incoming is None or self.incoming.snapshot != snapshot:
                 return RequestFailed(send)
             self.incoming.add(found.position, found.size, found.unaligned_records or b"")
-        except (BrokenSnapshot, OSError) as error:
+        except (CorruptSnapshot, OSError) as error:
             log.debug("a piece of a snapshot of the metadata cannot be kept: %s", error)
             self.drop_incoming()
             return RequestFailed(send)

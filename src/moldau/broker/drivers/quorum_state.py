@@ -11,7 +11,7 @@ from typing import Any, Final
 from moldau.model.ids import NO_NODE
 from moldau.model.ports import Disk
 from moldau.storage.files import replace_file, sync_folder
-from moldau.storage.folder import decode_id, encode_id
+from moldau.storage.log_dir import decode_id, encode_id
 
 FILE_NAME: Final = "quorum-state"
 _FIXED_VOTERS_VERSION: Final = 0

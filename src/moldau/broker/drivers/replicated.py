@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from moldau.broker.drivers.held import Answers, HeldBack, Patience
+from moldau.broker.drivers.commit_waiters import Answers, HeldBack, Patience
 from moldau.broker.drivers.machine_log import MachineLog
-from moldau.broker.drivers.slices import Slices
+from moldau.broker.drivers.time_slices import Slices
 from moldau.machines.decision import (
     ASKER,
     CancelTimer,

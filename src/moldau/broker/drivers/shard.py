@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from moldau.broker.drivers.held import Patience
+from moldau.broker.coordinator_host import CoordinatorHost
+from moldau.broker.drivers.commit_waiters import Patience
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.partitions.partition import Partition
@@ -20,9 +21,6 @@ from moldau.model.errors import (
 )
 from moldau.model.ids import TopicPartition
 from moldau.model.units import SECOND_MS
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ class CoordinatingShard(Generic[Machine, Record]):
     def __init__(
         self,
         partition: Partition,
-        broker: "Broker",
+        broker: CoordinatorHost,
         log: PartitionLog[Record],
         new_machine: Callable[[], Machine],
         on_failure: Callable[[str, BaseException], None],

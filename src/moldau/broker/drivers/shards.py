@@ -3,22 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from moldau.broker.coordinator_host import ClusterView, CoordinatorHost
 from moldau.broker.drivers.shard import CoordinatingShard
-from moldau.broker.drivers.shard_loading import ShardLoading
-from moldau.broker.groups.offsets_topic import partition_for
+from moldau.broker.drivers.shard_loader import ShardLoading
+from moldau.broker.internal_topics import partition_for
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.topics import request_topics
 from moldau.machines.decision import Now, ReplicatedMachine
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.machines.metadata.topics import NewTopic
 from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from moldau.model.ids import NO_NODE
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +60,9 @@ class Shards(Generic[S]):
 
     def __init__(
         self,
-        broker: "Broker",
+        broker: CoordinatorHost,
         topic: str,
-        new_topic: Callable[["Broker"], NewTopic],
+        new_topic: Callable[[ClusterView], NewTopic],
         new_shard: Callable[[Partition], S],
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
@@ -116,7 +113,7 @@ class Shards(Generic[S]):
     async def _create_topic(self) -> str | None:
         """Why it could not be created, or None."""
         try:
-            (created,) = await request_topics(self._broker, [self._new_topic(self._broker)])
+            created = await self._broker.create_topic(self._new_topic(self._broker))
             if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return None
             words = f"{self._topic} cannot be created: {created.message}"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from moldau.broker.drivers.metadata_snapshots import (
     PARTIAL,
     SUFFIX,
-    BrokenSnapshot,
+    CorruptSnapshot,
     SnapshotId,
     check_snapshot,
     find_snapshots,
@@ -71,7 +71,7 @@ class SnapshotStore:
             try:
                 data = await self._executor.run(self._disk.read, self._path(snapshot))
                 check_snapshot(snapshot, data)
-            except (BrokenSnapshot, OSError) as error:
+            except (CorruptSnapshot, OSError) as error:
                 log.error("a snapshot of the metadata cannot be read: %s", error)
             else:
                 return LoadedSnapshot(snapshot, data)
@@ -148,20 +148,20 @@ class IncomingSnapshot:
         return self.position == self.size_bytes
 
     def add(self, position: int, size_bytes: int, piece: bytes | memoryview) -> None:
-        """`BrokenSnapshot` if the piece does not follow what there is."""
+        """`CorruptSnapshot` if the piece does not follow what there is."""
         if position != self.position or self.size_bytes not in (None, size_bytes):
-            raise BrokenSnapshot(f"a piece at {position} of {size_bytes} bytes where {self.position} is due")
+            raise CorruptSnapshot(f"a piece at {position} of {size_bytes} bytes where {self.position} is due")
         if not piece or position + len(piece) > size_bytes:
-            raise BrokenSnapshot(f"a piece of {len(piece)} bytes at {position} of {size_bytes}")
+            raise CorruptSnapshot(f"a piece of {len(piece)} bytes at {position} of {size_bytes}")
         write_all(self._file, piece, position)
         self.position += len(piece)
         self.size_bytes = size_bytes
 
     async def keep(self) -> LoadedSnapshot:
-        """`BrokenSnapshot` or `OSError` if that cannot be; then nothing of it is left."""
+        """`CorruptSnapshot` or `OSError` if that cannot be; then nothing of it is left."""
         try:
             return await self._store.keep(self.snapshot, self._path, self._file)
-        except (BrokenSnapshot, OSError):
+        except (CorruptSnapshot, OSError):
             self._store.remove(self._path)
             raise
         finally:

@@ -3,17 +3,16 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from moldau.broker.groups.ends import ends_elsewhere
+from moldau.broker.coordinator_host import CoordinatorHost
+from moldau.broker.groups.remote_end_offsets import ends_elsewhere
+from moldau.broker.groups.shard import Shard
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.model.units import SECOND_MS
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +43,10 @@ class Falling(NamedTuple):
     since_ms: float
 
 
-async def positions(broker: "Broker") -> list[Position]:
+async def positions(broker: CoordinatorHost, shards: Iterable[Shard]) -> list[Position]:
     """Of all groups that are looked after here; those of shards that are loading are left out."""
     found: list[Position] = []
-    for shard in broker.groups.shards():
+    for shard in shards:
         try:
             committed = await shard.read(lambda machine: list(machine.committed()))
         except KafkaError:
@@ -57,7 +56,7 @@ async def positions(broker: "Broker") -> list[Position]:
     return await _completed(broker, found)
 
 
-async def _completed(broker: "Broker", found: list[Position]) -> list[Position]:
+async def _completed(broker: CoordinatorHost, found: list[Position]) -> list[Position]:
     """With the lags of partitions that are not here: their leaders tell where they end."""
     ends = await ends_elsewhere(broker, {each.place for each in found if each.lag is None})
     return [
@@ -66,7 +65,7 @@ async def _completed(broker: "Broker", found: list[Position]) -> list[Position]:
     ]
 
 
-def _lag(broker: "Broker", topic: str, index: int, offset: int) -> int | None:
+def _lag(broker: CoordinatorHost, topic: str, index: int, offset: int) -> int | None:
     partition = broker.partitions.find(topic, index)
     return None if partition is None else max(0, partition.high_watermark - offset)
 
@@ -100,8 +99,9 @@ class Trends:
 class LagWatch:
     """Looks at all lags from time to time, and writes a warning into the log."""
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: CoordinatorHost, positions: Callable[[], Awaitable[list[Position]]]) -> None:
         self._broker = broker
+        self._positions = positions
         self._trends = Trends()
         self._last: dict[tuple[str, TopicPartition], int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +136,6 @@ class LagWatch:
 
     async def _lags(self) -> dict[tuple[str, TopicPartition], int]:
         """What nobody can tell counts as it last was: as nothing, it would look like a group that catches up."""
-        found = {(each.group_id, each.place): each.lag for each in await positions(self._broker)}
+        found = {(each.group_id, each.place): each.lag for each in await self._positions()}
         self._last = {key: self._last.get(key, 0) if lag is None else lag for key, lag in found.items()}
         return self._last

@@ -4,25 +4,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.coordinator_host import CoordinatorHost
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.shard import CoordinatingShard
 from moldau.broker.groups import patterns
-from moldau.broker.groups.coding import GroupCoding
+from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
 from moldau.machines.decision import Decision, answered
-from moldau.machines.groups.gone import GoneTopic
+from moldau.machines.groups.deleted_topics import GoneTopic
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record, TransactionEnded
-from moldau.machines.metadata.image import TopicImage
+from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
 from moldau.records.compression import Compression
 from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +32,13 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
     """What handlers ask about groups goes through `write` and `read`; both raise while the shard is loading."""
 
     def __init__(
-        self, partition: Partition, broker: "Broker", on_failure: Callable[[str, BaseException], None]
+        self,
+        partition: Partition,
+        broker: CoordinatorHost,
+        newest_image: Callable[[], MetadataImage | None],
+        on_failure: Callable[[str, BaseException], None],
     ) -> None:
+        self._newest_image = newest_image
         coding = GroupCoding()
         log: PartitionLog[Record] = PartitionLog(
             partition,
@@ -69,7 +72,7 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
         producers = self._partition.log.producers
 
         def decide(machine: GroupsMachine) -> Decision[Record, TxnOffsetCommitResponse]:
-            producers.check_begun(request.producer_id, request.producer_epoch)
+            producers.check_in_transaction(request.producer_id, request.producer_epoch)
             return machine.decide_commit_in_transaction(request, now=self.now)
 
         self._driver.flush()  # so that the log knows of every transaction that was ended before
@@ -95,7 +98,7 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             wall_ahead_ms=now.wall_ms - now.ms,
             image=lambda: self._broker.image,
             matcher=patterns,
-            newest_image=lambda: self._broker.groups.newest_image(),
+            newest_image=self._newest_image,
         )
 
     # Topics that are gone

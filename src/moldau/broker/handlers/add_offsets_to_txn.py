@@ -4,8 +4,8 @@ from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from moldau.broker.transactions.words import FIRST_VERSION, told
+from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
+from moldau.broker.transactions.error_mapping import FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import CoordinatorNotAvailable, KafkaError
 from moldau.model.ids import ProducerId, TopicPartition

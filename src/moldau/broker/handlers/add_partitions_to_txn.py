@@ -6,8 +6,8 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.topics import is_internal
-from moldau.broker.transactions.words import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
+from moldau.broker.internal_topics import is_internal
+from moldau.broker.transactions.error_mapping import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import ProducerId, TopicPartition

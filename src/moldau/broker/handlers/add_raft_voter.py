@@ -2,7 +2,7 @@
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.quorum_asked import check_cluster, endpoints_in
+from moldau.broker.handlers.quorum_requests import check_cluster, endpoints_in
 from moldau.machines.raft import AddVoterRequested, AnswerVoterChange, Ticket, Voter
 from moldau.model.ids import NodeId
 from moldau.wire.messages import AddRaftVoterRequest, AddRaftVoterResponse

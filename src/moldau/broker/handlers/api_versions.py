@@ -1,9 +1,11 @@
 """ApiVersions: what is served here, in which versions, and which features are on."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.context import RequestContext
+from moldau.broker.router import Api, ServedOn
 from moldau.machines.metadata.image import VersionRange
 from moldau.machines.raft import KRAFT_VERSION, KRAFT_VERSION_FEATURE
 from moldau.model.errors import ErrorCode, InvalidRequest
@@ -18,7 +20,7 @@ SERVED: Final = (0, 4)
 Entry = ApiVersionsResponse.ApiVersion
 
 
-async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+async def handle(request: ApiVersionsRequest, context: RequestContext, apis: Sequence[Api]) -> ApiVersionsResponse:
     """Computed from the table of handlers, so it cannot promise what is not there."""
     version = context.api_version
     if version >= NAMED_FROM and not (
@@ -26,9 +28,11 @@ async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
     ):
         raise InvalidRequest("The name and version of the client software may hold letters, digits, dots and hyphens.")
     broker = context.broker
+    kind = ServedOn.CONTROLLER if context.is_from_controllers else ServedOn.BROKER
     entries = [
         Entry(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
-        for api in broker.router_of(context.listener).apis.values()
+        for api in apis
+        if kind in api.served_on
     ]
     # What the quorum is capable of is written in its log, not in the metadata.
     supported = {**broker.supported_features, KRAFT_VERSION_FEATURE: VersionRange(0, KRAFT_VERSION)}

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
-from moldau.machines.metadata.copies import CopyNoted, CopyPlaced
+from moldau.machines.metadata.replica_dirs import CopyNoted, CopyPlaced
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 

@@ -18,7 +18,7 @@ async def handle(request: BrokerHeartbeatRequest, context: RequestContext) -> Br
     )
     now_ms = context.broker.clock.monotonic_ms()
     answer = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))
-    context.broker.death_watch.heard(request.broker_id, request.broker_epoch, context.connection)
+    context.broker.failure_detector.heard(request.broker_id, request.broker_epoch, context.connection)
     return BrokerHeartbeatResponse(
         is_caught_up=answer.is_caught_up, is_fenced=answer.is_fenced, should_shut_down=answer.should_shut_down
     )

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -11,7 +11,7 @@ Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
     """Each group is described or refused by itself."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     groups = []
     for group_id in request.group_ids:
         groups.append(await _describe(group_id, request, context))

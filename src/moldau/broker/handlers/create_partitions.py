@@ -2,7 +2,8 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.topics import PLACEMENT_STARTS, check_room, is_internal
+from moldau.broker.internal_topics import is_internal
+from moldau.broker.topic_creation import PLACEMENT_STARTS, check_room
 from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse

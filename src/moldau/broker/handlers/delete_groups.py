@@ -2,7 +2,7 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -11,7 +11,7 @@ Answer = DeleteGroupsResponse.DeletableGroupResult
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
     """Each group goes or is refused by itself."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     results = []
     for group_id in dict.fromkeys(request.groups_names):
         results.append(await _delete(group_id, context))

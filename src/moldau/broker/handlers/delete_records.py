@@ -6,8 +6,8 @@ from typing import Final
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.handlers.produce import give_up
+from moldau.broker.internal_topics import is_internal
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.topics import is_internal
 from moldau.model.errors import InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation, TopicAuthorizationFailed
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -81,7 +81,7 @@ def _advance(topic: str, asked: Asked, context: RequestContext) -> Partition:
     if not 0 <= offset <= high_watermark:
         raise OffsetOutOfRange(f"{partition.name} ends at {high_watermark}.")
     if offset > partition.log.start_offset:
-        partition.log.advance_start(offset)
+        partition.log.advance_start_offset(offset)
         for follower in list(partition.followers):
             follower.committed()  # it is told, and does the same
     return partition

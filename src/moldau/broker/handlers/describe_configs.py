@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
-from moldau.broker.context import RequestContext
-from moldau.broker.setting_values import (
+from moldau.broker.configs.resolution import (
     DescribedSetting,
     describe_broker,
     describe_cluster,
     describe_group,
     describe_topic,
 )
-from moldau.broker.turns import Turn
+from moldau.broker.context import RequestContext
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import Resource, ResourceType
-from moldau.machines.metadata.names import check_topic_name
+from moldau.machines.metadata.topic_names import check_topic_name
 from moldau.model.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from moldau.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
@@ -30,7 +30,7 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
         (asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())): asked
         for asked in request.resources
     }
-    turn = Turn(context)
+    turn = TimeSlice(context)
     answers = []
     for asked in questions.values():
         answers.append(_answer(asked, request, context))

@@ -6,10 +6,10 @@ from typing import Final
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.model.ids import NO_SEQUENCE
-from moldau.storage.producers import Producer
+from moldau.storage.producer_state import Producer
 from moldau.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
 TopicAnswer = DescribeProducersResponse.TopicResponse
@@ -21,7 +21,7 @@ NAME_MAX: Final = 249
 
 async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
     """Each partition is answered for itself, and once, however often it is named."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     named: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

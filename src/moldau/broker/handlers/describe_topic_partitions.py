@@ -1,11 +1,11 @@
 """DescribeTopicPartitions: topics in pages, for clusters with very many partitions."""
 
 from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
+from moldau.broker.cluster.reachable_brokers import ReachableBrokers
 from moldau.broker.context import RequestContext
-from moldau.broker.reach import Reach
-from moldau.broker.topics import is_internal
+from moldau.broker.internal_topics import is_internal
 from moldau.machines.metadata.image import TopicImage
-from moldau.machines.metadata.names import is_topic_name
+from moldau.machines.metadata.topic_names import is_topic_name
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
@@ -23,7 +23,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
     left = max(1, min(request.response_partition_limit, context.broker.settings.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(topics=[])
     answers: list[TopicAnswer] = []
-    reach = Reach(context.broker, context.listener)
+    reach = ReachableBrokers(context.broker, context.listener)
     for name in _names(request, context):
         if name < first_topic:
             continue
@@ -48,7 +48,7 @@ def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> 
 
 
 def _topic(
-    name: str, start: int, count_max: int, context: RequestContext, reach: Reach
+    name: str, start: int, count_max: int, context: RequestContext, reach: ReachableBrokers
 ) -> tuple[TopicAnswer, int | None]:
     """The topic's partitions from `start` on, and where it stopped if there are more."""
     if not context.may(Operation.DESCRIBE, name):
@@ -69,7 +69,7 @@ def _topic(
     return answer, stop if stop < len(topic.partitions) else None
 
 
-def _partition(topic: TopicImage, index: int, reach: Reach) -> PartitionAnswer:
+def _partition(topic: TopicImage, index: int, reach: ReachableBrokers) -> PartitionAnswer:
     partition = topic.partitions[index]
     leader, code = reach.leader_of(partition)
     return PartitionAnswer(

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -11,7 +11,7 @@ Described = DescribeTransactionsResponse.TransactionState
 
 async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
     """Each transactional id is described or refused by itself."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     states = []
     for transactional_id in dict.fromkeys(request.transactional_ids):
         states.append(await _describe(transactional_id, context))

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
-from moldau.machines.metadata.leaders import LeaderElected
+from moldau.machines.metadata.elect_leaders import LeaderElected
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 

@@ -1,5 +1,6 @@
 """Envelope: a broker passes on what its client asks of the active controller. The answer travels back whole."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
@@ -17,10 +18,10 @@ class _UnknownPrincipal(KafkaError):
     code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
-async def handle(request: EnvelopeRequest, context: RequestContext) -> EnvelopeResponse:
+async def handle(request: EnvelopeRequest, context: RequestContext, apis: Mapping[int, Api]) -> EnvelopeResponse:
     """Decided as if the client had come here itself, with its own name and rights."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
-    api, header, asked = _open(request, context)
+    api, header, asked = _open(request, apis)
     inner = _client(request, header, context)
     if not context.broker.controller.is_here:
         raise NotController("The active controller is another node.")
@@ -35,12 +36,12 @@ async def handle(request: EnvelopeRequest, context: RequestContext) -> EnvelopeR
     return EnvelopeResponse(response_data=in_one_buffer(pieces))
 
 
-def _open(request: EnvelopeRequest, context: RequestContext) -> tuple[Api, RequestHeader, Any]:
+def _open(request: EnvelopeRequest, apis: Mapping[int, Api]) -> tuple[Api, RequestHeader, Any]:
     """What is inside. The bytes are lent, so it is read before anything is awaited."""
     frame = memoryview(request.request_data)
     try:
         header, position = parse_request_header(frame)
-        api = context.broker.router.api(header.api_key)
+        api = apis.get(header.api_key)
         if api is None or not api.is_forwarded or not api.oldest <= header.api_version <= api.newest:
             raise InvalidRequest(f"API {header.api_key} in version {header.api_version} is not passed on.")
         asked, _ = api.decoder(header.api_version)(frame, position)

@@ -4,15 +4,15 @@ import asyncio
 from typing import Any, Final
 
 from moldau.broker.access import Operation
+from moldau.broker.cluster.leader_hints import FETCH_FROM, LeaderHints
 from moldau.broker.context import RequestContext
-from moldau.broker.leader_hints import FETCH_FROM, LeaderHints
 from moldau.broker.metadata_fetch import fetch_metadata
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.waiting import FetchWait
-from moldau.broker.replicas import serving
-from moldau.broker.replicas.preference import preferred_replica
+from moldau.broker.partitions.waiters import DelayedFetch
+from moldau.broker.replicas import follower_fetch
+from moldau.broker.replicas.replica_selector import select_preferred_replica
+from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.broker.sessions import Fetching, Key, Wanted
-from moldau.broker.turns import ALONE, Turn
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,
@@ -69,8 +69,8 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
     """Answers at once when there is enough, an error, or no wish to wait; otherwise when enough has come."""
     if context.is_from_controllers:
         return await fetch_metadata(request, context)
-    if serving.replica_of(request) >= 0:
-        return await serving.handle(request, context)
+    if follower_fetch.replica_of(request) >= 0:
+        return await follower_fetch.handle(request, context)
     sessions = context.broker.fetch_sessions
     fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
     reading = await _read(request, fetching, context)
@@ -92,9 +92,9 @@ async def _wait_for_more(
     clock = context.broker.clock
     deadline_ms = clock.monotonic_ms() + min(request.max_wait_ms, WAIT_MS_MAX)
     while True:
-        wait = FetchWait(request.min_bytes - reading.bytes)
+        wait = DelayedFetch(request.min_bytes - reading.bytes)
         if _is_held_back(request, reading):
-            wait = FetchWait(1)  # the marker that ends a transaction is small, and sets free all that came before
+            wait = DelayedFetch(1)  # the marker that ends a transaction is small, and sets free all that came before
         wait.watch(reading.partitions)
         if reading.has_missed_something():
             wait.wake()
@@ -146,7 +146,7 @@ def _is_at_hand(records: FileSlice) -> bool:
 async def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _Reading:
     reading = _Reading()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
-    turn = Turn(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
+    turn = TimeSlice(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
     for key, wanted in fetching.wanted.items():
         answer = _read_one(request, key, wanted, context, reading, left_bytes)
         left_bytes -= len(answer.records)
@@ -163,7 +163,7 @@ def _read_one(
     try:
         partition = _find(wanted, context)
         partition.check_epoch(wanted.leader_epoch)
-        preferred = preferred_replica(request, wanted.offset, partition, context)
+        preferred = select_preferred_replica(request, wanted.offset, partition, context)
         if preferred is not None:
             reading.has_error = True  # so it is not held back
             return _elsewhere(wanted, partition, preferred)
@@ -257,7 +257,7 @@ def _refused(wanted: Wanted, error: KafkaError, context: RequestContext) -> Any:
     )
     if context.api_version >= FETCH_FROM:
         if context.leader_hints is None:
-            context.leader_hints = LeaderHints(context, FetchResponse)
+            context.leader_hints = LeaderHints(context.broker.partitions, context.listener, FetchResponse)
         name = wanted.topic or context.broker.image.topic_name(wanted.topic_id) or ""
         context.leader_hints.mark(answer, name, wanted.index, error)
     return answer

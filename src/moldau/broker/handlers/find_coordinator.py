@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
 from moldau.model.ids import NO_NODE, Address
 from moldau.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -21,7 +21,7 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     if context.api_version < BATCHED_FROM:
         node_id, address = await _find(request.key, request.key_type, context)
         return FindCoordinatorResponse(node_id=node_id, host=address.host, port=address.port)
-    turn = Turn(context)
+    turn = TimeSlice(context)
     answers = []
     for key in request.coordinator_keys:
         answers.append(await _answer(key, request.key_type, context))

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
-from moldau.broker.transactions.words import told
+from moldau.broker.transactions.error_mapping import told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError
 from moldau.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId

@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import ResourceType
 from moldau.model.errors import UnsupportedVersion
 from moldau.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
@@ -24,7 +24,7 @@ async def handle(request: ListConfigResourcesRequest, context: RequestContext) -
         raise UnsupportedVersion(f"There are no resources of type {min(unknown)}.")
     if context.api_version < ALL_SINCE:
         asked = {ResourceType.CLIENT_METRICS}
-    turn = Turn(context)
+    turn = TimeSlice(context)
     listed = []
     for kind in sorted(asked):
         for name in _names(kind, context):

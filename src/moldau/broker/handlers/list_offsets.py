@@ -5,7 +5,7 @@ from typing import Final
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     KafkaError,
     LeaderNotAvailable,
@@ -40,7 +40,7 @@ Found = tuple[int, int]  # timestamp, offset
 
 async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     """Each partition is answered for itself."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     topics = []
     for topic in request.topics:
         answers = []
@@ -52,7 +52,9 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(topic: str, asked: Asked, request: ListOffsetsRequest, context: RequestContext, turn: Turn) -> Answer:
+async def _answer(
+    topic: str, asked: Asked, request: ListOffsetsRequest, context: RequestContext, turn: TimeSlice
+) -> Answer:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
@@ -97,7 +99,7 @@ def _check_known(partition: Partition, context: RequestContext) -> None:
         raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
 
 
-async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: Turn) -> Found:
+async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: TimeSlice) -> Found:
     log = partition.log
     if timestamp == LATEST:
         return NO_TIMESTAMP, end_offset
@@ -113,7 +115,7 @@ async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: 
     return found
 
 
-async def _search(log: Log, timestamp: int, turn: Turn) -> Found | None:
+async def _search(log: Log, timestamp: int, turn: TimeSlice) -> Found | None:
     """The first record that is not older. A header may promise one that is not there: then on with the next batch."""
     offset = log.start_offset
     while (batch := log.batch_for_timestamp(timestamp, offset)) is not None:

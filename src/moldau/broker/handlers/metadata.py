@@ -11,12 +11,13 @@ from moldau.broker.access import (
     Resource,
     ResourceKind,
 )
+from moldau.broker.cluster.reachable_brokers import ReachableBrokers
 from moldau.broker.context import RequestContext
-from moldau.broker.reach import Reach
-from moldau.broker.topics import auto_create, is_internal
-from moldau.broker.turns import Turn
+from moldau.broker.handlers.auto_create import auto_create
+from moldau.broker.internal_topics import is_internal
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
-from moldau.machines.metadata.names import check_topic_name
+from moldau.machines.metadata.topic_names import check_topic_name
 from moldau.model.errors import (
     ErrorCode,
     InvalidRequest,
@@ -43,7 +44,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     """The brokers are named as the listener that was asked advertises them."""
     broker = context.broker
     await broker.departures.settle(
-        lambda image: _asked_for(request, image), is_asked_again=context.is_asked_again_on_connection()
+        lambda image: _asked_for(request, image), is_retry=context.is_asked_again_on_connection()
     )
     topics = await _topics(request, context)
     response = MetadataResponse(
@@ -76,11 +77,11 @@ async def _topics(request: MetadataRequest, context: RequestContext) -> list[Top
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
         seen = [topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name)]
-        reach = Reach(context.broker, context.listener)
+        reach = ReachableBrokers(context.broker, context.listener)
         return await _in_turns(seen, lambda topic: _describe(topic, request, context, reach), context)
     _check(request.topics, context.api_version)
     created = await _create_missing(request, context)
-    reach = Reach(context.broker, context.listener)
+    reach = ReachableBrokers(context.broker, context.listener)
     # Each topic once, however often it is named: its partitions may be many.
     asked = {(topic.name, topic.topic_id): topic for topic in request.topics}
     return await _in_turns(asked.values(), lambda topic: _answer(topic, request, context, created, reach), context)
@@ -89,7 +90,7 @@ async def _topics(request: MetadataRequest, context: RequestContext) -> list[Top
 async def _in_turns(
     topics: Iterable[T], answer: Callable[[T], TopicAnswer], context: RequestContext
 ) -> list[TopicAnswer]:
-    turn = Turn(context)
+    turn = TimeSlice(context)
     answers = []
     for topic in topics:
         answers.append(answer(topic))
@@ -129,7 +130,11 @@ async def _create_missing(request: MetadataRequest, context: RequestContext) -> 
 
 
 def _answer(
-    asked: Asked, request: MetadataRequest, context: RequestContext, created: dict[str, KafkaError], reach: Reach
+    asked: Asked,
+    request: MetadataRequest,
+    context: RequestContext,
+    created: dict[str, KafkaError],
+    reach: ReachableBrokers,
 ) -> TopicAnswer:
     try:
         return _describe(_find(asked, context, created), request, context, reach)
@@ -156,7 +161,9 @@ def _find(asked: Asked, context: RequestContext, created: dict[str, KafkaError])
     return topic
 
 
-def _describe(topic: TopicImage, request: MetadataRequest, context: RequestContext, reach: Reach) -> TopicAnswer:
+def _describe(
+    topic: TopicImage, request: MetadataRequest, context: RequestContext, reach: ReachableBrokers
+) -> TopicAnswer:
     answer = TopicAnswer(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -169,7 +176,9 @@ def _describe(topic: TopicImage, request: MetadataRequest, context: RequestConte
     return answer
 
 
-def _partition(index: int, partition: PartitionImage, reach: Reach, context: RequestContext) -> PartitionAnswer:
+def _partition(
+    index: int, partition: PartitionImage, reach: ReachableBrokers, context: RequestContext
+) -> PartitionAnswer:
     leader, code = reach.leader_of(partition)
     if code is ErrorCode.LISTENER_NOT_FOUND and context.api_version < LISTENERS_FROM:
         code = ErrorCode.LEADER_NOT_AVAILABLE

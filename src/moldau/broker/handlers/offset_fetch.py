@@ -1,7 +1,7 @@
 """OffsetFetch: how far groups have read, of the partitions that are named or of all that they ever committed.
 
 Whoever begins where an old coordinator says does again what was done since. So offsets are told only when it is sure
-that nobody else has coordinated the group by the time of the question (broker/replicas/questions.py).
+that nobody else has coordinated the group by the time of the question (broker/replicas/leadership_check.py).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
@@ -25,7 +25,7 @@ AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
 GroupAnswer = OffsetFetchResponse.OffsetFetchResponseGroup
 TopicAnswer = OffsetFetchResponse.OffsetFetchResponseTopics
 Answer = OffsetFetchResponse.OffsetFetchResponsePartitions
-Questions = dict[Shard, asyncio.Future[bool]]
+LeadershipCheck = dict[Shard, asyncio.Future[bool]]
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -33,7 +33,7 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
     if context.api_version < MANY_GROUPS_FROM:
         asked = _in_new_form(request)
         return _in_old_form(await _fetch(asked, request.require_stable, _question([asked], context), context))
-    turn = Turn(context)
+    turn = TimeSlice(context)
     questions = _question(request.groups, context)
     groups = []
     for asked in request.groups:
@@ -43,9 +43,9 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
     return OffsetFetchResponse(groups=groups)
 
 
-def _question(groups: Iterable[AskedGroup], context: RequestContext) -> Questions:
+def _question(groups: Iterable[AskedGroup], context: RequestContext) -> LeadershipCheck:
     """All shards that are concerned find out at the same time whether they still coordinate."""
-    questions: Questions = {}
+    questions: LeadershipCheck = {}
     for asked in groups:
         with suppress(KafkaError):
             context.authorize_group(Operation.DESCRIBE, asked.group_id)
@@ -55,7 +55,9 @@ def _question(groups: Iterable[AskedGroup], context: RequestContext) -> Question
     return questions
 
 
-async def _fetch(asked: AskedGroup, require_stable: bool, questions: Questions, context: RequestContext) -> GroupAnswer:
+async def _fetch(
+    asked: AskedGroup, require_stable: bool, questions: LeadershipCheck, context: RequestContext
+) -> GroupAnswer:
     try:
         context.authorize_group(Operation.DESCRIBE, asked.group_id)
         shard = context.broker.groups.shard_of(asked.group_id)

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -13,7 +13,7 @@ TopicAnswer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
     """Each partition is answered for itself."""
-    turn = Turn(context)
+    turn = TimeSlice(context)
     topics = []
     for topic in request.topics:
         answers = []

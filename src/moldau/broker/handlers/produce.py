@@ -4,13 +4,13 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.cluster.leader_hints import PRODUCE_FROM, LeaderHints
 from moldau.broker.context import CloseConnection, RequestContext
-from moldau.broker.leader_hints import PRODUCE_FROM, LeaderHints
-from moldau.broker.partitions.acceptance import Accepted, accept
+from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
-from moldau.broker.topics import INTERNAL
-from moldau.broker.transactions.producing import Admitted, admit
-from moldau.broker.turns import ALONE, Turn
+from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
+from moldau.broker.runtime.time_slice import ALONE, TimeSlice
+from moldau.broker.transactions.transactional_produce import Admitted, admit
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
@@ -144,7 +144,7 @@ async def _append_inspected(
 ) -> None:
     """Batches whose records had to be looked into. Nothing more of this connection begins before they are done."""
     broker = context.broker
-    turn = Turn(context)
+    turn = TimeSlice(context)
     context.weight = ALONE
     for each in inspected:
         try:
@@ -158,7 +158,7 @@ async def _append_inspected(
 
 
 def _write(
-    partition: Partition, accepted: Accepted, now_ms: int, request: ProduceRequest, waiting: list[Waiting]
+    partition: Partition, accepted: ValidatedBatch, now_ms: int, request: ProduceRequest, waiting: list[Waiting]
 ) -> Any:
     log = partition.log
     if accepted[1][5] & TRANSACTIONAL and request.transactional_id is None:
@@ -256,7 +256,7 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
 def _hint(answer: Any, topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
     if context.api_version >= PRODUCE_FROM:
         if context.leader_hints is None:
-            context.leader_hints = LeaderHints(context, ProduceResponse)
+            context.leader_hints = LeaderHints(context.broker.partitions, context.listener, ProduceResponse)
         context.leader_hints.mark(answer, topic, index, error)
 
 

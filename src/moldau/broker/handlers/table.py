@@ -1,5 +1,6 @@
 """Every API that is served here, in which versions, and by whom. ApiVersions answers from this table."""
 
+from functools import partial
 from types import ModuleType
 from typing import Final
 
@@ -146,6 +147,9 @@ def served_apis() -> list[Api]:
             api.recurs = consumer_group_heartbeat.recurs
         if api.name == "ApiVersions":
             api.unserved = api_versions.unserved
+            api.handle = partial(api_versions.handle, apis=apis)
+        if api.name == "Envelope":
+            api.handle = partial(envelope.handle, apis={each.key: each for each in apis if each.is_forwarded})
     return apis
 
 

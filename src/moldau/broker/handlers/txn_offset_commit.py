@@ -6,7 +6,7 @@ from typing import Final
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
-from moldau.broker.transactions.beginning import Beginning, Speaker, begin, told_to_committer
+from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_committer
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from moldau.broker.context import RequestContext
-from moldau.broker.quorum_asked import check_member, endpoints_in
+from moldau.broker.handlers.quorum_requests import check_member, endpoints_in
 from moldau.machines.raft import AnswerVoterChange, Leadership, Ticket, UpdateVoterRequested, Voter
 from moldau.model.ids import Address, NodeId
 from moldau.wire.messages import UpdateRaftVoterRequest, UpdateRaftVoterResponse

@@ -5,11 +5,10 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.context import RequestContext
-from moldau.broker.groups.offsets_topic import OFFSETS_TOPIC
 from moldau.broker.handlers.produce import give_up, refusal_of
+from moldau.broker.internal_topics import INTERNAL, OFFSETS_TOPIC
 from moldau.broker.partitions.partition import Partition, TransactionEnding
-from moldau.broker.topics import INTERNAL
-from moldau.broker.turns import Turn
+from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -42,14 +41,14 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
     """Each partition is answered for itself, once its marker is on the replicas that are in sync."""
     if not context.is_allowed(Operation.ALTER, CLUSTER):
         context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
-    turn = Turn(context)
+    turn = TimeSlice(context)
     waiting = _Waiting()
     markers = [await _write(marker, context, waiting, turn) for marker in request.markers]
     await _wait(waiting, context)
     return WriteTxnMarkersResponse(markers=markers)
 
 
-async def _write(marker: Asked, context: RequestContext, waiting: _Waiting, turn: Turn) -> MarkerAnswer:
+async def _write(marker: Asked, context: RequestContext, waiting: _Waiting, turn: TimeSlice) -> MarkerAnswer:
     ending = TransactionEnding(
         marker.producer_id,
         marker.producer_epoch,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moldau.broker.handlers.produce import refusal_after
-from moldau.broker.lax_timer import LaxTimer
 from moldau.broker.network.replies import Replies, Reply
+from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.model.errors import KafkaError, RequestTimedOut
 
 if TYPE_CHECKING:
-    from moldau.broker.meters import ApiMeter
     from moldau.broker.network.repetition import Known, Run
+    from moldau.broker.runtime.meters import ApiMeter
     from moldau.model.ports import Clock, Piece
 
 Refuse = Callable[["Known", int, KafkaError], list["Piece"]]
@@ -59,7 +59,7 @@ class Acknowledging:
         self._meter = meter
         self._refuse = refuse
         self._waits: deque[_Wait] = deque()
-        self._timer = LaxTimer(self._give_up)
+        self._timer = LazyTimer(self._give_up)
         self._due_ms = 0.0
 
     def wait_for(self, run: "Run", now_ms: float) -> None:

@@ -10,16 +10,17 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.context import ANONYMOUS, CloseConnection, RequestContext
+from moldau.broker.access import ANONYMOUS
+from moldau.broker.context import CloseConnection, RequestContext
 from moldau.broker.handlers import produce
-from moldau.broker.meters import ApiMeter
 from moldau.broker.network.acknowledging import Acknowledging
 from moldau.broker.network.exchange import Exchange
 from moldau.broker.network.recurrence import Again, Recurrence, answer_to
 from moldau.broker.network.repetition import PRODUCE, Known, Repetition
 from moldau.broker.network.replies import Replies, Reply
 from moldau.broker.network.unfinished import Unfinished, resumed
-from moldau.broker.replicas.serving import replica_of
+from moldau.broker.replicas.follower_fetch import replica_of
+from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
@@ -30,7 +31,7 @@ from moldau.wire.messages import ProduceRequest
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
     from moldau.broker.network.gate import Gate
-    from moldau.broker.router import Api
+    from moldau.broker.router import Api, Router
 
 FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
 SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them
@@ -61,10 +62,10 @@ class ServedConnection:
         "when_lost",
     )
 
-    def __init__(self, broker: "Broker", listener: str, gate: "Gate") -> None:
+    def __init__(self, broker: "Broker", router: "Router", listener: str, gate: "Gate") -> None:
         self._broker = broker
         self._listener = listener
-        self._router = broker.router_of(listener)
+        self._router = router
         self._gate = gate
         self._replies = Replies()
         self._repetition: Repetition | None = None  # of one that has produced

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.meters import ApiMeter
 from moldau.broker.network.replies import Replies, Reply
-from moldau.broker.replicas import serving
-from moldau.broker.replicas.serving import Reading
-from moldau.broker.replicas.sessions import Followed, ReplicaSession
+from moldau.broker.replicas import follower_fetch
+from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
+from moldau.broker.replicas.follower_fetch import FollowerRead
+from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.ports import Piece
-from moldau.wire.follower_fetch import FETCH, Question, read_question, write_answer
+from moldau.wire.follower_fetch import FETCH, FollowerFetchRequest, read_question, write_answer
 from moldau.wire.framing import frame_response
 
 if TYPE_CHECKING:
@@ -30,13 +30,15 @@ class _Wait:
 
     __slots__ = ("_exchange", "epoch", "question", "reply", "session", "started_ms")
 
-    def __init__(self, exchange: "Exchange", session: ReplicaSession, question: Question, started_ms: float) -> None:
+    def __init__(
+        self, exchange: "Exchange", session: ReplicaFetchSession, question: FollowerFetchRequest, started_ms: float
+    ) -> None:
         self._exchange = exchange
         self.session = session
         self.epoch = session.epoch
         self.question = question
         self.started_ms = started_ms
-        self.reply = Reply(serving.WAITING_WEIGHT)
+        self.reply = Reply(follower_fetch.WAITING_WEIGHT)
 
     def came(self) -> None:
         """At once, unless the rest of a batch is about to be read: then both go together, a turn after the next."""
@@ -99,16 +101,16 @@ class Exchange:
             self._failed(error)
         return True
 
-    def _answer_or_wait(self, session: ReplicaSession, question: Question, started_ms: float) -> None:
-        reading = serving.read_ready(session, question.max_bytes, self._broker)
+    def _answer_or_wait(self, session: ReplicaFetchSession, question: FollowerFetchRequest, started_ms: float) -> None:
+        reading = follower_fetch.read_ready(session, question.max_bytes, self._broker)
         may_wait = question.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
         if not may_wait or reading.bytes >= question.min_bytes:
             self._answer(session, question, started_ms, reading, None)
             return
-        serving.look_again(session, reading)
+        follower_fetch.look_again(session, reading)
         wait = self._wait = _Wait(self, session, question, started_ms)
         self._replies.line_up(wait.reply)
-        wait_ms = min(question.max_wait_ms, serving.WAIT_MS_MAX)
+        wait_ms = min(question.max_wait_ms, follower_fetch.WAIT_MS_MAX)
         session.begin_wait(wait, question.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
 
     def go_on(self, wait: _Wait) -> None:
@@ -119,47 +121,64 @@ class Exchange:
             return
         try:
             if session.epoch == wait.epoch:
-                reading = serving.read_ready(session, question.max_bytes, self._broker)
+                reading = follower_fetch.read_ready(session, question.max_bytes, self._broker)
             else:  # the follower has asked again: the answer to that says it all
-                reading = Reading(0)
+                reading = FollowerRead(0)
             self._answer(session, question, wait.started_ms, reading, wait.reply)
         except Exception as error:
             self._failed(error)
 
     def _answer(
-        self, session: ReplicaSession, question: Question, started_ms: float, reading: Reading, reply: Reply | None
+        self,
+        session: ReplicaFetchSession,
+        question: FollowerFetchRequest,
+        started_ms: float,
+        reading: FollowerRead,
+        reply: Reply | None,
     ) -> None:
-        if serving.is_warm(reading):
+        if follower_fetch.is_warm(reading):
             self._send(session, question, started_ms, reading, reply)
             return
         if reply is None:
-            reply = Reply(serving.WAITING_WEIGHT)
+            reply = Reply(follower_fetch.WAITING_WEIGHT)
             self._replies.line_up(reply)
         task = asyncio.get_running_loop().create_task(self._warm(session, question, started_ms, reading, reply))
         self._warming.add(task)
         task.add_done_callback(self._warming.discard)
 
     async def _warm(
-        self, session: ReplicaSession, question: Question, started_ms: float, reading: Reading, reply: Reply
+        self,
+        session: ReplicaFetchSession,
+        question: FollowerFetchRequest,
+        started_ms: float,
+        reading: FollowerRead,
+        reply: Reply,
     ) -> None:
         try:
-            await serving.warm(reading, self._broker.executor)
+            await follower_fetch.warm(reading, self._broker.executor)
             self._send(session, question, started_ms, reading, reply)
         except Exception as error:
             self._failed(error)
 
     def _send(
-        self, session: ReplicaSession, question: Question, started_ms: float, reading: Reading, reply: Reply | None
+        self,
+        session: ReplicaFetchSession,
+        question: FollowerFetchRequest,
+        started_ms: float,
+        reading: FollowerRead,
+        reply: Reply | None,
     ) -> None:
-        topics = serving.told(reading)
+        topics = follower_fetch.told(reading)
         pieces = write_answer(question.correlation_id, session.session_id, topics)
         if pieces is None:
             pieces = self._frame(session, question, topics)
         self._meter.finished(self._broker.clock.monotonic_ms() - started_ms)
         self._replies.send(pieces, reply)
 
-    def _frame(self, session: ReplicaSession, question: Question, topics: dict[bytes, list[Any]]) -> list[Piece]:
-        answer = serving.response(session.session_id, topics)
+    def _frame(
+        self, session: ReplicaFetchSession, question: FollowerFetchRequest, topics: dict[bytes, list[Any]]
+    ) -> list[Piece]:
+        answer = follower_fetch.response(session.session_id, topics)
         return frame_response(FETCH, question.version, question.correlation_id, answer)
 
     def close(self) -> None:
@@ -171,6 +190,6 @@ class Exchange:
             task.cancel()
 
 
-def _is_as_before(followed: Followed | None) -> bool:
+def _is_as_before(followed: SessionPartition | None) -> bool:
     """Whether the session knows this partition, and it is still the same."""
     return followed is not None and followed.partition is not None and followed.partition.is_open

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from moldau.broker.broker import Broker
 from moldau.broker.network.connection import ServedConnection
 from moldau.broker.network.gate import Gate
+from moldau.broker.router import Routers
 from moldau.model.listeners import Listener as NamedListener
 from moldau.model.ports import Listener, Network
 
@@ -15,8 +16,9 @@ class Front:
     Controllers have a gate of their own: it opens earlier, and clients cannot crowd it.
     """
 
-    def __init__(self, broker: Broker, network: Network) -> None:
+    def __init__(self, broker: Broker, routers: Routers, network: Network) -> None:
         self._broker = broker
+        self._routers = routers
         self._network = network
         self._open: dict[str, Listener] = {}
         self.gate = Gate(broker.clock, lambda: broker.settings)
@@ -34,7 +36,7 @@ class Front:
 
     def _serve(self, listener: str) -> ServedConnection:
         gate = self._controller_gate if listener in self._broker.controller_listeners else self.gate
-        return ServedConnection(self._broker, listener, gate)
+        return ServedConnection(self._broker, self._routers.for_listener(listener), listener, gate)
 
     def open_for_controllers(self) -> None:
         """The metadata log is there: its quorum may form, and brokers may ask this controller."""

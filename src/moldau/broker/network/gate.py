@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from moldau.broker.configs.broker_settings import NetworkSettings
 from moldau.broker.network.connection import ServedConnection
-from moldau.broker.settings import NetworkSettings
 from moldau.model.ports import Clock
 
 SWEEPS_PER_IDLE_TIME: Final = 4

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final
 
-from moldau.broker.meters import ApiMeter
+from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.ports import FileSlice, Piece
 
 FRAME_BYTES_MAX: Final = 1024

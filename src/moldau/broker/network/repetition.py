@@ -10,10 +10,10 @@ What one turn brings for one partition that others follow is waited for together
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.meters import ApiMeter
-from moldau.broker.partitions.acceptance import ZSTD_FROM_VERSION
+from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
-from moldau.broker.topics import INTERNAL
+from moldau.broker.partitions.produce_validation import ZSTD_FROM_VERSION
+from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
 from moldau.records.header import TRANSACTIONAL
@@ -279,7 +279,7 @@ class Repetition:
 
 def _is_plain(log: Log) -> bool:
     """Whether it takes batches as they are, and answers as soon as they are written."""
-    return log.takes_batches_as_they_are and log.settings.flush_messages != FLUSH_EVERY_MESSAGE
+    return log.stores_batches_unchanged and log.settings.flush_messages != FLUSH_EVERY_MESSAGE
 
 
 def _end_before_batch(frame: memoryview, batch_bytes: int, version: int) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from moldau.broker.turns import ALONE
+from moldau.broker.runtime.time_slice import ALONE
 from moldau.model.ports import Connection, FileSlice, Piece
 from moldau.model.units import MiB
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.meters import TrafficMeter
-from moldau.broker.partitions.gathering import Gathering
-from moldau.broker.partitions.waiting import CommitWaits, Waiter, Watcher
+from moldau.broker.partitions.waiters import CommitWaiter, FetchWatcher, OffsetWaiters
+from moldau.broker.partitions.write_coalescer import WriteCoalescer
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.model.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -19,14 +19,14 @@ from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import CONTROL, TRANSACTIONAL, BatchHeader, read_header
-from moldau.storage.damage import Damage, damage_at, unreadable
-from moldau.storage.log import Appended, Log
-from moldau.storage.scan import BrokenLog
+from moldau.storage.batch_scan import CorruptBatch
+from moldau.storage.corrupt_range import CorruptRange, find_corruption_at, unreadable_from
+from moldau.storage.log import AppendResult, Log
 
 if TYPE_CHECKING:
-    from moldau.broker.replicas.following import Following
-    from moldau.broker.replicas.leading import Leading
-    from moldau.broker.replicas.sessions import Followed
+    from moldau.broker.replicas.fetch_sessions import SessionPartition
+    from moldau.broker.replicas.follower_role import FollowerRole
+    from moldau.broker.replicas.leader_role import LeaderRole
 
 FLUSH_EVERY_MESSAGE: Final = 1
 FLUSH_NEVER: Final = 2**63 - 1
@@ -86,7 +86,7 @@ class Partition:
         traffic: TrafficMeter,
         request_sync: Callable[["Partition"], None],
         on_disk_error: Callable[["Partition", OSError], None],
-        gathering: Gathering | None = None,
+        gathering: WriteCoalescer | None = None,
         high_watermark: int | None = None,
     ) -> None:
         """`high_watermark` is what was known to be committed where there are other replicas; without, all of it is."""
@@ -98,38 +98,38 @@ class Partition:
         self.high_watermark = self.held_offset if high_watermark is None else min(high_watermark, log.end_offset)
         self.is_open = True
         self.is_leader = True
-        self.leading: Leading | None = None  # where others follow
-        self.following: Following | None = None
-        self.followers: dict[Followed, None] = {}  # in the fetch sessions of other brokers
+        self.leading: LeaderRole | None = None  # where others follow
+        self.following: FollowerRole | None = None
+        self.followers: dict[SessionPartition, None] = {}  # in the fetch sessions of other brokers
         self.is_cut = False  # and the cut is not on disk yet
-        self.damage: Damage | None = None  # the first that was found; it is not served
+        self.damage: CorruptRange | None = None  # the first that was found; it is not served
         self.on_damage: Callable[[Partition], None] | None = None
         self.is_given_up = False  # for what another replica has: the log is to be opened again without the damage
         self.leads_alone = True  # no other replica has a say in what is committed
         self.pending_bytes = 0  # appended, but not yet to be seen
-        self.watchers: dict[Watcher, None] = {}
-        self._commit_waits = CommitWaits()
-        self._sync_waits = CommitWaits()  # of those who do not care for other replicas
+        self.watchers: dict[FetchWatcher, None] = {}
+        self._commit_waits = OffsetWaiters()
+        self._sync_waits = OffsetWaiters()  # of those who do not care for other replicas
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error
-        self._gathering = Gathering() if gathering is None else gathering
+        self._gathering = WriteCoalescer() if gathering is None else gathering
         self._is_careful = False  # the last gathered write failed: the next is written, and answered, by itself
 
     # -- writing
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
         if header[11] > 0 and self.leading is not None and header[9] not in log.producers.by_id:
             self._check_beginning(self.leading)
         gathering = self._gathering
-        gathers = gathering.is_open and not self._is_careful
-        if not gathers and not gathering.is_empty:
+        is_buffered = gathering.is_open and not self._is_careful
+        if not is_buffered and not gathering.is_empty:
             gathering.write()  # followers are sent this one at once, and whatever else is in the logs they follow
         try:
             if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
-                log.producers.check_admitted(header)
-            appended = log.append(batch, header, self.leader_epoch, now_ms, gathers=gathers)
+                log.producers.check_verified(header)
+            appended = log.append(batch, header, self.leader_epoch, now_ms, is_buffered=is_buffered)
         except OutOfOrderSequence as gap:
             raise self._answer_to(gap) from None
         except OSError as error:
@@ -138,7 +138,7 @@ class Partition:
             raise failed if self.leading is None else self.leading.refuse(failed) from error
         if appended.is_duplicate:
             return appended
-        if not gathers:
+        if not is_buffered:
             self._is_careful = False
         elif gathering.newest is not self:
             gathering.add(self)
@@ -148,7 +148,7 @@ class Partition:
         traffic.bytes_in += size
         flush_messages = log.settings.flush_messages
         if self.leading is not None:
-            self.leading.appended(size, is_written=not gathers)
+            self.leading.appended(size, is_written=not is_buffered)
         elif flush_messages == FLUSH_EVERY_MESSAGE:
             self.pending_bytes += size
         elif self.watchers or self._commit_waits.waits:
@@ -184,22 +184,22 @@ class Partition:
         too few were in sync or the disk was full, so must be those behind it, though they could be taken by then:
         librdkafka takes a gap for a reason to begin anew, and doubles what it has sent.
         """
-        sent_away = None if self.leading is None else self.leading.sent_away
-        return gap if sent_away is None else sent_away
+        recent_rejection = None if self.leading is None else self.leading.recent_rejection
+        return gap if recent_rejection is None else recent_rejection
 
-    def _check_beginning(self, leading: "Leading") -> None:
+    def _check_beginning(self, leading: "LeaderRole") -> None:
         """The same for a producer that is not known here and does not begin with its first batch: any other would be
         taken for it, and the first refused for ever."""
-        sent_away = leading.sent_away
-        if sent_away is not None:
-            raise sent_away
+        recent_rejection = leading.recent_rejection
+        if recent_rejection is not None:
+            raise recent_rejection
 
-    def append_followed(self, batches: memoryview, now_ms: int) -> None:
+    def append_as_follower(self, batches: memoryview, now_ms: int) -> None:
         """Append what the leader has, as it is there."""
         log = self.log
         self.forget_ends()
         try:
-            log.append_followed(batches, now_ms, self.leader_epoch)
+            log.append_as_follower(batches, now_ms, self.leader_epoch)
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
@@ -221,17 +221,17 @@ class Partition:
         if flush_messages == FLUSH_EVERY_MESSAGE or self.log.unflushed_messages >= flush_messages:
             self._request_sync(self)
 
-    def write_gathered(self) -> None:
+    def write_buffered(self) -> None:
         """Write what this turn has appended. `take_gathered_failure` says whether that failed."""
         try:
-            self.log.write_gathered()
+            self.log.write_buffered()
         except OSError as error:
             self._on_disk_error(self, error)
 
     def take_gathered_failure(self) -> OSError | None:
         """Why what this turn appended could not be written, if so: it is gone, and nobody has seen it."""
-        gathered = self.log.gathered
-        failure, gathered.failure = gathered.failure, None
+        append_buffer = self.log.append_buffer
+        failure, append_buffer.failure = append_buffer.failure, None
         if failure is not None:
             self._is_careful = True
             self.pending_bytes = 0
@@ -263,7 +263,7 @@ class Partition:
         """Done when everything below `offset` may be seen; fails when that will not be known here."""
         return self._wait(self._commit_waits, offset, self.high_watermark)
 
-    def await_commit(self, offset: int, waiter: Waiter) -> None:
+    def await_commit(self, offset: int, waiter: CommitWaiter) -> None:
         """The same for one who is no future: it is told now if there is nothing to wait for."""
         if offset <= self.high_watermark:
             waiter.set_result(None)
@@ -278,7 +278,7 @@ class Partition:
             return self.commit_wait(offset)
         return self._wait(self._sync_waits, offset, self.log.recovery_point)
 
-    def _wait(self, waits: CommitWaits, offset: int, reached_offset: int) -> asyncio.Future[None]:
+    def _wait(self, waits: OffsetWaiters, offset: int, reached_offset: int) -> asyncio.Future[None]:
         if offset > reached_offset and self.is_leader:
             return waits.wait_for(offset)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -303,8 +303,8 @@ class Partition:
             until_offset = self._before_damage(self.damage, offset, until_offset)
         try:
             return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
-        except BrokenLog as error:
-            self.found(unreadable(offset, error))
+        except CorruptBatch as error:
+            self.found(unreadable_from(offset, error))
             raise
         except OSError as error:
             self._on_disk_error(self, error)
@@ -312,19 +312,19 @@ class Partition:
 
     def check_batch(self, offset: int) -> None:
         """Somebody could not take what was sent from here: is it as it was written?"""
-        damage = damage_at(self.log, offset)
+        damage = find_corruption_at(self.log, offset)
         if damage is not None:
             self.found(damage)
             raise StorageFailed(f"{self.name} is damaged: {damage}.")
 
-    def found(self, damage: Damage) -> None:
+    def found(self, damage: CorruptRange) -> None:
         """It is not served from now on."""
         if self.damage is None or damage.offset < self.damage.offset:
             self.damage = damage
             if self.on_damage is not None:
                 self.on_damage(self)
 
-    def _before_damage(self, damage: Damage, offset: int, until_offset: int) -> int:
+    def _before_damage(self, damage: CorruptRange, offset: int, until_offset: int) -> int:
         if damage.offset <= offset < damage.end_offset:
             raise StorageFailed(f"{self.name} is damaged: {damage}.")
         return min(until_offset, damage.offset) if offset < damage.offset else until_offset
@@ -339,14 +339,14 @@ class Partition:
         if offset > self.high_watermark:
             self.committed_to(offset, 0)
 
-    def lead(self, leader_epoch: int, leading: "Leading") -> None:
+    def lead(self, leader_epoch: int, leading: "LeaderRole") -> None:
         """Lead others; who waits for an offset to be committed goes on waiting, if we led before."""
         self._take_role(leader_epoch, is_leader=True)
         self.leading = leading
         if self.log.recovery_point < self.log.end_offset:
             self._flush_if_due(self.log.settings.flush_messages)
 
-    def follow(self, leader_epoch: int, following: "Following") -> None:
+    def follow(self, leader_epoch: int, following: "FollowerRole") -> None:
         """Another broker leads, or none does: what waits for the log to grow or to be committed waits in vain."""
         self._take_role(leader_epoch, is_leader=False)
         self.following = following

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from moldau.broker.meters import TrafficMeter
-from moldau.broker.partitions.gathering import Gathering
+from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.store import LogStore
-from moldau.broker.partitions.syncing import Syncing
+from moldau.broker.partitions.write_coalescer import WriteCoalescer
+from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, ResourceType, TopicImage
 from moldau.model.errors import (
@@ -22,7 +22,7 @@ from moldau.model.errors import (
 from moldau.model.ids import NO_NODE, NO_TOPIC_ID, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from moldau.storage.damage import Damage
+from moldau.storage.corrupt_range import CorruptRange
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
@@ -80,10 +80,10 @@ class Partitions:
         node_id: int,
         store: LogStore,
         clock: Clock,
-        syncing: Syncing,
+        syncing: LogFlusher,
         settings_of: TopicSettingsResolver,
         on_disk_error: Callable[[Partition, OSError], None],
-        gathering: Gathering,
+        gathering: WriteCoalescer,
         roles: Roles,
     ) -> None:
         self._roles = roles
@@ -211,7 +211,7 @@ class Partitions:
         except OSError as error:
             logger.warning("What is left of an earlier topic %s cannot be removed for now: %s", topic.name, error)
 
-    async def _close_damaged(self, partition: Partition, damage: Damage) -> None:
+    async def _close_damaged(self, partition: Partition, damage: CorruptRange) -> None:
         del self._partitions[partition.name]
         self._roles.remove(partition)
         self._broken[partition.name] = str(damage)
@@ -248,7 +248,7 @@ class Partitions:
         name = TopicPartition(topic.name, index)
         is_cut = name in self._broken
         try:
-            log, high_watermark = self._store.open(name, topic.topic_id, settings, accepts_loss=is_cut)
+            log, high_watermark = self._store.open(name, topic.topic_id, settings, allows_data_loss=is_cut)
         except StorageFailed as error:
             self._found_broken(topic, index, where, settings, error)
             return

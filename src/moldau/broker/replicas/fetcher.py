@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from moldau.broker.peers import Peers
-from moldau.broker.replicas.cuts import Cuts
-from moldau.broker.replicas.following import Following
-from moldau.broker.replicas.questions import UNDER_WAY_MAX
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.replicas.follower_role import FollowerRole
+from moldau.broker.replicas.leadership_check import UNDER_WAY_MAX
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
+from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 from moldau.client.errors import error_of
 from moldau.machines.replication import Cut, EpochEnd
@@ -28,7 +28,7 @@ from moldau.model.ports import Clock
 from moldau.model.units import MiB
 from moldau.storage.recovery import ProducerReplay
 from moldau.wire import follower_fetch
-from moldau.wire.follower_fetch import NO_CORRELATION, NO_VERSION, Asked, Heard, Question
+from moldau.wire.follower_fetch import NO_CORRELATION, NO_VERSION, FetchPartition, PartitionResponse
 from moldau.wire.messages import FetchRequest, ListOffsetsRequest
 
 logger = logging.getLogger(__name__)
@@ -41,13 +41,13 @@ LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class FetcherDependencies:
     """What fetchers need of their node."""
 
     node_id: int
     peers: Peers
     clock: Clock
-    cuts: Cuts
+    cuts: TruncationSync
     throttles: Throttles
     settings: Callable[[], ReplicaSettings]
     address_of: Callable[[int], Address | None]
@@ -58,14 +58,14 @@ class Means:
 class ReplicaFetcher:
     """See the module. `add` and `remove` partitions as they come and go; `close` ends it."""
 
-    def __init__(self, leader: int, purpose: str, means: Means) -> None:
+    def __init__(self, leader: int, purpose: str, means: FetcherDependencies) -> None:
         self.leader = leader
         self._purpose = purpose
         self._means = means
-        self._followed: dict[tuple[bytes, int], Following] = {}
-        self._to_tell: dict[Following, None] = {}
+        self._followed: dict[tuple[bytes, int], FollowerRole] = {}
+        self._to_tell: dict[FollowerRole, None] = {}
         self._to_forget: dict[tuple[bytes, int], None] = {}
-        self._unsynced: dict[Following, None] = {}
+        self._unsynced: dict[FollowerRole, None] = {}
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._broker_epoch = NO_EPOCH  # under which the session was begun
@@ -83,7 +83,7 @@ class ReplicaFetcher:
 
     # Which partitions
 
-    def add(self, following: Following) -> None:
+    def add(self, following: FollowerRole) -> None:
         """An older one of the same partition must have been removed before."""
         self._followed[following.key] = following
         following.go_on = lambda: self._tell(following)
@@ -91,19 +91,19 @@ class ReplicaFetcher:
         self._bring_to_disk(following)
         self._tell(following)
 
-    def remove(self, following: Following) -> None:
+    def remove(self, following: FollowerRole) -> None:
         if self._followed.get(following.key) is following:
             del self._followed[following.key]
             self._leave_session(following)
         self._to_tell.pop(following, None)
         self._synced(following)
 
-    def _leave_session(self, following: Following) -> None:
+    def _leave_session(self, following: FollowerRole) -> None:
         if following.is_in_session:
             following.is_in_session = False
             self._to_forget[following.key] = None
 
-    def _tell(self, following: Following) -> None:
+    def _tell(self, following: FollowerRole) -> None:
         """Name it in the next fetch, and do not wait for the one under way."""
         if following.may_be_asked_for and not self._is_closed:
             self._to_tell[following] = None
@@ -182,7 +182,7 @@ class ReplicaFetcher:
         finally:
             self._connecting = None
 
-    def _name(self, settings: ReplicaSettings) -> list[Asked]:
+    def _name(self, settings: ReplicaSettings) -> list[FetchPartition]:
         """What is to be said of partitions in the next fetch."""
         if self._session_id == NO_SESSION:
             self._to_forget.clear()
@@ -190,7 +190,7 @@ class ReplicaFetcher:
             self._broker_epoch = self._means.broker_epoch()
             self._to_tell = {each: None for each in self._followed.values() if each.may_be_asked_for}
         self._number += 1
-        asked: list[Asked] = []
+        asked: list[FetchPartition] = []
         for following in self._to_tell:
             if following.is_in_sync or not self._is_throttled(following):
                 following.is_in_session = True
@@ -198,9 +198,9 @@ class ReplicaFetcher:
         self._to_tell.clear()
         return asked
 
-    def _question(self, asked: list[Asked], settings: ReplicaSettings) -> Question:
+    def _question(self, asked: list[FetchPartition], settings: ReplicaSettings) -> follower_fetch.FollowerFetchRequest:
         means = self._means
-        question = Question(
+        question = follower_fetch.FollowerFetchRequest(
             NO_VERSION,
             NO_CORRELATION,
             settings.replica_fetch_wait_max_ms,
@@ -215,7 +215,7 @@ class ReplicaFetcher:
         self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
         return question
 
-    def _is_throttled(self, following: Following) -> bool:
+    def _is_throttled(self, following: FollowerRole) -> bool:
         partition = following.partition
         delay_ms = self._means.throttles.follower_delay_ms(
             partition.log.settings, partition.name.partition, self._means.node_id, is_in_sync=following.is_in_sync
@@ -226,7 +226,7 @@ class ReplicaFetcher:
         self._tell_later(following, delay_ms)
         return True
 
-    def _tell_later(self, following: Following, delay_ms: float) -> None:
+    def _tell_later(self, following: FollowerRole, delay_ms: float) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._tell, following)
 
     # Hearing
@@ -270,7 +270,7 @@ class ReplicaFetcher:
                 if following is not None and following.is_open_to(number):
                     self._hear_one(following, answer, now_ms)
 
-    def _hear_plainly(self, session_id: int, answers: list[Heard], number: int) -> None:
+    def _hear_plainly(self, session_id: int, answers: list[PartitionResponse], number: int) -> None:
         """The same for an answer in which nothing went wrong, as `follower_fetch` has read it."""
         self._session_id = session_id
         now_ms = self._means.clock.wall_ms()
@@ -279,7 +279,7 @@ class ReplicaFetcher:
             if following is not None and following.is_open_to(number):
                 self._take_or_back_off(following, answer, now_ms)
 
-    def _hear_one(self, following: Following, answer: Any, now_ms: int) -> None:
+    def _hear_one(self, following: FollowerRole, answer: Any, now_ms: int) -> None:
         if answer.error_code:
             self._refused(following, answer.error_code)
         elif answer.diverging_epoch is not None:
@@ -290,19 +290,19 @@ class ReplicaFetcher:
         else:
             self._take_or_back_off(following, answer, now_ms)
 
-    def _take_or_back_off(self, following: Following, answer: Any, now_ms: int) -> None:
+    def _take_or_back_off(self, following: FollowerRole, answer: Any, now_ms: int) -> None:
         try:
             self._take(following, answer, now_ms)
         except (KafkaError, OSError) as error:
             self._failed_for_now(following, error)
 
-    def _failed_for_now(self, following: Following, error: KafkaError | OSError) -> None:
+    def _failed_for_now(self, following: FollowerRole, error: KafkaError | OSError) -> None:
         """A batch that is damaged, a disk that is full: ask again. What came before it is in the log."""
         logger.warning("%s cannot be followed for now: %s", following.partition.name, error)
         self._bring_to_disk(following)
         self._back_off(following)
 
-    def _take(self, following: Following, answer: Any, now_ms: int) -> None:
+    def _take(self, following: FollowerRole, answer: Any, now_ms: int) -> None:
         partition = following.partition
         start_offset = partition.log.start_offset
         count = following.take(answer, now_ms)
@@ -318,19 +318,19 @@ class ReplicaFetcher:
         if following.waits_for_sync:
             self._unsynced[following] = None
 
-    def _bring_to_disk(self, following: Following) -> None:
+    def _bring_to_disk(self, following: FollowerRole) -> None:
         """What is in the log, if that has to be on disk before the leader may hear of it."""
         if following.waits_for_sync:
             self._unsynced[following] = None
             following.partition.bring_to_disk()
 
-    def _synced(self, following: Following) -> None:
+    def _synced(self, following: FollowerRole) -> None:
         """All of the log is on disk; when that is so of each, the leader may hear how far we are."""
         if following in self._unsynced:
             del self._unsynced[following]
             self._go_on()
 
-    def _refused(self, following: Following, code: int) -> None:
+    def _refused(self, following: FollowerRole, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             following.is_held = True
             self._spawn(self._find_range(following))
@@ -338,7 +338,7 @@ class ReplicaFetcher:
         logger.debug("%s: broker %d answers %s", following.partition.name, self.leader, error_of(code).code.name)
         self._back_off(following)
 
-    def _back_off(self, following: Following) -> None:
+    def _back_off(self, following: FollowerRole) -> None:
         self._to_tell.pop(following, None)
         self._tell_later(following, self._backoff_ms(following.failures))
         following.failures += 1
@@ -362,13 +362,13 @@ class ReplicaFetcher:
 
     # Cutting
 
-    def _cut_or_back_off(self, following: Following, cut: Cut) -> None:
+    def _cut_or_back_off(self, following: FollowerRole, cut: Cut) -> None:
         try:
             self._cut_off(following, cut)
         except (KafkaError, OSError) as error:
             self._failed_for_now(following, error)
 
-    def _cut_off(self, following: Following, cut: Cut) -> None:
+    def _cut_off(self, following: FollowerRole, cut: Cut) -> None:
         logger.info("%s is cut as broker %d says: %s", following.partition.name, self.leader, cut)
         replay = following.replay_for(cut)
         if replay is None or not replay.step():
@@ -377,12 +377,12 @@ class ReplicaFetcher:
             following.is_held = True
             self._spawn(self._cut_later(following, cut, replay))
 
-    def _cut_now(self, following: Following, cut: Cut, replay: ProducerReplay | None) -> None:
+    def _cut_now(self, following: FollowerRole, cut: Cut, replay: ProducerReplay | None) -> None:
         following.is_held = False
         following.cut(cut, replay)
         self._means.cuts.add(following.partition)
 
-    async def _cut_later(self, following: Following, cut: Cut, replay: ProducerReplay) -> None:
+    async def _cut_later(self, following: FollowerRole, cut: Cut, replay: ProducerReplay) -> None:
         """In slices: the loop serves others in between. Whoever leads meanwhile, or follows anew, has cut nothing."""
         try:
             while following.is_current and replay.step():
@@ -394,7 +394,7 @@ class ReplicaFetcher:
             following.is_held = False
             self._back_off(following)
 
-    async def _find_range(self, following: Following) -> None:
+    async def _find_range(self, following: FollowerRole) -> None:
         """The leader has nothing at our offset. What does it have?"""
         try:
             start_offset = await self._list_offset(following, EARLIEST)
@@ -413,7 +413,7 @@ class ReplicaFetcher:
         else:
             self._back_off(following)
 
-    async def _list_offset(self, following: Following, timestamp: int) -> int:
+    async def _list_offset(self, following: FollowerRole, timestamp: int) -> int:
         means, name = self._means, following.partition.name
         asked = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=name.partition,
@@ -450,7 +450,7 @@ class ReplicaFetcher:
             self._go_on()
 
 
-def _message(question: Question, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:
+def _message(question: follower_fetch.FollowerFetchRequest, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:
     """The same for the codec, which can say everything."""
     named: dict[bytes, list[Any]] = {}
     for topic_id, partition, leader_epoch, offset, last_epoch, start_offset, max_bytes in question.asked:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from moldau.broker.replicas.leading import Leading
+from moldau.broker.replicas.leader_role import LeaderRole
 from moldau.client.errors import error_of
 from moldau.machines.replication import ProposeIsr
 from moldau.model.errors import ErrorCode, KafkaError
@@ -19,7 +19,7 @@ RETRY_FIRST_MS: Final = 20.0
 RETRY_LONGEST_MS: Final = 1000.0
 
 AskController = Callable[[Any], Awaitable[Any]]
-Change = tuple[Leading, ProposeIsr]
+Change = tuple[LeaderRole, ProposeIsr]
 
 
 class IsrChanges:
@@ -43,7 +43,7 @@ class IsrChanges:
         self.expands = 0
         self.failed_updates = 0
 
-    def propose(self, leading: Leading, proposal: ProposeIsr) -> None:
+    def propose(self, leading: LeaderRole, proposal: ProposeIsr) -> None:
         partition = leading.partition
         self._waiting[partition.topic_id, partition.name.partition] = leading, proposal
         if self._task is None:
@@ -138,6 +138,6 @@ class IsrChanges:
                 self.expands += len(answer.isr) > size
                 self._changed(leading, proposal, answer)
 
-    def _changed(self, leading: Leading, proposal: ProposeIsr, answer: Any) -> None:
+    def _changed(self, leading: LeaderRole, proposal: ProposeIsr, answer: Any) -> None:
         logger.info("%s: the ISR is %s now", leading.partition.name, list(answer.isr))
         leading.isr_answered(proposal, answer.partition_epoch, tuple(answer.isr))

@@ -5,19 +5,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.syncing import Syncing
-from moldau.broker.peers import Peers
-from moldau.broker.replicas.cuts import Cuts
-from moldau.broker.replicas.fetcher import Means
-from moldau.broker.replicas.fetchers import Fetchers
-from moldau.broker.replicas.following import Following
+from moldau.broker.replicas.fetch_sessions import ReplicaFetchSessions
+from moldau.broker.replicas.fetcher import FetcherDependencies
+from moldau.broker.replicas.fetcher_pool import FetcherPool
+from moldau.broker.replicas.follower_role import FollowerRole
 from moldau.broker.replicas.isr_changes import AskController, IsrChanges
-from moldau.broker.replicas.leading import Leading
-from moldau.broker.replicas.lost_copies import LostCopies
-from moldau.broker.replicas.sessions import ReplicaSessions
+from moldau.broker.replicas.leader_role import LeaderRole
+from moldau.broker.replicas.lost_replicas import LostReplicas
 from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
+from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
@@ -42,7 +42,7 @@ class Replicas:
         peers: Peers,
         clock: Clock,
         random: Random,
-        syncing: Syncing,
+        syncing: LogFlusher,
         settings: Callable[[], ReplicaSettings],
         ask_controller: AskController,
         checkpoint: Callable[[], Awaitable[None]],
@@ -55,13 +55,13 @@ class Replicas:
         self._settings = settings
         self._image = MetadataImage()
         self._incarnation_id = incarnation_id
-        self.sessions = ReplicaSessions(random)
+        self.sessions = ReplicaFetchSessions(random)
         self.throttles = Throttles(node_id, clock, settings)
         self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
-        self._lost_copies = LostCopies(node_id, ask_controller, lambda: self.broker_epoch, failed)
-        self._cuts = Cuts(syncing, checkpoint, failed)
-        self.fetchers = Fetchers(
-            Means(
+        self._lost_copies = LostReplicas(node_id, ask_controller, lambda: self.broker_epoch, failed)
+        self._cuts = TruncationSync(syncing, checkpoint, failed)
+        self.fetchers = FetcherPool(
+            FetcherDependencies(
                 node_id=node_id,
                 peers=peers,
                 clock=clock,
@@ -144,7 +144,7 @@ class Replicas:
             now_ms=self._clock.monotonic_ms(),
             held_offset=partition.held_offset,
         )
-        leading = Leading(partition, machine, self._clock, self.isr_changes.propose)
+        leading = LeaderRole(partition, machine, self._clock, self.isr_changes.propose)
         partition.lead(where.leader_epoch, leading)
         self._led[partition] = None
         leading.begin()
@@ -170,7 +170,7 @@ class Replicas:
         machine = FollowerMachine(
             log, leader=leader, leader_epoch=where.leader_epoch, high_watermark=partition.high_watermark
         )
-        following = Following(partition, machine, is_in_sync=is_in_sync)
+        following = FollowerRole(partition, machine, is_in_sync=is_in_sync)
         partition.follow(where.leader_epoch, following)
         if leader != NO_NODE:
             self.fetchers.add(following)
@@ -224,7 +224,7 @@ class Replicas:
     # Life
 
     @property
-    def led(self) -> list[Leading]:
+    def led(self) -> list[LeaderRole]:
         """The partitions that others follow here."""
         return [each.leading for each in self._led if each.leading is not None]
 

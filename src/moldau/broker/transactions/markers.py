@@ -3,19 +3,15 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from moldau.broker.context import OwnContext
+from moldau.broker.coordinator_host import CoordinatorHost
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_NODE, TopicPartition
 from moldau.model.units import SECOND_MS
-from moldau.wire.framing import RequestHeader
 from moldau.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 PARTITIONS_PER_REQUEST: Final = 2_000
 REQUESTS_PER_BROKER: Final = 4  # under way at the same time: one partition that is slow does not hold up all others
@@ -69,7 +65,7 @@ class _Route:
 class Markers:
     """All markers of this broker's shards. There are no more of them than there are transactions that end."""
 
-    def __init__(self, broker: "Broker", on_failure: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, broker: CoordinatorHost, on_failure: Callable[[str, BaseException], None]) -> None:
         self._broker = broker
         self._on_failure = on_failure
         self._endings: dict[tuple[MarkersOwner, str], _Ending] = {}
@@ -221,7 +217,8 @@ class Markers:
 
     async def _ask(self, node_id: int, request: WriteTxnMarkersRequest, lane: int) -> WriteTxnMarkersResponse:
         if node_id == self._broker.node_id:
-            return await self._ask_here(request)
+            response: WriteTxnMarkersResponse = await self._broker.local.handle(request)
+            return response
         registered = self._image.brokers.get(node_id)
         address = None if registered is None else registered.address(self._broker.inter_broker_listener)
         if address is None:
@@ -229,14 +226,6 @@ class Markers:
         answer: WriteTxnMarkersResponse = await self._broker.peers.ask(
             address, request, timeout_ms=ASK_MS, purpose=f"{PURPOSE}-{lane}"
         )
-        return answer
-
-    async def _ask_here(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        api = self._broker.router.api(request.API_KEY)
-        if api is None:
-            raise ConnectionError("markers are not served here")
-        context = OwnContext(self._broker, RequestHeader(api.key, api.newest, 0, "this node"))
-        answer: WriteTxnMarkersResponse = await api.handle(request, context)
         return answer
 
     # Trying again

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.coordinator_host import CoordinatorHost
 from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.shard import CoordinatingShard
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.transactions.coding import TransactionCoding
 from moldau.broker.transactions.markers import Markers
+from moldau.broker.transactions.record_serde import TransactionCoding
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.features import TRANSACTION_VERSION_FEATURE
 from moldau.machines.transactions import (
@@ -29,9 +30,6 @@ from moldau.model.errors import (
 from moldau.model.ids import ProducerId
 from moldau.model.units import SECOND_MS
 
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-
 logger = logging.getLogger(__name__)
 
 COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and brokers: they hear why, and try again
@@ -45,7 +43,7 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
     def __init__(
         self,
         partition: Partition,
-        broker: "Broker",
+        broker: CoordinatorHost,
         markers: Markers,
         on_failure: Callable[[str, BaseException], None],
     ) -> None:

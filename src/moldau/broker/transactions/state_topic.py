@@ -1,24 +1,20 @@
-"""`__transaction_state`: how it is made when somebody first needs it."""
+"""The settings with which `__transaction_state` is created on first use."""
 
 import logging
-from typing import TYPE_CHECKING, Final
 
+from moldau.broker.coordinator_host import ClusterView
+from moldau.broker.internal_topics import STATE_TOPIC
 from moldau.broker.transactions.settings import SEGMENT_BYTES_MIN
 from moldau.machines.metadata.topics import NewTopic
 
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-
 logger = logging.getLogger(__name__)
 
-STATE_TOPIC: Final = "__transaction_state"
 
-
-def new_state_topic(broker: "Broker") -> NewTopic:
+def new_state_topic(view: ClusterView) -> NewTopic:
     """The topic as the settings want it, with as many replicas as there are brokers for."""
-    settings = broker.settings
+    settings = view.settings
     wanted = settings.transaction_state_log_replication_factor
-    brokers = sum(each.is_active for each in broker.image.brokers.values())
+    brokers = sum(each.is_active for each in view.image.brokers.values())
     replicas = max(1, min(wanted, brokers))
     if wanted > replicas:
         logger.warning(

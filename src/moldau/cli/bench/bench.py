@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from moldau.cli.bench import servers
+from moldau.cli.bench.closed_loop import Pump
 from moldau.cli.bench.cluster import Cluster
 from moldau.cli.bench.generator import Generator, Job
-from moldau.cli.bench.pumping import Pump
 from moldau.cli.bench.rounds import Round, Subjects, Tell, interleave
 from moldau.cli.bench.streams import Flow
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.cli.bench.bench import Load
 from moldau.cli.bench.latency import LatencyCase
-from moldau.cli.bench.producing import ProduceCase
+from moldau.cli.bench.produce_load import ProduceCase
 from moldau.cli.bench.requests import Shape
 from moldau.model.units import GiB, MiB
 

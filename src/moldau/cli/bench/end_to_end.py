@@ -8,7 +8,7 @@ from typing import Final
 
 from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.latency import LatencyCase
-from moldau.cli.bench.producing import produce_flows
+from moldau.cli.bench.produce_load import produce_flows
 from moldau.cli.bench.requests import FETCH_VERSION, fetch_frame
 from moldau.cli.bench.rounds import Round
 from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoAnswer, Stream, connected

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.cli.bench.bench import Bench
-from moldau.cli.bench.pacing import Pace
-from moldau.cli.bench.producing import produce_flows
+from moldau.cli.bench.open_loop import Pace
+from moldau.cli.bench.produce_load import produce_flows
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.rounds import Round, Subjects
 from moldau.cli.bench.servers import Server, Servers

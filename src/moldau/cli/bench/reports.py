@@ -3,16 +3,15 @@
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from moldau import __version__
-from moldau.cli.bench.figures import Comparison
 from moldau.cli.bench.rounds import Round, Tell
 from moldau.cli.bench.statistics import Latencies, Spread, latencies, spread
 from moldau.cli.bench.targets import MB, Measured, Verdict
-from moldau.cli.output import note, show_table
+from moldau.cli.output import note, show_json, show_table
 
 _DIGITS: Final = 3
 
@@ -56,22 +55,6 @@ def _throughput_row(name: str, rounds: Sequence[Round]) -> tuple[object, ...]:
     )
 
 
-def show_rates(measured: Measured) -> None:
-    """For work that comes in batches of seconds."""
-    columns = ("load", "records/s", "MB/s", "s", "rounds")
-    rows = [
-        (
-            name,
-            number(spread([each.records_per_s for each in rounds]).median),
-            number(spread([each.bytes_per_s / MB for each in rounds]).median),
-            number(spread([each.elapsed_s / each.requests for each in rounds]).median),
-            len(rounds),
-        )
-        for name, rounds in measured.items()
-    ]
-    show_table(columns, rows, numbers=columns[1:])
-
-
 def show_latencies(measured: Measured) -> None:
     rows = [
         _latency_row(name, all_latencies(rounds))
@@ -100,7 +83,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
             each.text,
             f"{'≥' if each.is_least else '≤'} {each.limit:g} {each.unit}",
             f"{number(each.reached.median)} {each.unit}",
-            _range(each.reached),
+            value_range(each.reached),
             "met" if each.is_met else "NOT MET",
         )
         for each in verdicts
@@ -108,30 +91,8 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
     show_table(("target", "limit", "median", "rounds from … to", ""), rows, numbers=("limit", "median"))
 
 
-def show_floors(floors: Mapping[str, Spread]) -> None:
-    """Figures without a target, which say how much of another one is not ours."""
-    rows = [(text, f"{number(found.median)} x", _range(found)) for text, found in floors.items()]
-    if rows:
-        show_table(("beside the targets", "median", "rounds from … to"), rows, numbers=("median",))
-
-
-def _range(found: Spread) -> str:
+def value_range(found: Spread) -> str:
     return f"{number(found.low)} … {number(found.high)}" if found.low != found.high else "-"
-
-
-def show_comparisons(comparisons: Sequence[Comparison]) -> None:
-    rows = [
-        (
-            each.name,
-            f"{number(each.now)} {each.unit}",
-            f"{number(each.then)} {each.unit}" if each.then is not None else None,
-            number(each.change) if each.change is not None else None,
-            number(each.change_of_plain) if each.change_of_plain is not None else None,
-        )
-        for each in comparisons
-    ]
-    columns = ("CPU per request", "now", "committed", "now/committed", "the same, of plain")
-    show_table(columns, rows, numbers=columns[1:])
 
 
 def report(measured: Measured, verdicts: Sequence[Verdict], **more: Any) -> dict[str, Any]:
@@ -152,12 +113,24 @@ def report(measured: Measured, verdicts: Sequence[Verdict], **more: Any) -> dict
 def _rounds_json(rounds: Sequence[Round]) -> dict[str, Any]:
     if rounds[0].samples_ms:
         return {"rounds": len(rounds), "latency": all_latencies(rounds).as_json()}
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "rounds": len(rounds),
         "bytes_per_s": spread([each.bytes_per_s for each in rounds]).as_json(),
         "requests_per_s": spread([each.requests_per_s for each in rounds]).as_json(),
         "records_per_s": spread([each.records_per_s for each in rounds]).as_json(),
     }
     if rounds[0].server_cpu_s is not None:
-        told["cpu_us_per_request"] = spread([each.cpu_us for each in rounds]).as_json()
-    return told
+        figures["cpu_us_per_request"] = spread([each.cpu_us for each in rounds]).as_json()
+    return figures
+
+
+def show(measured: Measured, verdicts: Sequence[Verdict], *, as_json: bool, stall_p99_ms: float | None = None) -> None:
+    """Print the results, for people or as JSON."""
+    if as_json:
+        show_json({**report(measured, verdicts), "loop_stall_p99_ms": stall_p99_ms})
+        return
+    show_throughput(measured)
+    show_latencies(measured)
+    if stall_p99_ms is not None:
+        print(f"loop stall p99: at most {stall_p99_ms:g} ms")
+    show_verdicts(verdicts)

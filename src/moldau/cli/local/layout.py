@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from moldau.broker.known_settings import broker_setting
+from moldau.broker.configs.declarations import broker_setting
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.folders import identity_in
 from moldau.machines.raft import Voter, VoterSet
@@ -23,7 +23,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.storage.folder import DataFolder, FolderIdentity, decode_id, encode_id
+from moldau.storage.log_dir import LogDir, MetaProperties, decode_id, encode_id
 
 MEMORY: Final = "cluster.json"
 BROKERS_DEFAULT: Final = 3
@@ -235,7 +235,7 @@ def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
     if known is not None:
         _check(node, known, cluster_id)
         return
-    folder = DataFolder.open(disk, str(node.folder))
+    folder = LogDir.open(disk, str(node.folder))
     try:
         format_folder(
             folder,
@@ -250,7 +250,7 @@ def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
         folder.close()
 
 
-def _check(node: LocalNode, known: FolderIdentity, cluster_id: str) -> None:
+def _check(node: LocalNode, known: MetaProperties, cluster_id: str) -> None:
     if known.cluster_id != cluster_id or known.node_id != node.node_id:
         raise Complaint(
             f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "

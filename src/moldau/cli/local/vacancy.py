@@ -9,7 +9,7 @@ from moldau.cli.local.layout import MEMORY, LocalCluster, LocalNode
 from moldau.model.ids import Address
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
-from moldau.storage.folder import META_PROPERTIES, DataFolder, FolderInUse
+from moldau.storage.log_dir import META_PROPERTIES, LogDir, LogDirLocked
 
 CHOOSE: Final = "does another cluster run? choose another --port; controllers listen 10000 above it, or below"
 FREE: Final = "stop what listens there; this cluster knows its controllers by their ports, so they stay"
@@ -31,8 +31,8 @@ def _check_folder(cluster: LocalCluster, node: LocalNode) -> None:
     if not (node.folder / META_PROPERTIES).exists():
         return
     try:
-        DataFolder.open(SystemDisk(Capabilities.detect()), str(node.folder)).close()
-    except FolderInUse:
+        LogDir.open(SystemDisk(Capabilities.detect()), str(node.folder)).close()
+    except LogDirLocked:
         raise Complaint(
             f"the cluster in {cluster.folder} runs already (node {node.node_id} does): stop it, or choose another "
             "--data folder"

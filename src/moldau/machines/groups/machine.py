@@ -8,13 +8,13 @@ from moldau.machines.groups import admin, offsets
 from moldau.machines.groups.classic.groups import ClassicGroups
 from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
 from moldau.machines.groups.consumer.regexes import NoRegexes, RegexMatcher
+from moldau.machines.groups.deleted_topics import GoneTopic
 from moldau.machines.groups.draft import Asker, Draft, Now
-from moldau.machines.groups.gone import GoneTopic
 from moldau.machines.groups.group import Group
+from moldau.machines.groups.offset_cleanup import Upkeep
 from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.groups.settings import JOIN_BYTES_MAX, GroupSettings
 from moldau.machines.groups.state import GroupsState
-from moldau.machines.groups.upkeep import Upkeep
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError
 from moldau.wire import messages

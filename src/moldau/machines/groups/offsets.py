@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from moldau.machines.groups.deleted_topics import is_gone
 from moldau.machines.groups.draft import Draft
-from moldau.machines.groups.gone import is_gone
 from moldau.machines.groups.group import Group
-from moldau.machines.groups.pending import OffsetKey
+from moldau.machines.groups.pending_offsets import OffsetKey
 from moldau.machines.groups.records import NO_TIMESTAMP, PendingOffset, offset_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.machines.groups.state import GroupsState, Offsets, Partitions

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.machines.groups.consumer.applying import APPLY as APPLY_CONSUMER
-from moldau.machines.groups.consumer.applying import apply_consumer_record
 from moldau.machines.groups.consumer.group import ConsumerGroup
-from moldau.machines.groups.pending import PendingOffsets
+from moldau.machines.groups.consumer.replay import APPLY as APPLY_CONSUMER
+from moldau.machines.groups.consumer.replay import apply_consumer_record
+from moldau.machines.groups.pending_offsets import PendingOffsets
 from moldau.machines.groups.records import PendingOffset, Record, TransactionEnded
 from moldau.wire import messages
 

@@ -1,5 +1,6 @@
 """The metadata of a cluster: topics, partitions, configs, brokers, features, producer ids, as a replicated machine."""
 
+from moldau.machines.metadata.alter_partition import IsrAnswered, IsrProposal
 from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.configs import (
     Alteration,
@@ -22,7 +23,6 @@ from moldau.machines.metadata.image import (
     TopicImage,
     VersionRange,
 )
-from moldau.machines.metadata.in_sync import IsrAnswered, IsrProposal
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.partitions import MorePartitions, PartitionsCreated
 from moldau.machines.metadata.producer_ids import ProducerIdBlock

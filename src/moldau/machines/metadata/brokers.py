@@ -6,13 +6,13 @@ from math import inf
 from typing import NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.elections import changes_of_leaderless, changes_with, changes_without
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import Sessions
 from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
-from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     DuplicateBrokerRegistration,

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.cluster_view import MIN_ISR
 from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
-from moldau.machines.metadata.names import check_topic_name
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.view import MIN_ISR
+from moldau.machines.metadata.topic_names import check_topic_name
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     ErrorCode,

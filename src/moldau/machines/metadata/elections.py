@@ -1,9 +1,9 @@
 """Who leads a partition when a broker leaves or comes back."""
 
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
-from moldau.machines.metadata.view import ClusterView
 from moldau.wire import messages
 
 Change = messages.PartitionChangeRecord

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import ELR_FEATURE, MetadataImage, VersionRange
 from moldau.machines.metadata.leader_configs import first_safety_records, switching_records
 from moldau.machines.metadata.records import (
@@ -18,7 +19,6 @@ from moldau.machines.metadata.records import (
     Record,
 )
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError
 from moldau.wire import messages
 

@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, answered
 from moldau.machines.metadata.brokers import check_broker_epoch, decide_fence_broker, evacuation, restoration
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import BrokerImage
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import SessionEnded, Sessions
-from moldau.machines.metadata.view import ClusterView
 
 LATE_MS: Final = 100.0  # a look that comes later than this shows that the controller itself stood still
 UNREAD_MS: Final = 1_000.0  # in which it reads what was sent to it meanwhile

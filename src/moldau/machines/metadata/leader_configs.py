@@ -6,13 +6,13 @@
 from collections.abc import Iterator, Sequence
 
 from moldau.machines.metadata.builder import ImageBuilder
+from moldau.machines.metadata.cluster_view import MIN_ISR, UNCLEAN, ClusterView
 from moldau.machines.metadata.configs import config_record
 from moldau.machines.metadata.elections import Change, changes_of_leaderless
 from moldau.machines.metadata.image import Resource, ResourceType, TopicImage
 from moldau.machines.metadata.partition_draft import PartitionDraft, new_epoch
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import MetadataSettings
-from moldau.machines.metadata.view import MIN_ISR, UNCLEAN, ClusterView
 from moldau.wire import messages
 
 ALL_BROKERS = Resource(ResourceType.BROKER, "")

@@ -5,21 +5,22 @@ from dataclasses import replace
 
 from moldau.machines.decision import Answer, Decision, answered
 from moldau.machines.metadata import (
+    alter_partition,
     brokers,
     configs,
     controllers,
-    copies,
+    elect_leaders,
     features,
     heartbeats,
-    in_sync,
     leader_configs,
-    leaders,
     partitions,
     producer_ids,
     reassignments,
+    replica_dirs,
     topics,
 )
 from moldau.machines.metadata.builder import ImageBuilder
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.image import ControllerImage, MetadataImage
 from moldau.machines.metadata.partition_index import PartitionIndex
@@ -30,7 +31,6 @@ from moldau.machines.metadata.settings import (
     RECORDS_PER_DECISION_MAX,
     MetadataSettings,
 )
-from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import PolicyViolation
 from moldau.wire import messages
 
@@ -81,7 +81,7 @@ class MetadataMachine:
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.brokers.values() if not broker.is_fenced]
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
         timers += brokers.unfinished_work(self._view)
-        timers.append(leaders.check_timer(self._view))
+        timers.append(elect_leaders.check_timer(self._view))
         return answered(None, () if image.features else features.bootstrap_records(self.settings), timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
@@ -90,8 +90,8 @@ class MetadataMachine:
                 return heartbeats.decide_session_ended(self._view, self._sessions, event, now_ms)
             case brokers.WorkMoved():
                 return brokers.decide_work_moved(self._view, event.broker_id)
-            case leaders.LeadersChecked():
-                return leaders.decide_leaders_checked(self._view)
+            case elect_leaders.LeadersChecked():
+                return elect_leaders.decide_leaders_checked(self._view)
             case _:
                 raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
 
@@ -146,7 +146,7 @@ class MetadataMachine:
         changes = leader_configs.partition_changes(self._view, _bounded(decision).records)
         if not changes:
             return decision
-        timers = [*decision.timers, *leaders.next_look(len(changes))]
+        timers = [*decision.timers, *elect_leaders.next_look(len(changes))]
         return replace(decision, records=[*decision.records, *changes], timers=timers)
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
@@ -167,14 +167,14 @@ class MetadataMachine:
         return brokers.decide_unregister_broker(self._view, self._sessions, broker_id)
 
     def decide_alter_partition(
-        self, broker_id: int, broker_epoch: int, proposals: Sequence[in_sync.IsrProposal]
-    ) -> Decision[Record, list[in_sync.IsrAnswered]]:
-        return in_sync.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[alter_partition.IsrProposal]
+    ) -> Decision[Record, list[alter_partition.IsrAnswered]]:
+        return alter_partition.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
 
     def decide_place_copies(
-        self, broker_id: int, broker_epoch: int, placed: Sequence[copies.CopyPlaced]
-    ) -> Decision[Record, list[copies.CopyNoted]]:
-        return copies.decide_place_copies(self._view, broker_id, broker_epoch, placed)
+        self, broker_id: int, broker_epoch: int, placed: Sequence[replica_dirs.CopyPlaced]
+    ) -> Decision[Record, list[replica_dirs.CopyNoted]]:
+        return replica_dirs.decide_place_copies(self._view, broker_id, broker_epoch, placed)
 
     def decide_alter_reassignments(
         self, wanted: Sequence[reassignments.Reassignment], *, may_change_factor: bool = True
@@ -187,8 +187,8 @@ class MetadataMachine:
 
     def decide_elect_leaders(
         self, election_type: int, wanted: Sequence[tuple[str, int]] | None
-    ) -> Decision[Record, list[leaders.LeaderElected]]:
-        return _bounded(leaders.decide_elect_leaders(self._view, election_type, wanted))
+    ) -> Decision[Record, list[elect_leaders.LeaderElected]]:
+        return _bounded(elect_leaders.decide_elect_leaders(self._view, election_type, wanted))
 
     def decide_register_controller(self, controller: ControllerImage) -> Decision[Record, None]:
         return controllers.decide_register_controller(self.image, controller)

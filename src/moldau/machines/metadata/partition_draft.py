@@ -4,9 +4,9 @@ from enum import Enum, auto
 from typing import Final
 
 from moldau.machines.metadata.builder import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.placement import default_directory
-from moldau.machines.metadata.view import ClusterView
 from moldau.model.ids import NO_NODE
 from moldau.wire import messages
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.placement import check_assignment
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX
-from moldau.machines.metadata.view import ClusterView
 from moldau.model.errors import (
     ErrorCode,
     InvalidReplicaAssignment,

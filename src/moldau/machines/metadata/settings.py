@@ -12,7 +12,7 @@ CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetadataSettings:
-    """What holds where nothing is set in the metadata itself; `broker/settings.py` declares most of it."""
+    """Defaults for what the metadata does not set; `broker/configs/broker_settings.py` declares most of them."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1

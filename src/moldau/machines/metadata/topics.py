@@ -8,7 +8,6 @@ from typing import Final
 from moldau.machines.decision import Decision, answered
 from moldau.machines.metadata.configs import ConfigRules, config_record
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
-from moldau.machines.metadata.names import can_collide, check_topic_name, collision_key, collision_keys
 from moldau.machines.metadata.placement import (
     Placement,
     assigned,
@@ -22,6 +21,7 @@ from moldau.machines.metadata.settings import (
     RESOURCES_PER_REQUEST_MAX,
     MetadataSettings,
 )
+from moldau.machines.metadata.topic_names import can_collide, check_topic_name, collision_key, collision_keys
 from moldau.model.errors import (
     ErrorCode,
     InvalidConfig,

@@ -1,6 +1,5 @@
 """The metadata quorum's protocol machine: elections, pull replication, the high watermark, voters that change."""
 
-from moldau.machines.raft.describe import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.effects import (
     AdvanceHighWatermark,
     AnswerFetch,
@@ -61,6 +60,7 @@ from moldau.machines.raft.events import (
 )
 from moldau.machines.raft.log_view import Diverged, LogView, OffsetAndEpoch, Superseded
 from moldau.machines.raft.machine import RaftMachine
+from moldau.machines.raft.quorum_description import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import QuorumSettings
 from moldau.machines.raft.voter_changes import KRAFT_VERSION, KRAFT_VERSION_FEATURE

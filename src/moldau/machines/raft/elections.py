@@ -9,8 +9,8 @@ from moldau.machines.raft.events import (
     VoteAnswered,
     VoteRequested,
 )
-from moldau.machines.raft.leader import Leader
-from moldau.machines.raft.leading import Leading
+from moldau.machines.raft.leader_role import Leading
+from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.roles import Candidate, Follower, Prospective, Tally, Unattached
 from moldau.machines.raft.settings import FIRST_ROUND_MS

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import assert_never
 
 from moldau.machines.raft import events
-from moldau.machines.raft.describe import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.effects import (
     Effect,
     Leadership,
@@ -16,11 +15,12 @@ from moldau.machines.raft.effects import (
 )
 from moldau.machines.raft.elections import Elections
 from moldau.machines.raft.events import Event
-from moldau.machines.raft.following import Following
-from moldau.machines.raft.leader import Leader
-from moldau.machines.raft.leading import Leading
+from moldau.machines.raft.follower_role import Following
+from moldau.machines.raft.leader_role import Leading
+from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.log_view import LogView
 from moldau.machines.raft.quorum import Quorum
+from moldau.machines.raft.quorum_description import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.roles import Candidate, Follower, Prospective, Resigned, RoleName, Unattached
 from moldau.machines.raft.settings import QuorumSettings
 from moldau.machines.raft.voter_changes import KRAFT_VERSION, VoterChanges

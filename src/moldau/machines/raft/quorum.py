@@ -15,7 +15,7 @@ from moldau.machines.raft.effects import (
     PersistQuorumState,
     SendEndQuorum,
 )
-from moldau.machines.raft.leader import Leader
+from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.log_view import LogView
 from moldau.machines.raft.roles import Follower, Resigned, Role, Unattached
 from moldau.machines.raft.settings import FIRST_ROUND_MS, QuorumSettings

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from moldau.machines.raft.leader import Leader
+from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.voters import VoterSet
 from moldau.model.ids import NodeId
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from math import inf
 
-from moldau.machines.raft.describe import NEVER_MS
 from moldau.machines.raft.effects import AppendVoters, Ticket
 from moldau.machines.raft.events import (
     AddVoterRequested,
@@ -11,8 +10,9 @@ from moldau.machines.raft.events import (
     UpdateVoterRequested,
     WritingDownRequested,
 )
-from moldau.machines.raft.leader import Leader, PendingChange
+from moldau.machines.raft.leader_state import Leader, PendingChange
 from moldau.machines.raft.quorum import Quorum
+from moldau.machines.raft.quorum_description import NEVER_MS
 from moldau.machines.raft.voters import NO_DIRECTORY, Voter, VoterSet
 from moldau.model.errors import ErrorCode
 

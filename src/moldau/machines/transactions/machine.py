@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from moldau.machines.decision import ASKER, Decision, Now, answered
-from moldau.machines.transactions import ending, initialising
-from moldau.machines.transactions.described import described, listed
+from moldau.machines.transactions import end_txn, init_producer_id
+from moldau.machines.transactions.description import described, listed
 from moldau.machines.transactions.effects import SendMarkers
 from moldau.machines.transactions.records import Record
 from moldau.machines.transactions.settings import TransactionSettings
@@ -93,14 +93,14 @@ class TransactionsMachine:
         self._check_initialise(transactional_id, timeout_ms)
         current = self.state.transactions.get(transactional_id)
         if current is None:
-            current = Transaction(initialising.needed(fresh_producer_id), NO_PRODUCER_EPOCH, timeout_ms)
+            current = Transaction(init_producer_id.needed(fresh_producer_id), NO_PRODUCER_EPOCH, timeout_ms)
             expected = None
-        initialising.check_expected(current, expected)
+        init_producer_id.check_expected(current, expected)
         if current.state in PREPARED:
-            raise ending.concurrent()
+            raise end_txn.concurrent()
         if current.state is TransactionState.ONGOING:
             return self._replace_producer(transactional_id, current, expected, now)
-        transaction, last_epoch = initialising.initialised(
+        transaction, last_epoch = init_producer_id.initialised(
             current, self._last_epoch(transactional_id, current), timeout_ms, expected, fresh_producer_id, now.wall_ms
         )
         self._last_epochs[transactional_id] = last_epoch
@@ -121,9 +121,9 @@ class TransactionsMachine:
         if expected is not None and expected != current.identity:
             raise ProducerFenced("A transaction was begun under another epoch since.")
         self._last_epochs[transactional_id] = NO_PRODUCER_EPOCH if expected is None else expected.epoch
-        transaction = initialising.fenced(current, now.wall_ms, is_replaced=expected is None)
+        transaction = init_producer_id.fenced(current, now.wall_ms, is_replaced=expected is None)
         records, effects = self._prepare(transactional_id, transaction)
-        return Decision(records, {ASKER: ending.concurrent()}, effects=effects)
+        return Decision(records, {ASKER: end_txn.concurrent()}, effects=effects)
 
     def decide_add_partitions(
         self,
@@ -170,9 +170,9 @@ class TransactionsMachine:
     def _of_producer(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
         """The id as its producer may write to it now."""
         current = self._known(transactional_id)
-        ending.check_producer(current, producer)
+        end_txn.check_producer(current, producer)
         if current.state in PREPARED:
-            raise ending.concurrent()
+            raise end_txn.concurrent()
         return current
 
     def _known(self, transactional_id: str) -> Transaction:
@@ -201,7 +201,7 @@ class TransactionsMachine:
         """
         self._hear(now)
         current = self._known(transactional_id)
-        if ending.is_repeated(current, producer, client_version):
+        if end_txn.is_repeated(current, producer, client_version):
             return self._end_again(transactional_id, current, is_commit, fresh_producer_id, now)
         current = self._of_producer(transactional_id, producer)
         bumps = client_version >= BUMPS_EPOCH_FROM
@@ -210,7 +210,7 @@ class TransactionsMachine:
             raise InvalidTxnState("There is no transaction to end.")
         if is_empty:
             current = replace(current, start_ms=now.wall_ms)
-        transaction = ending.prepared(
+        transaction = end_txn.prepared(
             current,
             is_commit=is_commit,
             client_version=client_version,
@@ -230,12 +230,12 @@ class TransactionsMachine:
         fresh_producer_id: ProducerId | None,
         now: Now,
     ) -> Decision[Record, ProducerIdentity]:
-        ending.check_outcome(current, is_commit=is_commit)
+        end_txn.check_outcome(current, is_commit=is_commit)
         if current.state in PREPARED:
-            raise ending.concurrent()
+            raise end_txn.concurrent()
         if current.epoch < EPOCH_MAX:
             return answered(current.identity)
-        transaction = ending.rotated(current, fresh_producer_id, now.wall_ms)
+        transaction = end_txn.rotated(current, fresh_producer_id, now.wall_ms)
         return answered(transaction.identity, [record_of(transactional_id, transaction)])
 
     # Markers
@@ -244,7 +244,7 @@ class TransactionsMachine:
         """The end of a transaction is decided: its partitions are told, or it is complete if it has none."""
         self._deadlines_ms.pop(transactional_id, None)
         if not transaction.partitions:
-            return [record_of(transactional_id, ending.completed(transaction, transaction.last_update_ms))], []
+            return [record_of(transactional_id, end_txn.completed(transaction, transaction.last_update_ms))], []
         return [record_of(transactional_id, transaction)], [self._send_markers(transactional_id, transaction)]
 
     def _send_markers(self, transactional_id: str, transaction: Transaction) -> SendMarkers:
@@ -279,7 +279,7 @@ class TransactionsMachine:
             return answered(None)
         del self._sent[transactional_id]
         current = self.state.transactions[transactional_id]
-        return answered(None, [record_of(transactional_id, ending.completed(current, now.wall_ms))])
+        return answered(None, [record_of(transactional_id, end_txn.completed(current, now.wall_ms))])
 
     # Admins
 
@@ -334,7 +334,7 @@ class TransactionsMachine:
     ) -> tuple[list[Record], list[SendMarkers]]:
         """Which partitions have the marker nobody wrote down, so all of them get it again."""
         if not transaction.partitions:
-            return [record_of(transactional_id, ending.completed(transaction, now.wall_ms))], []
+            return [record_of(transactional_id, end_txn.completed(transaction, now.wall_ms))], []
         return [], [self._send_markers(transactional_id, transaction)]
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
@@ -356,7 +356,7 @@ class TransactionsMachine:
             if current is None or self._deadlines_ms.get(transactional_id, now.ms) >= now.ms:
                 continue
             self._last_epochs[transactional_id] = current.epoch  # its producer may go on, with the next epoch
-            transaction = initialising.fenced(current, now.wall_ms, is_replaced=False)
+            transaction = init_producer_id.fenced(current, now.wall_ms, is_replaced=False)
             more, markers = self._prepare(transactional_id, transaction)
             records += more
             effects += markers
@@ -375,7 +375,7 @@ class TransactionsMachine:
     def _last_epoch(self, transactional_id: str, current: Transaction) -> int:
         if transactional_id in self._last_epochs:
             return self._last_epochs[transactional_id]
-        return initialising.last_epoch_of(current)
+        return init_producer_id.last_epoch_of(current)
 
     def _hear(self, now: Now) -> None:
         self._wall_ahead_ms = now.wall_ms - now.ms

@@ -4,10 +4,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from moldau.machines.decision import Decision, Ticket, answered
 from moldau.machines.groups.classic.group import ClassicGroup, Phase
-from moldau.machines.groups.classic.joining import Joining
-from moldau.machines.groups.classic.leaving import leave, sessions_are_due, watch_all
-from moldau.machines.groups.classic.rebalancing import join_is_due, prepare, refuse_waiting
-from moldau.machines.groups.classic.syncing import sync, sync_is_due
+from moldau.machines.groups.classic.join import Joining
+from moldau.machines.groups.classic.leave import leave, sessions_are_due, watch_all
+from moldau.machines.groups.classic.rebalance import join_is_due, prepare, refuse_waiting
+from moldau.machines.groups.classic.sync import sync, sync_is_due
 from moldau.machines.groups.classic.timers import JoinDue, SessionsDue, SyncDue
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.groups.ids import member_id_from

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, protocols_of, rebalance_timeout_ms
-from moldau.machines.groups.consumer.changing import Comer, newcomer, returned
-from moldau.machines.groups.consumer.embedded import by_id, write_assignment
+from moldau.machines.groups.consumer.consumer_protocol import by_id, write_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import ClassicTraits, Member, MemberState
+from moldau.machines.groups.consumer.member_update import Comer, newcomer, returned
 from moldau.machines.groups.consumer.reconciliation import Owned
-from moldau.machines.groups.consumer.watch import Watch
+from moldau.machines.groups.consumer.soft_state import Watch
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import (

@@ -6,9 +6,8 @@ from typing import Any, Final
 from moldau.machines.decision import ASKER, Decision, Ticket
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, Phase
 from moldau.machines.groups.classic.groups import ClassicGroups
-from moldau.machines.groups.consumer import classic_members, describing, heartbeat, leaving, migration
-from moldau.machines.groups.consumer.changing import Change
-from moldau.machines.groups.consumer.embedded import read_subscription
+from moldau.machines.groups.consumer import classic_members, description, heartbeat, member_removal, migration
+from moldau.machines.groups.consumer.consumer_protocol import read_subscription
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import (
     JOINING_EPOCH,
@@ -17,10 +16,11 @@ from moldau.machines.groups.consumer.member import (
     Member,
     MemberState,
 )
+from moldau.machines.groups.consumer.member_update import Change
 from moldau.machines.groups.consumer.regexes import Matching, RegexMatcher, check_regex
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace, pace
-from moldau.machines.groups.consumer.topics import topics_hash
-from moldau.machines.groups.consumer.watch import MembersDue, Told, Watch
+from moldau.machines.groups.consumer.soft_state import MembersDue, Told, Watch
+from moldau.machines.groups.consumer.subscription_metadata import topics_hash
 from moldau.machines.groups.draft import Asker, Draft
 from moldau.machines.groups.ids import member_id_from
 from moldau.machines.groups.records import Record
@@ -191,7 +191,7 @@ class ConsumerGroups:
         else:
             member = group.check_instance(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
-            leaving.leave_for_a_while(group, draft, member)
+            member_removal.leave_for_a_while(group, draft, member)
         else:
             self._expel(draft, group, [member])
         return heartbeat.Response(member_id=request.member_id, member_epoch=request.member_epoch)
@@ -212,7 +212,7 @@ class ConsumerGroups:
         if migration.may_downgrade(stayers.values(), draft.settings) and self._downgrade(draft, group, stayers):
             return
         watch = self._watches.setdefault(group.group_id, Watch(group.group_id))
-        leaving.remove(group, watch, draft, self._image(), members)
+        member_removal.remove(group, watch, draft, self._image(), members)
         if not stayers:
             self._forget(draft, group.group_id)
 
@@ -374,13 +374,13 @@ class ConsumerGroups:
 
     # Admins
 
-    def describe(self, group_ids: Iterable[str], settings: ConsumerGroupSettings) -> list[describing.Described]:
+    def describe(self, group_ids: Iterable[str], settings: ConsumerGroupSettings) -> list[description.Described]:
         image = self._image()
         others = self._classic_ids()
         return [
-            describing.described(self._state.consumer[group_id], image, settings.group_consumer_assignors)
+            description.described(self._state.consumer[group_id], image, settings.group_consumer_assignors)
             if group_id in self._state.consumer
-            else describing.missing(group_id, is_other=group_id in others)
+            else description.missing(group_id, is_other=group_id in others)
             for group_id in group_ids
         ]
 

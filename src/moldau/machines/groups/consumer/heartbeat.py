@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Final
 
-from moldau.machines.groups.consumer.changing import Change, Comer, newcomer, returned
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import (
     JOINING_EPOCH,
@@ -12,6 +11,7 @@ from moldau.machines.groups.consumer.member import (
     Member,
     MemberState,
 )
+from moldau.machines.groups.consumer.member_update import Change, Comer, newcomer, returned
 from moldau.machines.groups.consumer.partitions import Holding, is_within
 from moldau.machines.groups.consumer.reconciliation import Owned, as_owned
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings

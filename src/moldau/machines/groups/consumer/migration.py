@@ -5,9 +5,13 @@ from typing import Final
 
 from moldau.machines.groups.classic.group import ClassicGroup, Phase
 from moldau.machines.groups.classic.group import Member as ClassicMember
-from moldau.machines.groups.consumer.applying import apply_consumer_record
 from moldau.machines.groups.consumer.classic_members import CONSUMER
-from moldau.machines.groups.consumer.embedded import by_id, read_assignment, read_subscription, write_assignment
+from moldau.machines.groups.consumer.consumer_protocol import (
+    by_id,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import ClassicTraits, Member, MemberState
 from moldau.machines.groups.consumer.partitions import Assignment, held_since
@@ -18,7 +22,8 @@ from moldau.machines.groups.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from moldau.machines.groups.consumer.topics import NO_TOPICS_HASH
+from moldau.machines.groups.consumer.replay import apply_consumer_record
+from moldau.machines.groups.consumer.subscription_metadata import NO_TOPICS_HASH
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.records import Record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX, GroupSettings

@@ -11,7 +11,7 @@ from moldau.machines.groups.consumer.group import ConsumerGroup, Resolved
 from moldau.machines.groups.consumer.member import Member
 from moldau.machines.groups.consumer.records import regex_end_record, regex_record
 from moldau.machines.groups.consumer.settings import REGEX_REFRESH_MIN_MS
-from moldau.machines.groups.consumer.watch import Watch
+from moldau.machines.groups.consumer.soft_state import Watch
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidRegularExpression

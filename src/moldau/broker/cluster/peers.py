@@ -1,0 +1,189 @@
+"""Connections to other nodes of the cluster: opened when they are needed, kept, and opened again after a loss."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.client.connection import Authentication
+from moldau.client.errors import ConnectionLost, NoAnswer, cannot_reach
+from moldau.client.link import Link
+from moldau.client.settings import ClientSettings
+from moldau.model.ids import Address
+from moldau.model.ports import Clock, Connection, Network
+from moldau.model.units import SECOND_MS
+
+LostListener = Callable[[Address, str], None]
+
+LINKS_MAX: Final = 1024  # far more than nodes times purposes; beyond it the one used longest ago is closed
+BACKOFF_FIRST_MS: Final = 20.0
+BACKOFF_LONGEST_MS: Final = 500.0
+CONNECT_MS: Final = 2 * SECOND_MS
+PROBE_MS: Final = 500.0
+REQUESTS_WAITING_MAX: Final = 1000
+
+
+class _Route:
+    """The way to one address for one purpose: a link while there is one, and when the next may be tried."""
+
+    __slots__ = ("failures", "link", "opening", "try_at_ms")
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.opening: asyncio.Task[Link] | None = None
+        self.failures = 0
+        self.try_at_ms = 0.0
+
+
+class Peers:
+    """Asks other nodes. Every failure to get an answer is an `OSError`: lost, refused or late."""
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        client_id: str,
+        *,
+        authentication: Callable[[], Authentication] | None = None,
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._settings = ClientSettings(
+            client_id=client_id, connect_timeout_ms=CONNECT_MS, requests_waiting_max=REQUESTS_WAITING_MAX
+        )
+        self._authentication = authentication
+        self._routes: dict[tuple[Address, str], _Route] = {}
+        self.on_lost: list[LostListener] = []  # told of each open connection that ends, unless we close it
+        self._is_closed = False
+
+    async def ask(
+        self,
+        address: Address,
+        request: Any,
+        *,
+        timeout_ms: float,
+        purpose: str = "",
+        version_at_most: int | None = None,
+    ) -> Any:
+        """The answer of whoever listens there, within `timeout_ms` from now, connecting included.
+
+        Requests of one purpose share a connection, and responses on it keep their order: what waits at the other
+        side holds up those behind it, and one that gets no answer in time takes the connection along.
+        """
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        link = self.link_to(address, purpose) or await self.connect(address, purpose, timeout_ms)
+        left_ms = max(0.0, deadline_ms - self._clock.monotonic_ms())
+        return await link.ask(request, timeout_ms=left_ms, version_at_most=version_at_most)
+
+    async def is_refused(self, address: Address) -> bool:
+        """Knock: whether the machine answers that nobody listens there. Silence is no refusal."""
+        try:
+            async with asyncio.timeout(PROBE_MS / 1000):
+                await self._network.connect(address, _Knock(), self._settings.frame_bytes_max)
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # a time-out is one too
+            return False
+        return False
+
+    def is_connected(self, address: Address, purpose: str = "") -> bool:
+        route = self._routes.get((address, purpose))
+        return route is not None and route.link is not None and not route.link.is_closed
+
+    async def close(self) -> None:
+        """Close every connection, for good; who still waits for an answer hears that we did."""
+        self._is_closed = True
+        routes = list(self._routes.values())
+        self._routes.clear()
+        opening = [each.opening for each in routes if each.opening is not None]
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        await asyncio.gather(*(each.link.close() for each in routes if each.link is not None))
+
+    # Connections
+
+    def link_to(self, address: Address, purpose: str) -> Link | None:
+        """The connection for this purpose, if it stands."""
+        link = self._route(address, purpose).link
+        return None if link is None or link.is_closed or self._is_closed else link
+
+    async def connect(self, address: Address, purpose: str, timeout_ms: float) -> Link:
+        """The connection for this purpose, opened unless it stands."""
+        if self._is_closed:
+            raise ConnectionLost("this node closes its connections", was_sent=False)
+        route = self._route(address, purpose)
+        if route.link is not None and not route.link.is_closed:
+            return route.link
+        if route.opening is None:
+            route.opening = asyncio.get_running_loop().create_task(self._open(address, route))
+            route.opening.add_done_callback(lambda done: _opened(route, done))
+        # Others may wait for the same connection: one who stops waiting must not stop it.
+        done, _ = await asyncio.wait([route.opening], timeout=max(0.0, timeout_ms) / 1000)
+        if not done:
+            raise NoAnswer(f"no connection to {address} in time", was_sent=False)
+        return done.pop().result()
+
+    def _route(self, address: Address, purpose: str) -> _Route:
+        """The route, which is now the one used last."""
+        route = self._routes.pop((address, purpose), None) or _Route()
+        self._routes[address, purpose] = route
+        if len(self._routes) > LINKS_MAX:
+            self._forget(next(iter(self._routes)))
+        return route
+
+    def _forget(self, key: tuple[Address, str]) -> None:
+        route = self._routes.pop(key)
+        if route.opening is not None:
+            route.opening.cancel()
+        if route.link is not None:
+            route.link.hang_up()
+
+    async def _open(self, address: Address, route: _Route) -> Link:
+        """Not before the wait after the last failure is over: a peer that is gone is not asked all the time."""
+        authentication = self._authentication() if self._authentication else None
+        link = Link(
+            address, self._clock, self._settings, authentication, when_lost=lambda reason: self._lost(address, reason)
+        )
+        try:
+            await asyncio.sleep(max(0.0, route.try_at_ms - self._clock.monotonic_ms()) / 1000)
+            await link.open(self._network)
+        except OSError as error:
+            self._hold_off(route)
+            raise cannot_reach([(address, error)]) from error
+        except asyncio.CancelledError:  # by `close`: those who wait for the connection are not cancelled themselves
+            raise ConnectionLost(f"gave up connecting to {address}", was_sent=False) from None
+        route.failures = 0
+        route.link = link
+        return link
+
+    def _hold_off(self, route: _Route) -> None:
+        wait_ms = min(BACKOFF_FIRST_MS * 2 ** min(route.failures, 10), BACKOFF_LONGEST_MS)
+        route.failures += 1
+        route.try_at_ms = self._clock.monotonic_ms() + wait_ms
+
+    def _lost(self, address: Address, reason: str) -> None:
+        if not self._is_closed:
+            for listener in list(self.on_lost):
+                listener(address, reason)
+
+
+def _opened(route: _Route, task: asyncio.Task[Link]) -> None:
+    route.opening = None
+    if not task.cancelled():
+        task.exception()  # whoever waited heard of it; if nobody waits any more, nobody needs to
+
+
+class _Knock:
+    """Goes away as soon as the door opens."""
+
+    def connected(self, connection: Connection) -> None:
+        connection.close()
+
+    def frame_received(self, frame: memoryview) -> None:
+        """Nothing was asked."""
+
+    def drained(self) -> None:
+        """Nothing was sent."""
+
+    def disconnected(self, reason: str) -> None:
+        """That is what we wanted."""

@@ -1,0 +1,1 @@
+"""Broker, topic and group configs: their declarations, defaults, effective values and validation."""

@@ -1,0 +1,438 @@
+"""The settings of one broker, grouped by what they govern. `BrokerSettings.parse` reads them all from texts by name.
+
+Names that Kafka has and nothing here reads are in `moldau.model.kafka_settings`: whoever builds what such a name
+governs moves its row here, or beside the new code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from moldau.broker.configs.topic_defaults import log_defaults
+from moldau.broker.controllers.settings import LeadershipSettings, LifecycleSettings, QuorumSettings
+from moldau.broker.drivers.quorum_settings import MemberSettings
+from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
+from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.broker.transactions.settings import EnrolmentSettings, StateTopicSettings
+from moldau.machines.groups.settings import GroupSettings
+from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
+from moldau.machines.transactions.settings import TransactionSettings
+from moldau.model.errors import InvalidConfig
+from moldau.model.listeners import parse_address
+from moldau.model.quorum import ROLES
+from moldau.model.settings import INT_MAX, SHORT_MAX, Kind, Scope, parse_fields, setting
+from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, MiB
+from moldau.storage.settings import LogSettings
+
+
+def _non_empty(parts: tuple[str, ...]) -> str | None:
+    return None if parts else "it must not be empty"
+
+
+def _address(text: str) -> str | None:
+    try:
+        if text:
+            parse_address(text)
+    except InvalidConfig as refusal:
+        return str(refusal)
+    return None
+
+
+def _limits_by_host(text: str) -> str | None:
+    try:
+        connections_by_host(text)
+    except ValueError:
+        return "it must be a list of address:limit pairs such as 10.0.0.1:50,::1:200 (names are not looked up)"
+    return None
+
+
+def connections_by_host(text: str) -> dict[str, int]:
+    """The limits in `host:limit,host:limit`. The host may be an IPv6 address: the limit follows the last colon."""
+    pairs = (part.strip().rpartition(":") for part in text.split(",") if part.strip())
+    limits = {host: int(limit) for host, _, limit in pairs}
+    if "" in limits or any(limit < 0 for limit in limits.values()):
+        raise ValueError(text)
+    return limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings:
+    """Who this node is and where it keeps its data."""
+
+    node_id: int = setting(
+        "node.id",
+        1,
+        kind=Kind.INT,
+        at_least=0,
+        doc="The number by which the cluster knows this node; broker.id is its old name.",
+    )
+    broker_id: int = setting(
+        "broker.id",
+        -1,
+        kind=Kind.INT,
+        at_least=-1,
+        doc="The old name of node.id; where both are set they must agree, and -1 leaves it to node.id.",
+    )
+    process_roles: tuple[str, ...] = setting(
+        "process.roles",
+        ROLES,
+        one_of=ROLES,
+        check=_non_empty,
+        doc="What this process does: serve clients (broker), keep the metadata (controller), or both.",
+    )
+    broker_rack: str | None = setting(
+        "broker.rack",
+        None,
+        doc="Where the node stands; replicas are spread over racks and clients may read from their own.",
+    )
+    log_dirs: tuple[str, ...] = setting(
+        "log.dirs",
+        (),
+        doc="The folders that hold the data; when empty, log.dir says it.",
+    )
+    log_dir: tuple[str, ...] = setting(
+        "log.dir",
+        ("moldau-data",),
+        check=_non_empty,
+        doc="The folder that holds the data, where log.dirs names none.",
+    )
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.log_dirs or self.log_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenerSettings:
+    """Where clients connect. `moldau.model.listeners.resolve_listeners` makes sense of them together."""
+
+    listeners: tuple[str, ...] = setting(
+        "listeners",
+        ("PLAINTEXT://localhost:9092",),
+        check=_non_empty,
+        doc="Where to listen: NAME://host:port, several with commas; an empty host or 0.0.0.0 means all interfaces.",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        "advertised.listeners",
+        (),
+        doc="The addresses clients are told to use, by listener name; by default those of listeners.",
+    )
+    protocol_map: str = setting(
+        "listener.security.protocol.map",
+        "",
+        doc="Which protocol each listener name speaks, as NAME:PROTOCOL pairs; by default a name is its protocol.",
+    )
+    inter_broker_listener: str = setting(
+        "inter.broker.listener.name",
+        "",
+        doc="The listener brokers use among themselves; by default the one that security.inter.broker.protocol names.",
+    )
+    inter_broker_protocol: str = setting(
+        "security.inter.broker.protocol",
+        "PLAINTEXT",
+        one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc="The protocol brokers speak among themselves where inter.broker.listener.name is not set.",
+    )
+    controller_listeners: tuple[str, ...] = setting(
+        "controller.listener.names",
+        (),
+        doc="The listeners that controllers use; clients are not served there.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """How much a connection, an address, and all of them together may ask for."""
+
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes",
+        100 * MiB,
+        kind=Kind.INT,
+        at_least=1,
+        doc="A request larger than this closes its connection.",
+    )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes",
+        256 * MiB,
+        at_least=-1,
+        doc="Reading from clients pauses while the requests of all connections hold more than this; -1 sets no limit.",
+    )
+    max_connections: int = setting(
+        "max.connections",
+        10_000,
+        kind=Kind.INT,
+        at_least=0,
+        scope=Scope.CLUSTER,
+        doc="Connections beyond this many are closed as they arrive.",
+    )
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip",
+        INT_MAX,
+        kind=Kind.INT,
+        at_least=0,
+        scope=Scope.CLUSTER,
+        doc="Connections from one address beyond this many are closed as they arrive.",
+    )
+    max_connections_per_ip_overrides: str = setting(
+        "max.connections.per.ip.overrides",
+        "",
+        check=_limits_by_host,
+        scope=Scope.CLUSTER,
+        doc="Other limits for single addresses, as address:limit pairs; names are not looked up.",
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms",
+        10 * MINUTE_MS,
+        at_least=-1,
+        doc="A connection on which nothing happened for this long is closed; -1 keeps it.",
+    )
+
+    def connections_max_of(self, host: str) -> int:
+        """How many connections one address may have."""
+        return connections_by_host(self.max_connections_per_ip_overrides).get(host, self.max_connections_per_ip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSettings:
+    """How topics come and go."""
+
+    num_partitions: int = setting(
+        "num.partitions",
+        1,
+        kind=Kind.INT,
+        at_least=1,
+        doc="How many partitions a topic gets when its creator does not say.",
+    )
+    default_replication_factor: int = setting(
+        "default.replication.factor",
+        1,
+        kind=Kind.INT,
+        at_least=1,
+        at_most=SHORT_MAX,
+        doc="How many replicas a partition gets when its creator does not say.",
+    )
+    delete_topic_enable: bool = setting(
+        "delete.topic.enable",
+        True,
+        doc="Let topics be deleted.",
+    )
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable",
+        True,
+        doc="Create a topic when a client that allows it asks for one that does not exist.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchSettings:
+    """How much one answer may carry, and how many fetch sessions are remembered."""
+
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes",
+        55 * MiB,
+        kind=Kind.INT,
+        at_least=KiB,
+        doc="The most that one Fetch answers, whatever it asks for; one whole batch is always answered.",
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        kind=Kind.INT,
+        at_least=0,
+        doc="How many incremental fetch sessions are kept.",
+    )
+    max_request_partition_size_limit: int = setting(
+        "max.request.partition.size.limit",
+        2000,
+        kind=Kind.INT,
+        at_least=1,
+        doc="The most partitions that one DescribeTopicPartitions answers.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpkeepSettings:
+    """How often logs are checked, checkpointed, and compacted."""
+
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms",
+        5 * MINUTE_MS,
+        at_least=1,
+        doc="How often logs are looked through for segments that retention lets go.",
+    )
+    recovery_point_checkpoint_interval_ms: int = setting(
+        "log.flush.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        kind=Kind.INT,
+        at_least=0,
+        doc="How often it is written down up to where each log is surely on disk.",
+    )
+    start_offset_checkpoint_interval_ms: int = setting(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        MINUTE_MS,
+        kind=Kind.INT,
+        at_least=0,
+        doc="How often it is written down where each log begins.",
+    )
+    high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        doc="How often each partition's high watermark is written down.",
+    )
+    log_cleaner_enable: bool = setting(
+        "log.cleaner.enable",
+        True,
+        doc="Compact topics whose policy asks for it.",
+    )
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms",
+        15 * SECOND_MS,
+        at_least=0,
+        scope=Scope.CLUSTER,
+        doc="How long to wait before looking again when no log needed compaction.",
+    )
+    log_cleaner_dedupe_buffer_bytes: int = setting(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MiB,
+        at_least=MiB,
+        scope=Scope.CLUSTER,
+        doc="The memory one compaction may use to remember keys.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings:
+    """What is remembered of producers."""
+
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms",
+        DAY_MS,
+        kind=Kind.INT,
+        at_least=1,
+        scope=Scope.CLUSTER,
+        doc="A producer that was silent this long is forgotten by a partition.",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms",
+        10 * MINUTE_MS,
+        kind=Kind.INT,
+        at_least=1,
+        is_internal=True,
+        doc="How often partitions look for producers to forget.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataLogSettings:
+    """How the cluster's metadata log is cut and snapshotted."""
+
+    metadata_log_segment_bytes: int = setting(
+        "metadata.log.segment.bytes",
+        GiB,
+        kind=Kind.INT,
+        at_least=8 * MiB,
+        doc="A new segment of the metadata log is begun when the active one would grow beyond this size.",
+    )
+    metadata_log_segment_ms: int = setting(
+        "metadata.log.segment.ms",
+        7 * DAY_MS,
+        at_least=1,
+        doc="A new segment of the metadata log is begun when the active one is this old.",
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * MiB,
+        at_least=1,
+        doc="A snapshot of the metadata is written after this many bytes of new records.",
+    )
+    metadata_log_max_snapshot_interval_ms: int = setting(
+        "metadata.log.max.snapshot.interval.ms",
+        HOUR_MS,
+        at_least=0,
+        doc="A snapshot of the metadata is written when records wait for one this long; 0 goes by size alone.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservationSettings:
+    """What the node tells about itself, and where."""
+
+    metrics_listener: str = setting(
+        "moldau.metrics.listener",
+        "localhost:9404",
+        check=_address,
+        doc="The host:port where /metrics is served for Prometheus; empty serves none.",
+    )
+    is_portable: bool = setting(
+        "moldau.portable.io",
+        False,
+        doc="Use only what every POSIX system has: no sendfile, no MSG_MORE, no fallocate. Slower; for tests.",
+    )
+    log_format: str = setting(
+        "moldau.log.format",
+        "text",
+        one_of=("text", "json"),
+        doc="Whether log lines are written for people or as one JSON object each.",
+    )
+    log_level: str = setting(
+        "moldau.log.level",
+        "info",
+        one_of=("debug", "info", "warning", "error"),
+        doc="The least important log lines that are still written.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(
+    NodeSettings,
+    ListenerSettings,
+    NetworkSettings,
+    TopicSettings,
+    FetchSettings,
+    UpkeepSettings,
+    ProducerSettings,
+    GroupSettings,
+    OffsetsTopicSettings,
+    LagSettings,
+    TransactionSettings,
+    StateTopicSettings,
+    EnrolmentSettings,
+    ReplicaSettings,
+    QuorumSettings,
+    LifecycleSettings,
+    LeadershipSettings,
+    QuorumTimes,
+    MemberSettings,
+    MetadataLogSettings,
+    ObservationSettings,
+):
+    """All settings of one broker; `log_defaults` holds what topics get where they do not say.
+
+    The constructor trusts its caller; text from outside goes through `BrokerSettings.parse`.
+    """
+
+    log_defaults: LogSettings = field(default_factory=LogSettings)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> "BrokerSettings":
+        """Settings from texts by name, each within its bounds and at peace with the others."""
+        if "node.id" not in texts and texts.get("broker.id", "-1").strip() != "-1":
+            texts = {**texts, "node.id": texts["broker.id"]}
+        settings = cls(**parse_fields(cls, texts), log_defaults=log_defaults(texts))
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Refuse combinations that contradict each other."""
+        if self.broker_id not in (-1, self.node_id):
+            raise InvalidConfig(f"node.id is {self.node_id} but broker.id is {self.broker_id}: give one, or the same.")
+        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+            raise InvalidConfig(
+                f"broker.heartbeat.interval.ms ({self.broker_heartbeat_interval_ms}) must be less than "
+                f"broker.session.timeout.ms ({self.broker_session_timeout_ms}), best half of it or less."
+            )
+        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise InvalidConfig(
+                f"queued.max.request.bytes ({self.queued_max_request_bytes}) must be -1 or at least "
+                f"socket.request.max.bytes ({self.socket_request_max_bytes})."
+            )

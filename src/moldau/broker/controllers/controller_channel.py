@@ -1,0 +1,168 @@
+"""The way to the active controller, wherever it is: this node itself, or another that is found and asked."""
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from moldau.broker.access import ANONYMOUS
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.local_requests import LocalRequests
+from moldau.client.errors import error_of
+from moldau.model.errors import (
+    ClusterAuthorizationFailed,
+    ErrorCode,
+    KafkaError,
+    NotController,
+    RequestTimedOut,
+    UnknownServerFailure,
+)
+from moldau.model.units import SECOND_MS
+from moldau.wire.codec import response_decoder
+from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
+from moldau.wire.messages import AddRaftVoterRequest, EnvelopeRequest
+
+if TYPE_CHECKING:
+    from moldau.broker.configs.broker_settings import BrokerSettings
+    from moldau.broker.drivers.metadata import MetadataDriver
+    from moldau.model.ports import Clock
+
+ASK_MS: Final = 20 * SECOND_MS  # less than the patience of most clients, so that they hear what is wrong
+RETRY_FIRST_MS: Final = 10.0
+RETRY_LONGEST_MS: Final = 200.0
+CONTROLLER: Final = "controller"  # the connection for what brokers ask on their own behalf
+FORWARDED: Final = "forwarded"  # and that for what their clients ask
+NEW_VOTERS: Final = (
+    "forwarded, new voters"  # whose answers wait until one has caught up: nothing else waits behind them
+)
+
+
+class ForwardedRequest(Protocol):
+    """The client's request that is forwarded to the active controller under the client's principal."""
+
+    @property
+    def api_version(self) -> int: ...
+
+    @property
+    def correlation_id(self) -> int: ...
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def peer(self) -> str: ...
+
+
+class OwnRequest(NamedTuple):
+    """A request that a broker forwards on its own behalf."""
+
+    api_version: int
+    correlation_id: int = 0
+    client_id: str | None = None
+    principal: str = ANONYMOUS
+    peer: str = "this node"
+
+
+class ControllerHost(Protocol):
+    """The parts of the node that the link uses."""
+
+    @property
+    def clock(self) -> "Clock": ...
+
+    @property
+    def settings(self) -> "BrokerSettings": ...
+
+    @property
+    def metadata(self) -> "MetadataDriver": ...
+
+    @property
+    def local(self) -> LocalRequests: ...
+
+
+class ControllerChannel:
+    """Asks the active controller, and the next one when it changes, until there is an answer or time is up."""
+
+    def __init__(self, broker: ControllerHost, peers: Peers) -> None:
+        self._broker = broker
+        self._peers = peers
+        self._heard_ms = -inf  # when a controller answered last
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._broker.metadata.is_active
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether one has answered in the time after which it would take this broker for gone."""
+        silent_ms = self._broker.clock.monotonic_ms() - self._heard_ms
+        return silent_ms < self._broker.settings.broker_session_timeout_ms
+
+    async def ask(self, request: Any, *, timeout_ms: float = ASK_MS, purpose: str = CONTROLLER) -> Any:
+        """The answer, error code and all; only NOT_CONTROLLER is never one. `RequestTimedOut` when nobody gives one.
+
+        What was asked may have been done although its answer was lost, and is then asked again.
+        """
+        clock = self._broker.clock
+        deadline_ms = clock.monotonic_ms() + timeout_ms
+        wait_ms, why = RETRY_FIRST_MS, self._unknown
+        while True:
+            left_ms = deadline_ms - clock.monotonic_ms()
+            try:
+                response = await self._ask_once(request, left_ms, purpose)
+                if response is not None and response.error_code != ErrorCode.NOT_CONTROLLER:
+                    self._heard_ms = clock.monotonic_ms()
+                    return response
+            except (NotController, OSError) as error:
+                why = str(error) or why
+            if clock.monotonic_ms() + wait_ms >= deadline_ms:
+                raise RequestTimedOut(f"The active controller did not answer in time: {why}")
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = min(wait_ms * 2, RETRY_LONGEST_MS)
+
+    @property
+    def _unknown(self) -> str:
+        settings = self._broker.settings
+        known = settings.quorum_voters or settings.quorum_bootstrap_servers
+        where = f" (does a majority of {', '.join(known)} run?)" if known else ""
+        return f"no controller is known to be active{where}"
+
+    async def _ask_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
+        """None if nobody knows who is active."""
+        if self.is_here:
+            return await self._broker.local.decide(request)
+        address = self._broker.metadata.controller_address
+        if address is None:
+            return None
+        return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
+
+    async def forward(self, request: Any, context: ForwardedRequest, *, version: int | None = None) -> Any:
+        """What the active controller answers to this client. Raises what kept it from answering.
+
+        `version` is for requests that the client did not make itself.
+        """
+        version = context.api_version if version is None else version
+        header = RequestHeader(request.API_KEY, version, context.correlation_id, context.client_id)
+        pieces = frame_request(header, request)  # before anything is awaited: what it refers to is lent
+        envelope = EnvelopeRequest(
+            request_data=in_one_buffer(pieces),
+            request_principal=context.principal.encode(),
+            client_host_address=context.peer.encode(),
+        )
+        purpose = NEW_VOTERS if isinstance(request, AddRaftVoterRequest) else FORWARDED
+        answer = await self.ask(envelope, purpose=purpose)
+        if answer.error_code != ErrorCode.NONE:
+            raise _told(answer.error_code)
+        frame = memoryview(answer.response_data)
+        _, position = parse_response_header(request.API_KEY, version, frame)
+        response, _ = response_decoder(request.API_KEY, version)(frame, position)
+        return response
+
+
+def _told(code: int) -> KafkaError:
+    """That brokers may not ask controllers is not the client's fault, and not its business."""
+    if code == ClusterAuthorizationFailed.code:
+        return UnknownServerFailure("The broker was refused by the active controller.")
+    return error_of(code)

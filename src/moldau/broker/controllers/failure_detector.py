@@ -1,0 +1,142 @@
+"""The active controller finds out at once when a broker's process has ended, long before its session has.
+
+The connection of a process that dies ends at that moment. So whoever's heartbeats came over a connection that ended is
+looked for at its address: refused twice, nobody is there any more, and the broker is fenced. A broker that is slow, or
+whose connection alone broke, is not refused; a machine that falls silent refuses nothing, and is left to its session.
+A controller that has just become active has had no connections, so it looks for all brokers until it has heard of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from moldau.machines.metadata.image import BrokerImage
+from moldau.model.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.broker.cluster.peers import Peers
+    from moldau.broker.drivers.metadata import MetadataDriver
+
+logger = logging.getLogger(__name__)
+
+REFUSALS: Final = 2  # in a row: a single one may come from a process that is just starting again
+LOOKS_MAX: Final = 50  # a process that dies closes its ports one after the other, so the first look may come too early
+BETWEEN_LOOKS_MS: Final = 10.0  # clients ask for the new leader about 100 ms after they lost the old one
+UNHEARD_MS: Final = 500.0  # after which a new controller looks again for those that it has not heard of
+
+
+class WatchedConnection(Protocol):
+    """The connection over which a broker sends its heartbeats."""
+
+    when_lost: Callable[[], None] | None
+
+
+class WatchHost(Protocol):
+    """The parts of the node that the watch uses."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def inter_broker_listener(self) -> str: ...
+
+    @property
+    def metadata(self) -> "MetadataDriver": ...
+
+    @property
+    def peers(self) -> "Peers": ...
+
+
+class FailureDetector:
+    """Looks after the brokers while this node is the active controller."""
+
+    def __init__(self, broker: WatchHost) -> None:
+        self._broker = broker
+        self._was_active = False
+        self._heard: dict[int, int] = {}  # the last epoch of each broker, since this node became active
+        self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
+        self._waiting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._broker.metadata.on_leader_changed.append(self._leader_changed)
+        self._leader_changed()
+
+    def heard(self, broker_id: int, epoch: int, connection: WatchedConnection | None) -> None:
+        """A heartbeat came over this connection: its end is worth a look. Nobody connects to itself."""
+        self._heard[broker_id] = epoch
+        if connection is not None:
+            connection.when_lost = lambda: self._look_for(broker_id, epoch)
+
+    def _leader_changed(self) -> None:
+        is_active = self._broker.metadata.is_active
+        if is_active and not self._was_active:
+            self._heard.clear()
+            self._stop_waiting()
+            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_all())
+        self._was_active = is_active
+
+    async def _wait_for_all(self) -> None:
+        """Look for every broker that has not been heard of; one may die before it has found its new controller."""
+        while unheard := self._unheard():
+            for broker_id, epoch in unheard:
+                self._look_for(broker_id, epoch)
+            await asyncio.sleep(UNHEARD_MS / 1000)
+
+    def _unheard(self) -> list[tuple[int, int]]:
+        keys = [(each.broker_id, each.epoch) for each in self._broker.metadata.image.brokers.values()]
+        return [
+            (broker_id, epoch)
+            for broker_id, epoch in keys
+            if self._heard.get(broker_id) != epoch and self._unfenced(broker_id, epoch) is not None
+        ]
+
+    def _look_for(self, broker_id: int, epoch: int) -> None:
+        key = (broker_id, epoch)
+        if key not in self._looking and self._unfenced(broker_id, epoch) is not None:
+            task = self._looking[key] = asyncio.get_running_loop().create_task(self._look(broker_id, epoch))
+            task.add_done_callback(lambda _: self._looking.pop(key, None))
+
+    def _unfenced(self, broker_id: int, epoch: int) -> BrokerImage | None:
+        """The broker, while it is our business."""
+        broker = self._broker.metadata.image.brokers.get(broker_id)
+        is_ours = self._broker.metadata.is_active and broker_id != self._broker.node_id
+        return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
+
+    async def _look(self, broker_id: int, epoch: int) -> None:
+        """Fence it once it refuses, time and again; one that answers, or does not, is alive for all we know."""
+        refusals = 0
+        for number in range(LOOKS_MAX):
+            if number:
+                await asyncio.sleep(BETWEEN_LOOKS_MS / 1000)
+            broker = self._unfenced(broker_id, epoch)
+            if broker is None:
+                return
+            refusals = refusals + 1 if await self._is_refused(broker) else 0
+            if refusals == REFUSALS:
+                await self._fence(broker_id, epoch)
+                return
+
+    async def _is_refused(self, broker: BrokerImage) -> bool:
+        address = broker.address(self._broker.inter_broker_listener)
+        if address is None:
+            return bool(broker.listeners) and await self._broker.peers.is_refused(broker.listeners[0].address)
+        return await self._broker.peers.is_refused(address)
+
+    async def _fence(self, broker_id: int, epoch: int) -> None:
+        logger.info("Broker %d has ended: nobody listens at its address any more.", broker_id)
+        try:
+            await self._broker.metadata.write(lambda machine: machine.decide_fence_broker(broker_id, epoch))
+        except KafkaError as error:
+            logger.info("Broker %d was not fenced: %s", broker_id, error.message)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def close(self) -> None:
+        self._stop_waiting()
+        tasks = list(self._looking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

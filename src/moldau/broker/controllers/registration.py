@@ -1,0 +1,48 @@
+"""A controller tells the active one where it is reached, so that the cluster can be described."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from moldau.client.errors import error_of
+from moldau.model.errors import ErrorCode, RequestTimedOut
+from moldau.model.units import SECOND_MS
+from moldau.wire.messages import ControllerRegistrationRequest
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_MS: Final = 10 * SECOND_MS
+PAUSE_S: Final = 10.0
+
+
+class ControllerRegistration:
+    """Tries until it is registered; nothing waits for it."""
+
+    def __init__(self, broker: "Broker", request: ControllerRegistrationRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._register())
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                answer = await self._broker.controller.ask(self._request, timeout_ms=PATIENCE_MS)
+            except RequestTimedOut as error:
+                logger.debug("This controller is not registered yet: %s", error.message)
+                continue
+            if answer.error_code == ErrorCode.NONE:
+                return
+            told = error_of(answer.error_code, answer.error_message).message
+            logger.warning("This controller could not be registered: %s", told)
+            await asyncio.sleep(PAUSE_S)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])

@@ -1,0 +1,77 @@
+"""A controller that does not vote asks to be made a voter (KIP-1186), where the settings allow it."""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from moldau.broker.cluster.peers import Peers
+from moldau.broker.drivers.membership import Membership
+from moldau.machines.raft import RaftMachine, RoleName
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import Address
+from moldau.wire.messages import AddRaftVoterRequest, RemoveRaftVoterRequest
+
+log = logging.getLogger(__name__)
+
+PATIENCE_MS: Final = 30_000
+JOINING: Final = "quorum joining"  # the answer waits until the newcomer has caught up: nothing else waits behind it
+
+
+class Joining:
+    """Looks from time to time whether it should ask, and asks the leader."""
+
+    def __init__(self, membership: Membership, machine: RaftMachine, peers: Peers) -> None:
+        self._membership = membership
+        self._machine = machine
+        self._peers = peers
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._membership.member.quorum_auto_join_enable and self._membership.me.endpoints:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._membership.settings.fetch_timeout_ms / 1000)
+            endpoints = self._machine.leadership.endpoints
+            if endpoints and (request := self._request()) is not None:
+                await self._ask(endpoints[0][1], request)
+
+    def _request(self) -> AddRaftVoterRequest | RemoveRaftVoterRequest | None:
+        """An older self with another disk has to go before this one can come."""
+        voters, me = self._machine.voters, self._membership.me
+        is_written = any(each.directory_id != bytes(len(each.directory_id)) for each in voters)
+        if self._machine.role is not RoleName.OBSERVER or not is_written:
+            return None
+        known = voters.get(me.node_id)
+        if known is not None:
+            return RemoveRaftVoterRequest(
+                cluster_id=self._membership.cluster_id,
+                voter_id=known.node_id,
+                voter_directory_id=known.directory_id,
+            )
+        return AddRaftVoterRequest(
+            cluster_id=self._membership.cluster_id,
+            timeout_ms=PATIENCE_MS,
+            voter_id=me.node_id,
+            voter_directory_id=me.directory_id,
+            listeners=[
+                AddRaftVoterRequest.Listener(name=name, host=address.host, port=address.port)
+                for name, address in me.endpoints
+            ],
+            ack_when_committed=False,  # to be counted for its own change, it has to fetch meanwhile
+        )
+
+    async def _ask(self, address: Address, request: Any) -> None:
+        try:
+            answer = await self._peers.ask(address, request, timeout_ms=PATIENCE_MS, purpose=JOINING)
+        except (OSError, KafkaError) as error:
+            log.debug("the leader was not asked to let this controller vote: %s", error)
+            return
+        if answer.error_code != ErrorCode.NONE:
+            log.info("this controller does not vote yet: %s", answer.error_message)

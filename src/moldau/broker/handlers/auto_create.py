@@ -1,0 +1,56 @@
+"""Topics that are created because a client asks for their metadata (`auto.create.topics.enable`)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from moldau.broker.broker import Broker
+from moldau.broker.context import RequestContext
+from moldau.broker.groups.offsets_topic import new_offsets_topic
+from moldau.broker.internal_topics import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC
+from moldau.broker.topic_creation import request_topics
+from moldau.broker.transactions.state_topic import new_state_topic
+from moldau.machines.metadata.topics import NewTopic
+from moldau.model.errors import (
+    ErrorCode,
+    InvalidTopic,
+    KafkaError,
+    LeaderNotAvailable,
+    NotController,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+
+TOPICS_PER_REQUEST_MAX: Final = 1000
+_NEW_INTERNAL_TOPICS: Final = {OFFSETS_TOPIC: new_offsets_topic, STATE_TOPIC: new_state_topic}
+
+
+async def auto_create(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
+    """Create topics that a client asked about; the errors of those that could not be."""
+    refused = await _attempt(broker, names, context)
+    for name, error in refused.items():
+        if not isinstance(error, LeaderNotAvailable):  # metadata has no place for words: the log is where they are read
+            context.note_refusal("a new topic", name, error.message)
+    return refused
+
+
+async def _attempt(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
+    wanted = [
+        _NEW_INTERNAL_TOPICS[name](broker) if name in _NEW_INTERNAL_TOPICS else NewTopic(name)
+        for name in dict.fromkeys(names[:TOPICS_PER_REQUEST_MAX])
+        if name != METADATA_TOPIC
+    ]
+    try:
+        created = await request_topics(broker, wanted, context)
+    except (NotController, RequestTimedOut) as error:  # the client asks again
+        return {each.name: LeaderNotAvailable(error.message) for each in wanted}
+    except KafkaError as error:  # concerns these topics alone, not the others that were asked about
+        return {each.name: error for each in wanted}
+    refused: dict[str, KafkaError] = {}
+    for outcome in created:
+        if outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION:
+            refused[outcome.name] = InvalidTopic(outcome.message or "")
+        elif outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS:
+            refused[outcome.name] = LeaderNotAvailable(f"Topic {outcome.name} is being created.")
+        elif outcome.error is not ErrorCode.NONE:
+            refused[outcome.name] = UnknownTopicOrPartition(outcome.message or "")
+    return refused

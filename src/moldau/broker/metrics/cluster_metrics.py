@@ -1,0 +1,113 @@
+"""What a node knows of its cluster: the partitions it leads, and, where it is a controller, all of them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from moldau.broker.metrics import catalogue
+from moldau.broker.metrics.catalogue import Metric
+from moldau.broker.metrics.prometheus_text import plain
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+    from moldau.broker.drivers.metadata import MetadataDriver
+
+CONTROLLER = "controller"
+
+_OF_CONTROLLERS: tuple[Metric, ...] = (
+    catalogue.OFFLINE,
+    catalogue.IMBALANCE,
+    catalogue.TOPICS,
+    catalogue.ALL_PARTITIONS,
+    catalogue.ACTIVE_BROKERS,
+    catalogue.FENCED_BROKERS,
+)
+_OF_BROKERS: tuple[Metric, ...] = (
+    catalogue.PARTITIONS,
+    catalogue.LEADERS,
+    catalogue.UNDER_REPLICATED,
+    catalogue.UNDER_MIN_ISR,
+    catalogue.AT_MIN_ISR,
+    catalogue.REASSIGNING,
+    catalogue.OFFLINE_REPLICAS,
+)
+
+
+def cluster_lines(broker: "Broker") -> Iterator[str]:
+    """Dashboards add up what brokers say, and take any controller's word for what controllers say."""
+    is_controller = CONTROLLER in broker.settings.process_roles
+    here, everywhere = _counted_here(broker), _counted_everywhere(broker) if is_controller else Counter()
+    for metric in _OF_BROKERS:
+        yield from plain(metric, [((), here[metric.name])])
+    for metric in _OF_CONTROLLERS:
+        yield from plain(metric, [((), everywhere[metric.name])] if is_controller else [])
+    yield from _replication(broker)
+    yield from _raft(broker.metadata)
+    yield from plain(catalogue.ACTIVE_CONTROLLERS, [((), int(broker.metadata.is_active))])
+    yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
+
+
+def _counted_here(broker: "Broker") -> Counter[str]:
+    found: Counter[str] = Counter()
+    for partition in broker.partitions.all():
+        found[catalogue.PARTITIONS.name] += 1
+        found[catalogue.OFFLINE_REPLICAS.name] += not partition.is_open
+        where = broker.image.partition(*partition.name)
+        if where is None or where.leader != broker.node_id:
+            continue
+        in_sync, wanted = len(where.isr), len(where.replicas) - len(where.adding_replicas)
+        needed = min(partition.log.settings.min_insync_replicas, wanted)
+        found[catalogue.LEADERS.name] += 1
+        found[catalogue.UNDER_REPLICATED.name] += in_sync < wanted
+        found[catalogue.UNDER_MIN_ISR.name] += in_sync < needed
+        found[catalogue.AT_MIN_ISR.name] += in_sync == needed
+        found[catalogue.REASSIGNING.name] += where.is_moving
+    return found
+
+
+def _counted_everywhere(broker: "Broker") -> Counter[str]:
+    image = broker.image
+    found: Counter[str] = Counter({catalogue.TOPICS.name: len(image.topics)})
+    for topic in image.topics.values():
+        found[catalogue.ALL_PARTITIONS.name] += len(topic.partitions)
+        for each in topic.partitions:
+            found[catalogue.OFFLINE.name] += not each.has_leader
+            found[catalogue.IMBALANCE.name] += each.leader != each.replicas[0]
+    for registered in image.brokers.values():
+        found[(catalogue.FENCED_BROKERS if registered.is_fenced else catalogue.ACTIVE_BROKERS).name] += 1
+    return found
+
+
+def _replication(broker: "Broker") -> Iterator[str]:
+    changes = broker.replicas.isr_changes
+    numbers = (
+        (catalogue.ISR_SHRINKS, changes.shrinks),
+        (catalogue.ISR_EXPANDS, changes.expands),
+        (catalogue.ISR_FAILURES, changes.failed_updates),
+        (catalogue.FOLLOWER_LAG, _follower_lag(broker)),
+    )
+    for metric, number in numbers:
+        yield from plain(metric, [((), number)])
+
+
+def _follower_lag(broker: "Broker") -> int:
+    lags = (
+        leading.machine.end_offset - max(follower.end_offset, 0)
+        for leading in broker.replicas.led
+        for follower in leading.machine.followers.values()
+    )
+    return max(lags, default=0)
+
+
+def _raft(metadata: "MetadataDriver") -> Iterator[str]:
+    machine = metadata.quorum.machine
+    yield from plain(catalogue.RAFT_STATE, [((machine.role.value,), 1)])
+    numbers = (
+        (catalogue.RAFT_LEADER, metadata.leader_id),
+        (catalogue.RAFT_EPOCH, metadata.epoch),
+        (catalogue.RAFT_HIGH_WATERMARK, metadata.high_watermark),
+        (catalogue.RAFT_END, metadata.end_offset),
+        (catalogue.RAFT_VOTERS, len(machine.voters)),
+    )
+    for metric, number in numbers:
+        yield from plain(metric, [((), number)])

@@ -1,0 +1,160 @@
+"""The page that Prometheus reads. It is written in slices, so that thousands of partitions do not stall the loop."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.groups.lag import Position
+from moldau.broker.metrics import catalogue
+from moldau.broker.metrics.catalogue import Metric
+from moldau.broker.metrics.cluster_metrics import cluster_lines
+from moldau.broker.metrics.prometheus_text import CONTENT_TYPE, Sample, histogram, plain, summary
+from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
+from moldau.model.ports import Page
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+    from moldau.broker.network.gate import Gate
+    from moldau.broker.partitions.partition import Partition
+    from moldau.broker.router import Api
+
+LINES_PER_SLICE: Final = 200
+_PLAIN_TEXT: Final = "text/plain; charset=utf-8"
+
+_BY_TOPIC: Final[tuple[tuple[Metric, str], ...]] = (
+    (catalogue.MESSAGES_IN, "messages_in"),
+    (catalogue.BYTES_IN, "bytes_in"),
+    (catalogue.BYTES_OUT, "bytes_out"),
+    (catalogue.REPLICATION_IN, "replication_bytes_in"),
+    (catalogue.REPLICATION_OUT, "replication_bytes_out"),
+    (catalogue.PRODUCES, "produces"),
+    (catalogue.FETCHES, "fetches"),
+)
+_IN_ALL: Final[tuple[tuple[Metric, str], ...]] = (
+    (catalogue.BYTES_REJECTED, "bytes_rejected"),
+    (catalogue.FAILED_PRODUCES, "failed_produces"),
+    (catalogue.FAILED_FETCHES, "failed_fetches"),
+)
+
+
+class MetricsEndpoint:
+    """Answers `/metrics`, and `/health` for whoever only wants to know whether the broker serves."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        apis: Sequence["Api"],
+        gate: "Gate",
+        more: Callable[[], Iterator[str]] = lambda: iter(()),
+    ) -> None:
+        """`more` adds lines that only the process knows."""
+        self._broker = broker
+        self._apis = apis
+        self._gate = gate
+        self._more = more
+
+    async def page(self, path: str) -> Page:
+        if path == "/metrics":
+            return 200, CONTENT_TYPE, await self._metrics()
+        if path == "/health":
+            return 200, _PLAIN_TEXT, b"ok\n"
+        return 404, _PLAIN_TEXT, b"There are /metrics and /health here.\n"
+
+    async def _metrics(self) -> bytes:
+        lines: list[str] = []
+        for line in self._lines(
+            await self._broker.groups.positions(), await open_transactions(self._broker.transactions.shards())
+        ):
+            lines.append(line)
+            if len(lines) % LINES_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return "".join(lines).encode()
+
+    def _lines(self, groups: list[Position], transactions: Open) -> Iterator[str]:
+        yield from self._traffic()
+        yield from self._requests()
+        yield from self._logs()
+        yield from self._groups(groups)
+        yield from self._transactions(transactions)
+        yield from cluster_lines(self._broker)
+        yield from self._node()
+        yield from self._more()
+
+    def _traffic(self) -> Iterator[str]:
+        meter: TrafficMeter = self._broker.traffic
+        by_topic = dict(self._broker.partitions.traffic)
+        for metric, field in _BY_TOPIC:
+            samples: list[Sample] = [((topic,), getattr(meter, field)) for topic, meter in by_topic.items()]
+            others = (self._broker.partitions.traffic_of_removed, meter)  # topics that were, and that never were
+            total = sum(number for _, number in samples) + sum(getattr(each, field) for each in others)
+            yield from plain(metric, [((), total), *samples])
+        for metric, field in _IN_ALL:
+            yield from plain(metric, [((), getattr(meter, field))])
+
+    def _requests(self) -> Iterator[str]:
+        apis = self._apis
+        yield from plain(catalogue.REQUESTS, [((api.name,), api.meter.count) for api in apis])
+        yield from plain(catalogue.REQUEST_ERRORS, [((api.name,), api.meter.errors) for api in apis])
+        yield from summary(catalogue.REQUEST_TIME, [((api.name,), api.meter) for api in apis if api.meter.count])
+        yield from summary(catalogue.FLUSH_TIME, [((), self._broker.syncing.latency)])
+
+    def _logs(self) -> Iterator[str]:
+        partitions = self._broker.partitions.all()
+        reads: tuple[tuple[Metric, Callable[[Partition], int]], ...] = (
+            (catalogue.LOG_SIZE, lambda each: each.log.size_bytes),
+            (catalogue.LOG_START, lambda each: each.log.start_offset),
+            (catalogue.LOG_END, lambda each: each.log.end_offset),
+            (catalogue.LOG_SEGMENTS, lambda each: len(each.log.segment_base_offsets)),
+        )
+        for metric, read in reads:
+            yield from plain(
+                metric, (((p.name.topic, str(p.name.partition)), read(p)) for p in partitions if p.is_open)
+            )
+        yield from plain(
+            catalogue.PARTITION_END,
+            (
+                ((p.name.topic, str(p.name.partition)), p.high_watermark)
+                for p in partitions
+                if p.is_open and p.is_leader  # dashboards add up what brokers say: each partition once
+            ),
+        )
+
+    def _groups(self, groups: list[Position]) -> Iterator[str]:
+        yield from plain(
+            catalogue.GROUP_OFFSET, (((each.group_id, each.topic, str(each.partition)), each.offset) for each in groups)
+        )
+        yield from plain(
+            catalogue.GROUP_LAG,
+            (((each.group_id, each.topic, str(each.partition)), each.lag) for each in groups if each.lag is not None),
+        )
+
+    def _transactions(self, found: Open) -> Iterator[str]:
+        markers = self._broker.transactions.markers
+        yield from plain(catalogue.OPEN_TRANSACTIONS, [((), found.transactions)])
+        yield from plain(catalogue.OLDEST_TRANSACTION, [((), found.oldest_ms)])
+        outcomes = (("committed", markers.ended[True]), ("aborted", markers.ended[False]))
+        yield from plain(catalogue.ENDED_TRANSACTIONS, [((name,), number) for name, number in outcomes])
+        yield from plain(catalogue.MARKERS_WAITING, [((), markers.backlog)])
+        yield from plain(
+            catalogue.STABLE_LAG,
+            (((each.topic, str(each.partition)), each.records) for each in stable_lags(self._broker.partitions)),
+        )
+
+    def _node(self) -> Iterator[str]:
+        broker = self._broker
+        total_bytes, free_bytes = broker.disk_room()
+        numbers = (
+            (catalogue.FETCH_SESSIONS, len(broker.fetch_sessions)),
+            (catalogue.SESSION_PARTITIONS, broker.fetch_sessions.partition_count),
+            (catalogue.SESSION_EVICTIONS, broker.fetch_sessions.evictions),
+            (catalogue.CONNECTIONS, len(self._gate)),
+            (catalogue.REFUSED_CONNECTIONS, self._gate.refused),
+            (catalogue.BUGS, broker.bugs),
+            (catalogue.DISK_FREE, free_bytes),
+            (catalogue.DISK_TOTAL, total_bytes),
+            (catalogue.DISK_ERRORS, broker.disk_errors),
+        )
+        for metric, number in numbers:
+            yield from plain(metric, [((), number)])
+        yield from histogram(catalogue.LOOP_STALL, broker.stalls.lateness)

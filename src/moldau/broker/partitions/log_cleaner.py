@@ -1,0 +1,163 @@
+"""Compaction of logs: planned here, done in a worker process, put into effect here."""
+
+import dataclasses
+import logging
+from typing import Final, NamedTuple
+
+from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.table import Partitions
+from moldau.model.errors import KafkaError
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicPartition
+from moldau.model.ports import Clock, Executor
+from moldau.model.units import MINUTE_MS
+from moldau.storage import names as naming
+from moldau.storage.batch_scan import CorruptBatch
+from moldau.storage.checkpoints import CLEANED
+from moldau.storage.compaction import CompactionJob, CompactionResult, compact
+from moldau.storage.corrupt_range import unreadable_from
+from moldau.storage.files import SyncFailed
+
+logger = logging.getLogger(__name__)
+
+REST_MS: Final = 10.0 * MINUTE_MS
+BYTES_PER_KEY: Final = 210  # what the worker's table of keys takes for each, measured with keys of 16 bytes
+
+
+class ReplacedFiles(NamedTuple):
+    """Files that compaction has replaced, and how long somebody may still be sent from them."""
+
+    paths: list[str]
+    delay_ms: float
+
+
+class CleanerCheckpoint(NamedTuple):
+    """Up to where a log was compacted, and the leader epoch there: whatever comes after a cut has a later one."""
+
+    offset: int
+    epoch: int
+
+
+class LogCleaner:
+    """One log at a time, the dirtiest first."""
+
+    def __init__(self, partitions: Partitions, store: LogStore, clock: Clock, executor: Executor) -> None:
+        self._partitions = partitions
+        self._store = store
+        self._clock = clock
+        self._executor = executor
+        self._cleaned: dict[Partition, CleanerCheckpoint] = {}
+        self._busy_with: Partition | None = None
+        self._uncleanable: set[Partition] = set()
+        self._resting: dict[Partition, float] = {}  # until when the others have their turn
+        self.rounds = 0
+        self.bytes_saved = 0
+
+    def is_busy_with(self, partition: Partition) -> bool:
+        return self._busy_with is partition
+
+    async def clean_dirtiest(self, memory_bytes: int) -> ReplacedFiles | None:
+        """Compact the log that needs it most; None when none needs it."""
+        found = self._dirtiest()
+        if found is None:
+            return None
+        partition, job = found
+        job = dataclasses.replace(job, keys_max=max(1, memory_bytes // BYTES_PER_KEY))
+        self._busy_with = partition
+        try:
+            result = await self._executor.work_on_files(compact, job)
+            await self._partitions.checkpoint_recovery_points()
+            if not partition.is_open:
+                return ReplacedFiles([], 0)  # the topic was deleted meanwhile, with all that was written
+            return await self._put_into_effect(partition, result)
+        except (OSError, SyncFailed) as error:  # what could not be synced is not part of the log yet, and is dropped
+            if partition.is_open:
+                self._rest(partition, str(error))
+            return ReplacedFiles([], 0)
+        except KafkaError as error:
+            self._give_up(partition, error)
+            return ReplacedFiles([], 0)
+        except Exception:
+            self._uncleanable.add(partition)  # a bug of ours, which the others have nothing to do with
+            raise
+        finally:
+            self._busy_with = None
+
+    def _give_up(self, partition: Partition, error: KafkaError) -> None:
+        """Records that cannot be read: they stay, and the other logs have their turn."""
+        logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
+        self._uncleanable.add(partition)
+        if isinstance(error, CorruptBatch) and error.offset != NO_OFFSET and partition.is_open:
+            partition.found(unreadable_from(error.offset, error))
+
+    def _rest(self, partition: Partition, reason: str) -> None:
+        logger.warning("%s is compacted later, others have their turn: %s", partition.name, reason)
+        self._resting[partition] = self._clock.monotonic_ms() + REST_MS
+
+    def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
+        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        self._uncleanable = {partition for partition in self._uncleanable if partition.is_open}
+        self._resting = {each: until for each, until in self._resting.items() if each.is_open and until > monotonic_ms}
+        chosen: tuple[Partition, CompactionJob] | None = None
+        for partition in self._partitions.all():
+            is_compacted = partition.log.settings.is_compacted and partition.is_open
+            if is_compacted and partition not in self._uncleanable and partition not in self._resting:
+                job = self._job(partition, now_ms)
+                if job is not None and (chosen is None or job.dirty_ratio > chosen[1].dirty_ratio):
+                    chosen = partition, job
+        return chosen
+
+    def _job(self, partition: Partition, now_ms: int) -> CompactionJob | None:
+        """What is to be done for one log. What is wrong with it is its own business."""
+        try:
+            partition.log.roll_if_due(now_ms)
+            # What is known to be on disk is not looked through after a power loss. In the rest, a gap tells of a batch
+            # that was lost, so compaction may leave none there.
+            until = min(partition.high_watermark, partition.log.recovery_point)
+            return partition.log.compaction_job(self._cleaned_offset(partition), until, now_ms)
+        except OSError as error:
+            self._rest(partition, str(error))
+        except KafkaError as error:
+            self._give_up(partition, error)
+        return None
+
+    def _cleaned_offset(self, partition: Partition) -> int:
+        cleaned = self._cleaned.get(partition)
+        if cleaned is None:
+            cleaned = self._note(partition, self._store.take_cleaned_offset(partition.name))
+        return cleaned.offset if cleaned.epoch == _epoch_before(partition, cleaned.offset) else 0
+
+    def _note(self, partition: Partition, offset: int) -> CleanerCheckpoint:
+        cleaned = self._cleaned[partition] = CleanerCheckpoint(offset, _epoch_before(partition, offset))
+        return cleaned
+
+    async def _put_into_effect(self, partition: Partition, result: CompactionResult) -> ReplacedFiles:
+        paths = partition.log.replace_segments(result)
+        self.rounds += 1
+        self.bytes_saved += result.bytes_before - result.bytes_after
+        logger.info(
+            "%s is compacted up to offset %d: %d bytes became %d",
+            partition.name,
+            result.cleaned_offset,
+            result.bytes_before,
+            result.bytes_after,
+        )
+        unused = [path for path in paths if path.endswith(naming.CLEANED)]
+        for path in unused:  # at once: the next round writes under the same names
+            await self._executor.run(self._store.unlink, path)
+        if not result.is_complete:
+            self._rest(partition, "there is too little room for all of it at once")
+        elif not unused:
+            self._note(partition, result.cleaned_offset)
+        await self._store.write_checkpoint(CLEANED, self._cleaned_offsets)
+        return ReplacedFiles(
+            [path for path in paths if path not in unused], partition.log.settings.file_delete_delay_ms
+        )
+
+    def _cleaned_offsets(self) -> dict[TopicPartition, int]:
+        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.is_open}
+        return {each.name: cleaned.offset for each, cleaned in self._cleaned.items()}
+
+
+def _epoch_before(partition: Partition, offset: int) -> int:
+    return partition.log.epochs.epoch_at(offset - 1) if offset > 0 else NO_EPOCH

@@ -1,0 +1,88 @@
+"""Flush to disk: before messages are acknowledged where a topic asks for that, in the background elsewhere."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.meters import LatencyMeter
+from moldau.model.errors import StorageFailed
+from moldau.model.ports import Clock, Executor
+from moldau.storage.files import SyncFailed
+from moldau.storage.flush import Flush
+
+logger = logging.getLogger(__name__)
+
+
+class LogFlusher:
+    """Syncs logs in the executor, one sync at a time for each.
+
+    Group commit: while a sync runs, appends go on; when it ends, everything it covered is committed and the next one
+    starts at once. There is no added wait. A sync that fails is never tried again, because the kernel may have dropped
+    what it could not write: the node stops.
+    """
+
+    def __init__(self, executor: Executor, clock: Clock, on_failure: Callable[[str, SyncFailed], None]) -> None:
+        self._executor = executor
+        self._clock = clock
+        self._on_failure = on_failure
+        self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._wanted: set[Partition] = set()
+        self.latency = LatencyMeter()
+
+    def request(self, partition: Partition) -> None:
+        """Flush what the partition's log holds now, soon."""
+        self._wanted.add(partition)
+        if partition not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._run(partition))
+            self._tasks[partition] = task
+
+    async def finish(self, partition: Partition) -> None:
+        """Until no sync of the partition is under way."""
+        self._wanted.discard(partition)
+        task = self._tasks.get(partition)
+        if task is not None:
+            await asyncio.wait([task])
+
+    async def sync_now(self, partition: Partition) -> None:
+        """Flush all that is to be flushed, and wait for it. Whether it went well, the log knows."""
+        self.request(partition)
+        await asyncio.wait([self._tasks[partition]])
+
+    async def _run(self, partition: Partition) -> None:
+        try:
+            while partition in self._wanted and partition.is_open:
+                self._wanted.discard(partition)
+                await self._sync(partition)
+        except StorageFailed as error:
+            logger.debug("Not flushed, the log has failed: %s", error)
+        except SyncFailed as error:
+            self._on_failure(f"{partition.name} could not be synced", error)
+        except OSError as error:  # nothing is lost; the next append or the next round of upkeep tries again
+            logger.warning("%s could not be flushed and will be tried again: %s", partition.name, error)
+        finally:
+            del self._tasks[partition]
+
+    async def sync_last(self, partition: Partition) -> None:
+        """All that a log holds, before it is closed."""
+        await self._run_flush(partition, partition.log.begin_close(self._clock.wall_ms()))
+
+    async def _run_flush(self, partition: Partition, flush: Flush) -> None:
+        started_ms = self._clock.monotonic_ms()
+        try:
+            await self._executor.run(flush.run)
+        except (OSError, SyncFailed) as error:
+            partition.log.flush_failed(flush, error)
+            raise
+        self.latency.finished(self._clock.monotonic_ms() - started_ms)
+        partition.log.finish_flush(flush)
+
+    async def _sync(self, partition: Partition) -> None:
+        log = partition.log
+        target = log.flush_target(self._clock.wall_ms())
+        if target is None:
+            return
+        flush = log.begin_flush(self._clock.wall_ms(), target)
+        pending_bytes = partition.pending_bytes
+        await self._run_flush(partition, flush)
+        partition.synced_to(flush.end_offset, pending_bytes)

@@ -1,0 +1,156 @@
+"""What logs need from time to time: retention, flushing by age, checkpoints, producers to forget, compaction."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.partitions.log_cleaner import LogCleaner
+from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.table import Partitions
+from moldau.model.errors import KafkaError
+from moldau.model.ports import Clock, Disk, Executor
+from moldau.storage.files import SyncFailed
+
+logger = logging.getLogger(__name__)
+
+FLUSH_CHECK_MS: Final = 1000.0
+PRODUCERS_CHECK_MS: Final = 5000.0
+PRODUCERS_MAX: Final = 200_000  # in all logs of a node; beyond it the longest silent ones are forgotten
+INTERVAL_MS_MIN: Final = 10.0
+SLICE_PARTITIONS: Final = 64
+
+
+class LogMaintenance:
+    """Runs each chore on its own interval. None of them pauses reads or writes: what waits is done in the executor."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        syncing: LogFlusher,
+        clock: Clock,
+        disk: Disk,
+        executor: Executor,
+        settings: Callable[[], BrokerSettings],
+        compacting: LogCleaner,
+    ) -> None:
+        self._partitions = partitions
+        self._syncing = syncing
+        self._clock = clock
+        self._disk = disk
+        self._executor = executor
+        self._settings = settings
+        self._compacting = compacting
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._every(lambda each: each.log_retention_check_interval_ms, self.apply_retention)
+        self._every(lambda _: FLUSH_CHECK_MS, self._flush_due)
+        self._every(lambda _: FLUSH_CHECK_MS, self._partitions.open_rest)
+        self._every(
+            lambda each: each.recovery_point_checkpoint_interval_ms, self._partitions.checkpoint_recovery_points
+        )
+        self._every(lambda each: each.start_offset_checkpoint_interval_ms, self._partitions.checkpoint_starts)
+        self._every(
+            lambda each: each.high_watermark_checkpoint_interval_ms, self._partitions.checkpoint_high_watermarks
+        )
+        self._every(lambda each: each.producer_id_expiration_check_interval_ms, self._forget_producers)
+        self._every(lambda _: PRODUCERS_CHECK_MS, self._bound_producers)
+        self._every(lambda each: each.log_cleaner_backoff_ms, self._compact)
+
+    async def stop(self) -> None:
+        for task in [*self._tasks, *self._deleting]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._deleting, return_exceptions=True)
+
+    def _every(self, interval_ms: Callable[[BrokerSettings], float], chore: Callable[[], Awaitable[None]]) -> None:
+        """The interval is asked for each time, because it may change while the node runs."""
+
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
+                try:
+                    await chore()
+                except (OSError, SyncFailed) as error:  # a full disk, say: the next round may fare better
+                    logger.warning("LogMaintenance of the logs failed and will be tried again: %s", error)
+                except Exception as bug:  # which must not end a chore for good
+                    logger.error("A bug, please report it: upkeep of the logs failed", exc_info=bug)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run()))
+
+    async def apply_retention(self) -> None:
+        """Segments that are too old or too many go: out of sight at once, from disk after `file.delete.delay.ms`."""
+        async for partition in self._in_slices():
+            if self._compacting.is_busy_with(partition):
+                continue  # its segments are being replaced; the next round will do
+            try:
+                removed = partition.log.apply_retention(
+                    self._clock.wall_ms(), committed_offset=partition.high_watermark
+                )
+            except (OSError, KafkaError) as error:  # one log that is damaged is no reason to keep all others for ever
+                logger.warning("%s keeps its old segments for now: %s", partition.name, error)
+                continue
+            if removed:
+                logger.info("%s: %d files of old segments are deleted", partition.name, len(removed))
+                self.delete_later(removed, partition.log.settings.file_delete_delay_ms)
+
+    def delete_later(self, paths: list[str], delay_ms: float) -> None:
+        async def delete() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            for path in paths:
+                await self._executor.run(self._unlink, path)
+
+        task = asyncio.get_running_loop().create_task(delete())
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:
+            logger.debug("%s was gone already", path)
+        except OSError as error:
+            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
+
+    async def _flush_due(self) -> None:
+        """One after the other: threads that sync many logs at once take the interpreter's lock from the loop."""
+        now_ms = self._clock.wall_ms()
+        async for partition in self._in_slices():
+            if partition.log.flush_target(now_ms) is not None:
+                await self._syncing.sync_now(partition)
+
+    async def _compact(self) -> None:
+        """Clean the dirtiest log, then the next, until all are clean enough."""
+        while self._settings().log_cleaner_enable:
+            removed = await self._compacting.clean_dirtiest(self._settings().log_cleaner_dedupe_buffer_bytes)
+            if removed is None:
+                return
+            self.delete_later(removed.paths, removed.delay_ms)
+
+    async def _forget_producers(self) -> None:
+        now_ms = self._clock.wall_ms()
+        async for partition in self._in_slices():
+            partition.log.producers.expiration_ms = self._settings().producer_id_expiration_ms
+            partition.log.producers.expire(now_ms)
+
+    async def _bound_producers(self) -> None:
+        """Each log has its bound; together they must not take more than one log may many times over."""
+        logs = [partition.log for partition in self._partitions.all()]
+        excess = sum(len(log.producers.by_id) for log in logs) - PRODUCERS_MAX
+        for log in sorted(logs, key=lambda each: -len(each.producers.by_id)):
+            if excess <= 0:
+                return
+            forgotten = min(excess, (len(log.producers.by_id) + 1) // 2)
+            log.producers.evict_idle(forgotten)
+            excess -= forgotten
+            await asyncio.sleep(0)
+
+    async def _in_slices(self) -> AsyncIterator[Partition]:
+        for index, partition in enumerate(self._partitions.all()):
+            if index % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
+                await asyncio.sleep(0)
+            if partition.is_open:
+                yield partition

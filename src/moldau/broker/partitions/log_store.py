@@ -1,0 +1,241 @@
+"""The logs in a node's data folder: opened as they were left, deleted, and written down in checkpoints."""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from moldau.broker.partitions.partition import Partition
+from moldau.machines.metadata.image import MetadataImage
+from moldau.model.ids import TopicId, TopicPartition
+from moldau.model.ports import Clock, Disk, Executor, Random
+from moldau.storage.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
+from moldau.storage.files import replace_file
+from moldau.storage.log import Log
+from moldau.storage.log_dir import LogDir
+from moldau.storage.open_segments import OpenSegments
+from moldau.storage.settings import LogSettings
+
+logger = logging.getLogger(__name__)
+
+UNIQUE_BYTES = 16
+
+
+class LogStore:
+    """Knows from the checkpoints and the clean-shutdown marker how each log was left by the node's last life."""
+
+    def __init__(
+        self,
+        folder: LogDir,
+        disk: Disk,
+        executor: Executor,
+        random: Random,
+        clock: Clock,
+        *,
+        is_clean: bool,
+        has_lost_power: bool,
+        has_failed_sync: bool = False,
+        producer_expiration_ms: Callable[[], int],
+    ) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._executor = executor
+        self._random = random
+        self._clock = clock
+        self._is_clean = is_clean
+        self._has_lost_power = has_lost_power
+        self._has_failed_sync = has_failed_sync
+        self._producer_expiration_ms = producer_expiration_ms
+        self._written: dict[str, Mapping[TopicPartition, int]] = {
+            name: folder.read_checkpoint(name) for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
+        }
+        self._recovery_points = dict(self._written[RECOVERY_POINTS])
+        self._start_offsets = dict(self._written[LOG_STARTS])
+        self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
+        self._cleaned_offsets = dict(self._written[CLEANED])
+        self._known = {found.partition: found.topic_id for found in folder.partitions()}
+        self._doubted: set[TopicPartition] = set()  # closed because of damage, to be scanned when they are opened
+        self._open_segments = OpenSegments()
+        self._has_renamed = False  # a partition's folder was made, renamed or marked, and no sync has covered it
+        self._checkpointing = asyncio.Lock()
+        self._removals: set[asyncio.Task[None]] = set()
+
+    def open(
+        self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, allows_data_loss: bool = False
+    ) -> tuple[Log, int]:
+        """The partition's log: the one in the folder if there is one, else a new one. `make_way` comes first.
+
+        And up to where it was known to be committed. With `allows_data_loss`, what follows damage is cut off.
+        """
+        if self._has_namesake(name, topic_id):
+            raise OSError(errno.EBUSY, "what is left of another log of this name could not be removed")
+        is_known = name in self._known
+        found = self._known.get(name)
+        if not is_known:
+            self._cleaned_offsets.pop(name, None)  # of another topic of this name
+        if not is_known or found is None:
+            self._has_renamed = True
+            self._folder.create_partition(name, topic_id)
+        log = Log.open(
+            self._disk,
+            self._folder.folder_of(name),
+            settings,
+            now_ms=self._clock.wall_ms(),
+            recovery_point=self._recovery_points.get(name, 0) if is_known else 0,
+            log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
+            is_clean=(self._is_clean and name not in self._doubted) or not is_known,
+            has_lost_power=self._has_lost_power and name not in self._doubted,
+            has_failed_sync=self._has_failed_sync,
+            cleaned_offset=self._cleaned_offsets.get(name, 0),
+            allows_data_loss=allows_data_loss,
+            open_segments=self._open_segments,
+            producer_expiration_ms=self._producer_expiration_ms(),
+        )
+        # Only now: an attempt that the disk refused is made again, and knows as much.
+        self._known.pop(name, None)
+        self._recovery_points.pop(name, None)
+        self._start_offsets.pop(name, None)
+        self._doubted.discard(name)
+        high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
+        return log, max(high_watermark, log.start_offset)
+
+    async def make_way(self, names: Iterable[TopicPartition], topic_id: TopicId) -> None:
+        """Before logs are made: no checkpoint may say of another log what would be taken for theirs after a crash."""
+        outdated = {name for name in names if self._has_namesake(name, topic_id)}
+        for name in outdated:
+            if name in self._known:
+                logger.warning("%s holds a partition of another topic of this name", name)
+                self.set_aside(name)
+        for checkpoint, written in self._written.items():
+            if not outdated.isdisjoint(written):
+                await self.write_checkpoint(checkpoint, partial(self._without, outdated, checkpoint))
+
+    def _has_namesake(self, name: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether there is something of a log with this name that is another one."""
+        if name in self._known:
+            return self._known[name] not in (topic_id, None)
+        return any(name in written for written in self._written.values())
+
+    def _without(self, outdated: set[TopicPartition], checkpoint: str) -> Mapping[TopicPartition, int]:
+        return {name: offset for name, offset in self._written[checkpoint].items() if name not in outdated}
+
+    def close_damaged(self, partition: Partition, damaged_offset: int) -> None:
+        """Let go of a log in use; the next `open` scans the segment with the damage, and all that follow."""
+        log, name = partition.log, partition.name
+        segment = max((base for base in log.segment_base_offsets if base <= damaged_offset), default=0)
+        log.abandon()
+        self._known[name] = partition.topic_id
+        self._recovery_points[name] = min(log.recovery_point, segment)
+        self._start_offsets[name] = log.start_offset
+        self._high_watermarks[name] = partition.high_watermark
+        self._doubted.add(name)
+
+    def set_aside(self, name: TopicPartition) -> None:
+        """The log in the folder cannot be used: the next `open` makes a new one."""
+        self._has_renamed = True
+        path = self._folder.mark_stray(name, self._unique())
+        logger.warning("%s was renamed to %s", name, path)
+        self._forget(name)
+
+    async def discard(self, name: TopicPartition, topic_id: TopicId) -> None:
+        """Remove a log that could not be opened, with its topic."""
+        if self._known.get(name) == topic_id:
+            self._forget(name)
+            await self._delete(name, topic_id, 0)
+
+    def _forget(self, name: TopicPartition) -> None:
+        for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
+            memory.pop(name, None)
+        self._doubted.discard(name)
+
+    async def delete(self, partition: Partition) -> None:
+        """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
+        partition.log.abandon()
+        await self._delete(partition.name, partition.topic_id, partition.log.settings.file_delete_delay_ms)
+
+    async def _delete(self, name: TopicPartition, topic_id: TopicId, delay_ms: float) -> None:
+        """A full disk may have no room for another name, and then what is deleted is to make some: it goes at once."""
+        self._has_renamed = True
+        try:
+            path = self._folder.mark_deleted(name, self._unique())
+        except OSError as error:
+            logger.warning("%s cannot be renamed and is removed at once: %s", name, error)
+            folder = self._folder.folder_of(name)
+            await self._attempt(self._disk.remove_folder, folder)
+            if self._disk.exists(folder):
+                self._known[name] = topic_id  # in the way of whoever has the name next, who is to know it
+        else:
+            self._remove_later(path, delay_ms)
+
+    def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
+        """After the first image: remove what a delete left behind, set aside what no topic owns, or not here."""
+        for path in self._folder.deleted_folders():
+            self._remove_later(path, 0)
+        topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
+        strays = [found.partition for found in self._folder.strays(topic_ids, set(kept))]
+        for name in strays:
+            logger.warning("%s belongs to no topic", name)
+        for name in self._known:
+            where = image.partition(name.topic, name.partition)
+            if where is not None and node_id not in where.replicas and name not in strays:
+                strays.append(name)
+        for name in strays:
+            try:
+                self.set_aside(name)
+            except OSError as error:  # no reason not to start: who needs the name tries again
+                logger.warning("%s cannot be set aside for now: %s", name, error)
+
+    async def sync(self) -> None:
+        """Let what was opened anew and deleted survive a power loss. Costs nothing where nothing was."""
+        if self._has_renamed:
+            self._has_renamed = False
+            await self._executor.run(self._folder.sync)
+
+    async def write_checkpoint(self, name: str, collect: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Off the loop, because it syncs; one at a time, and none that tells of an earlier moment than the last."""
+        async with self._checkpointing:
+            offsets = collect()
+            path = f"{self._folder.path}/{name}"
+            await self._executor.run(replace_file, self._disk, path, encode_offsets(offsets))
+            self._written[name] = offsets
+
+    def remembered(self, name: str) -> dict[TopicPartition, int]:
+        """What a checkpoint said, when the node started, about logs that have not been opened since."""
+        memory = {
+            RECOVERY_POINTS: self._recovery_points,
+            LOG_STARTS: self._start_offsets,
+            HIGH_WATERMARKS: self._high_watermarks,
+        }.get(name, {})
+        return {each: memory[each] for each in self._known if each in memory}
+
+    def take_cleaned_offset(self, name: TopicPartition) -> int:
+        """Up to where the log was compacted when the node started. It is told once: a later log is another one."""
+        return self._cleaned_offsets.pop(name, 0)
+
+    def unlink(self, path: str) -> None:
+        self._disk.unlink(path)
+
+    async def close(self) -> None:
+        """Removals that have not begun are left to the next start."""
+        for task in list(self._removals):
+            task.cancel()
+        await asyncio.gather(*self._removals, return_exceptions=True)
+
+    def _remove_later(self, path: str, delay_ms: float) -> None:
+        async def remove() -> None:
+            await asyncio.sleep(delay_ms / 1000)
+            await self._attempt(self._disk.remove_folder, path)
+
+        task = asyncio.get_running_loop().create_task(remove())
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+    async def _attempt(self, work: Callable[[str], None], path: str) -> None:
+        try:
+            await self._executor.run(work, path)
+        except OSError as error:
+            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
+
+    def _unique(self) -> str:
+        return self._random.randbytes(UNIQUE_BYTES).hex()

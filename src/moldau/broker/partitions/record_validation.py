@@ -1,0 +1,82 @@
+"""Looking into batches that are too long to do so at once: codecs in threads, records in turns, a batch at a time."""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from moldau.broker.partitions.produce_validation import (
+    ValidatedBatch,
+    check_timestamps,
+    in_topic_codec,
+    is_in_other_codec,
+)
+from moldau.broker.runtime.time_slice import TimeSlice
+from moldau.model.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RequestTimedOut
+from moldau.model.ports import Executor
+from moldau.model.units import MiB
+from moldau.records.compression import OUTPUT_BYTES_MAX, Compression
+from moldau.records.conversion import recompress
+from moldau.records.header import read_header
+from moldau.records.record import iterate_records
+from moldau.records.validation import check_key, lacks_max_timestamp, write_max_timestamp
+from moldau.storage.settings import LogSettings
+
+HELD_BYTES_MAX: Final = 64 * MiB  # of batches that wait for their inspection
+INFLATED_BYTES_MAX: Final = 32 * MiB  # what a batch may decompress to
+RECORDS_MAX: Final = 1_000_000  # compaction will hold them all in memory
+INFLATION_MAX: Final = 4  # or so many times the topic's max.message.bytes, if that is more
+
+
+class RecordValidator:
+    """Bounded in memory, because a few bytes may decompress to many; and nobody is kept waiting by its work."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._one_at_a_time = asyncio.Lock()
+        self._held_bytes = 0
+
+    def copy(self, records: memoryview) -> bytearray:
+        """What came was only lent. RequestTimedOut, after which producers try again, when too much waits already."""
+        if self._held_bytes and self._held_bytes + len(records) > HELD_BYTES_MAX:
+            raise RequestTimedOut("Too many large batches wait for their records to be checked. Try again.")
+        self._held_bytes += len(records)
+        return bytearray(records)
+
+    def give_back(self, records: bytearray) -> None:
+        self._held_bytes -= len(records)
+
+    async def accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
+        """As `acceptance.accept`, of a batch that it left to us."""
+        async with self._one_at_a_time:
+            return await self._accept(records, settings, now_ms, turn)
+
+    async def _accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
+        inflated_bytes_max = min(OUTPUT_BYTES_MAX, max(INFLATED_BYTES_MAX, INFLATION_MAX * settings.max_message_bytes))
+        inflate = partial(recompress, records, Compression.NONE, output_bytes_max=inflated_bytes_max)
+        plain = await self._executor.run(inflate)
+        newest = await self._walk(plain, "compact" in settings.cleanup_policy, turn)
+        batch, header = memoryview(records), read_header(records)
+        if is_in_other_codec(header, settings):
+            batch = await self._executor.run(in_topic_codec, plain, settings, inflated_bytes_max)
+            header = read_header(batch)
+        if lacks_max_timestamp(header) and not settings.has_log_append_time:
+            header = write_max_timestamp(batch, newest)
+        check_timestamps(header, settings, now_ms)
+        return batch, header
+
+    async def _walk(self, plain: bytearray, needs_keys: bool, turn: TimeSlice) -> int:
+        """Over all records, with pauses; the newest timestamp."""
+        header = read_header(plain)
+        if header.records_count > RECORDS_MAX:
+            raise MessageTooLarge(f"A batch of {header.records_count} records; this topic takes {RECORDS_MAX}.")
+        newest = header.base_timestamp
+        try:
+            for index, record in enumerate(iterate_records(plain)):
+                if needs_keys:
+                    check_key(record, index, header.base_offset)
+                newest = max(newest, record.timestamp)
+                if turn.is_over():
+                    await turn.next()
+        except CorruptMessage as error:
+            raise InvalidRecord(error.message) from None
+        return newest

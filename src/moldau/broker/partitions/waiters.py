@@ -1,0 +1,115 @@
+"""Requests that wait on partitions: a fetch for bytes to read, a produce for its offset to be committed."""
+
+import asyncio
+import heapq
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from moldau.broker.partitions.partition import Partition
+
+LOOK_FROM: Final = 1024  # from so many on it is looked now and then who of them waits no longer
+
+
+class FetchWatcher(Protocol):
+    """Somebody who wants to hear of a partition."""
+
+    def came(self, count: int) -> None:
+        """So many more bytes can be read."""
+        ...
+
+    def wake(self) -> None:
+        """Something changed that should be looked at now."""
+        ...
+
+
+class DelayedFetch:
+    """A fetch that found too little and waits until enough has come, or its time is up."""
+
+    __slots__ = ("_done", "_needed_bytes", "_partitions", "was_disturbed")
+
+    def __init__(self, needed_bytes: int) -> None:
+        self._needed_bytes = needed_bytes
+        self.was_disturbed = False  # by something else than bytes that came
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._partitions: list[Partition] = []
+
+    def watch(self, partitions: Iterable["Partition"]) -> None:
+        for partition in partitions:
+            self._partitions.append(partition)
+            partition.watchers[self] = None
+
+    def came(self, count: int) -> None:
+        """So many more bytes can be read from one of its partitions."""
+        self._needed_bytes -= count
+        if self._needed_bytes <= 0:
+            self._end()
+
+    def wake(self) -> None:
+        """Something changed that the fetch should look at now."""
+        self.was_disturbed = True
+        self._end()
+
+    def _end(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    async def for_at_most(self, wait_ms: float) -> None:
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._end)
+        try:
+            await self._done
+        finally:
+            timer.cancel()
+            for partition in self._partitions:
+                partition.watchers.pop(self, None)
+
+
+class CommitWaiter(Protocol):
+    """Who waits for an offset; a future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: None, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
+class OffsetWaiters:
+    """Who waits for the high watermark to reach an offset, the lowest first."""
+
+    __slots__ = ("_count", "_look_at", "waits")
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[int, int, CommitWaiter]] = []
+        self._count = 0
+        self._look_at = LOOK_FROM
+
+    def wait_for(self, offset: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.add(offset, done)
+        return done
+
+    def add(self, offset: int, waiter: CommitWaiter) -> None:
+        self._count += 1
+        if len(self.waits) >= self._look_at:
+            self._forget_done()
+        heapq.heappush(self.waits, (offset, self._count, waiter))
+
+    def _forget_done(self) -> None:
+        """Those who lost their patience, or their connection, while nothing is committed: they come again and again."""
+        self.waits[:] = [each for each in self.waits if not each[2].done()]
+        heapq.heapify(self.waits)
+        self._look_at = max(LOOK_FROM, 2 * len(self.waits))
+
+    def reached(self, offset: int) -> None:
+        waits = self.waits
+        while waits and waits[0][0] <= offset:
+            done = heapq.heappop(waits)[2]
+            if not done.done():
+                done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        waits, self.waits = self.waits, []
+        for _, _, done in waits:
+            if not done.done():
+                done.set_exception(error)

@@ -1,0 +1,280 @@
+"""A follower's fetch, answered by the leader: up to the end of the log, and what it says of the follower is counted."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
+from moldau.broker.runtime.time_slice import ALONE, TimeSlice
+from moldau.broker.sessions import NO_SESSION
+from moldau.machines.replication import find_divergence
+from moldau.model.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnsupportedVersion,
+)
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
+from moldau.model.ports import Executor, FileSlice
+from moldau.wire.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.broker import Broker
+    from moldau.broker.context import RequestContext
+
+REPLICA_STATE_FROM: Final = 15  # versions before say nothing of the broker epoch, without which nobody joins an ISR
+WAIT_MS_MAX: Final = 30_000
+PARTITIONS_AT_ONCE: Final = 128  # without a turn of others in between
+WAITING_WEIGHT: Final = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
+
+PartitionAnswer = FetchResponse.PartitionData
+TopicAnswer = FetchResponse.FetchableTopicResponse
+Answers = dict[SessionPartition, Any]
+
+
+def replica_of(request: FetchRequest) -> int:
+    """The broker that fetches as a follower, -1 for a consumer."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+class FollowerRead:
+    """What one look at the partitions with news has found."""
+
+    __slots__ = ("answers", "bytes", "is_urgent", "left_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.answers: Answers = {}
+        self.bytes = 0
+        self.left_bytes = max_bytes
+        self.is_urgent = False  # an error, a divergence: not to be held back
+
+
+async def handle(request: FetchRequest, context: "RequestContext") -> FetchResponse:
+    """At once when something is new, otherwise when it is, or when the follower's patience ends."""
+    session = _begin(request, context)
+    try:
+        reading = await _read(session, request.max_bytes, context)
+        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
+        if may_wait and reading.bytes < request.min_bytes:
+            reading = await _wait(session, request, reading, context)
+        if not is_warm(reading):
+            await warm(reading, context.broker.executor)
+        return response(session.session_id, told(reading))
+    finally:
+        if session.session_id == NO_SESSION:
+            session.end()
+
+
+def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSession:
+    broker = context.broker
+    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+    if context.api_version < REPLICA_STATE_FROM:
+        raise UnsupportedVersion(f"Followers fetch with version {REPLICA_STATE_FROM} or later.")
+    replica = replica_of(request)
+    if replica == broker.node_id or replica not in broker.partitions.image.brokers:
+        raise NotLeaderOrFollower(f"Broker {replica} is not registered, so it follows nothing.")
+    session = broker.replicas.sessions.begin(request, replica)
+    session.broker_epoch = NO_EPOCH if request.replica_state is None else request.replica_state.replica_epoch
+    session.fetched_ms = context.started_ms
+    session.forget(request.forgotten_topics_data)
+    session.ask(request.topics, lambda topic_id, index: _find(topic_id, index, context))
+    if session.questioned:
+        session.answer_questions()
+    return session
+
+
+def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition | None:
+    partitions = context.broker.partitions
+    topic = partitions.image.topics_by_id.get(TopicId(topic_id))
+    return None if topic is None else partitions.find(topic.name, index)
+
+
+def look_again(session: ReplicaFetchSession, reading: FollowerRead) -> None:
+    """Too little was found to be told now."""
+    for followed in reading.answers:
+        followed.told_high_watermark = followed.sent_offset = NO_OFFSET
+        session.ready[followed] = None
+
+
+async def _wait(
+    session: ReplicaFetchSession, request: FetchRequest, reading: FollowerRead, context: "RequestContext"
+) -> FollowerRead:
+    look_again(session, reading)
+    context.weight = WAITING_WEIGHT
+    epoch = session.epoch
+    wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
+    await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
+    if session.epoch != epoch:  # the follower has asked again: the answer to that says it all
+        return FollowerRead(0)
+    return await _read(session, request.max_bytes, context)
+
+
+def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: "Broker") -> FollowerRead:
+    """Look at partitions with news, until the answer is full or has many: the others go with the next, in turns."""
+    reading = FollowerRead(max_bytes)
+    for followed in list(islice(session.ready, PARTITIONS_AT_ONCE)):
+        if reading.left_bytes <= 0 and reading.bytes:
+            break
+        answer = _read_one(followed, reading, broker)
+        if answer is not None:
+            reading.answers[followed] = answer
+    return reading
+
+
+async def _read(session: ReplicaFetchSession, max_bytes: int, context: "RequestContext") -> FollowerRead:
+    """Look at every partition with news, until the answer is full; those that are left go first the next time."""
+    reading = FollowerRead(max_bytes)
+    turn = TimeSlice(context)
+    epoch = session.epoch
+    for followed in list(session.ready):
+        if followed not in session.ready:  # forgotten while others had their turn
+            continue
+        if reading.left_bytes <= 0 and reading.bytes:
+            break
+        answer = _read_one(followed, reading, context.broker)
+        if answer is not None:
+            reading.answers[followed] = answer
+        if turn.is_over():
+            await turn.next()
+            if session.epoch != epoch:
+                break
+    return reading
+
+
+def _read_one(followed: SessionPartition, reading: FollowerRead, broker: "Broker") -> Any:
+    """The answer about one partition; None if there is no news."""
+    session = followed.session
+    del session.ready[followed]
+    partition = followed.partition
+    try:
+        _check(followed, partition, broker)
+        assert partition is not None
+        return _read_partition(followed, partition, reading, broker)
+    except KafkaError as error:
+        reading.is_urgent = True
+        broker.traffic.failed_fetches += 1
+        followed.told_high_watermark = NO_OFFSET
+        return PartitionAnswer(
+            partition_index=followed.key[1],
+            error_code=int(error.code),
+            high_watermark=NO_OFFSET,
+            log_start_offset=partition.log.start_offset if isinstance(error, OffsetOutOfRange) and partition else -1,
+            records=b"",
+        )
+
+
+def _check(followed: SessionPartition, partition: Partition | None, broker: "Broker") -> None:
+    if partition is None:
+        image = broker.partitions.image
+        if TopicId(followed.key[0]) not in image.topics_by_id:
+            raise UnknownTopicId("There is no topic with this id.")
+        raise NotLeaderOrFollower("This broker has no copy of the partition.")
+    if partition.topic_id != followed.key[0] or not partition.is_leader:
+        raise NotLeaderOrFollower(f"This broker does not lead {partition.name}.")
+    if followed.leader_epoch == NO_EPOCH:
+        raise FencedLeaderEpoch("A follower must say in which leader epoch it follows.")
+    partition.check_epoch(followed.leader_epoch)
+    if partition.leading is None:
+        raise NotLeaderOrFollower(f"{partition.name} has one replica.")
+
+
+def _read_partition(followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: "Broker") -> Any:
+    log, leading, offset = partition.log, partition.leading, followed.offset
+    assert leading is not None
+    if not followed.is_counted:
+        diverging = find_divergence(log, followed.last_fetched_epoch, offset)
+        if diverging is not None:
+            reading.is_urgent = True
+            return _diverging(followed, partition, *diverging)
+        if not log.start_offset <= offset <= log.end_offset:
+            raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {log.end_offset}.")
+        leading.fetched(followed)
+    records: FileSlice | None = None
+    if offset >= log.end_offset:
+        followed.was_at_end = True
+    else:
+        delay_ms = broker.replicas.throttles.leader_delay_ms(followed, leading)
+        if delay_ms > 0:
+            followed.session.later(followed, delay_ms)
+        else:
+            records = _slice(followed, partition, reading)
+            broker.replicas.throttles.sent(followed, leading, 0 if records is None else records.length)
+    return _answer(followed, partition, records)
+
+
+def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRead) -> FileSlice | None:
+    max_bytes = max(0, min(followed.max_bytes, reading.left_bytes))
+    end_offset = partition.log.end_offset
+    records = partition.read(followed.offset, max_bytes, end_offset, at_least_one=not reading.bytes)
+    if records is None:
+        followed.session.ready[followed] = None  # there was no room for it
+        return None
+    if followed.sent_offset == followed.offset:
+        partition.check_batch(followed.offset)  # it was sent that, and asks for it again
+    followed.sent_offset = followed.offset
+    reading.bytes += records.length
+    reading.left_bytes -= records.length
+    partition.traffic.replication_bytes_out += records.length
+    return records
+
+
+def _answer(followed: SessionPartition, partition: Partition, records: FileSlice | None) -> Any:
+    high_watermark, start_offset = partition.high_watermark, partition.log.start_offset
+    if records is None and (followed.told_high_watermark, followed.told_start_offset) == (high_watermark, start_offset):
+        return None
+    followed.told_high_watermark = high_watermark
+    followed.told_start_offset = start_offset
+    return PartitionAnswer(
+        partition_index=followed.key[1],
+        high_watermark=high_watermark,
+        log_start_offset=start_offset,
+        records=b"" if records is None else records,
+    )
+
+
+def _diverging(followed: SessionPartition, partition: Partition, epoch: int, end_offset: int) -> Any:
+    followed.told_high_watermark = NO_OFFSET
+    return PartitionAnswer(
+        partition_index=followed.key[1],
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.start_offset,
+        diverging_epoch=FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        records=b"",
+    )
+
+
+def is_warm(reading: FollowerRead) -> bool:
+    """Whether all of it is in the page cache: a send must not wait for the disk. What was written just now is."""
+    return all(
+        followed.was_at_end
+        or not isinstance(records := answer.records, FileSlice)
+        or records.file.is_cached(records.length, records.position)
+        for followed, answer in reading.answers.items()
+    )
+
+
+async def warm(reading: FollowerRead, executor: Executor) -> None:
+    """What is not in the page cache is read beside the loop first."""
+    for answer in reading.answers.values():
+        records = answer.records
+        if isinstance(records, FileSlice) and not records.file.is_cached(records.length, records.position):
+            await executor.run(records.read)
+
+
+def told(reading: FollowerRead) -> dict[bytes, list[Any]]:
+    """The answers by topic."""
+    topics: dict[bytes, list[Any]] = {}
+    for followed, answer in reading.answers.items():
+        topics.setdefault(followed.key[0], []).append(answer)
+    return topics
+
+
+def response(session_id: int, topics: dict[bytes, list[Any]]) -> FetchResponse:
+    return FetchResponse(
+        session_id=session_id,
+        responses=[TopicAnswer(topic_id=topic_id, partitions=answers) for topic_id, answers in topics.items()],
+    )

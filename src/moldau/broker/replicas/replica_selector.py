@@ -1,0 +1,30 @@
+"""Which replica a consumer should read from (KIP-392): one in its own rack, where brokers are told to choose so."""
+
+from typing import TYPE_CHECKING, Any
+
+from moldau.broker.partitions.partition import Partition
+
+if TYPE_CHECKING:
+    from moldau.broker.context import RequestContext
+
+
+def select_preferred_replica(request: Any, offset: int, partition: Partition, context: "RequestContext") -> int | None:
+    """The follower to be asked instead of us, if there is a better one for this consumer."""
+    leading = partition.leading
+    if leading is None or not request.rack_id:
+        return None
+    broker = context.broker
+    if not broker.settings.chooses_by_rack or broker.settings.broker_rack == request.rack_id:
+        return None
+    image, machine = broker.partitions.image, leading.machine
+    near = [
+        (progress.end_offset, -replica)
+        for replica, progress in machine.followers.items()
+        if replica in machine.isr
+        and image.is_active(replica)
+        and image.brokers[replica].rack == request.rack_id
+        and image.brokers[replica].address(context.listener) is not None
+        and progress.log_start_offset <= offset <= progress.end_offset
+    ]
+    # Whoever has most; the lowest id of equals.
+    return -max(near)[1] if near else None

@@ -1,0 +1,70 @@
+"""Logs that were cut back: nothing is appended behind a cut before it is on disk, with the recovery point."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1000.0  # after the disk refused
+
+
+class TruncationSync:
+    """TruncationSync of one moment, as after a change of leaders, are brought to disk together."""
+
+    def __init__(
+        self,
+        syncing: LogFlusher,
+        checkpoint: Callable[[], Awaitable[None]],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._syncing = syncing
+        self._checkpoint = checkpoint
+        self._failed = failed
+        self._cut: dict[Partition, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, partition: Partition) -> None:
+        partition.is_cut = True
+        self._cut[partition] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._cut:
+                await asyncio.sleep(0)
+                cut = list(self._cut)
+                try:
+                    await self._bring_to_disk(cut)
+                except OSError as error:
+                    logger.error("Logs that were cut could not be brought to disk, which is tried again: %s", error)
+                    await asyncio.sleep(RETRY_MS / 1000)
+                    continue
+                for partition in cut:
+                    del self._cut[partition]
+                    self._release(partition)
+        except Exception as error:
+            self._failed("logs that were cut could not be brought to disk", error)
+        finally:
+            self._task = None
+
+    async def _bring_to_disk(self, cut: list[Partition]) -> None:
+        await asyncio.gather(*(self._syncing.sync_now(each) for each in cut if each.is_open))
+        if any(each.is_open and each.log.has_unsynced_truncation for each in cut):
+            raise OSError("a flush did not go through")
+        await self._checkpoint()
+
+    def _release(self, partition: Partition) -> None:
+        partition.is_cut = False
+        if partition.following is not None:
+            partition.following.go_on()

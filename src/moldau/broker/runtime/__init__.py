@@ -1,0 +1,1 @@
+"""What the broker measures, logs and schedules with, free of any Kafka semantics."""

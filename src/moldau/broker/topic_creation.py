@@ -1,0 +1,101 @@
+"""The creation of topics: decided here if this node is the active controller, forwarded to it otherwise."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from moldau.broker.cluster.metadata_publisher import MetadataPublisher
+from moldau.broker.controllers.controller_channel import ControllerChannel, ForwardedRequest, OwnRequest
+from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.partitions.table import Partitions
+from moldau.machines.metadata.topics import NewTopic, TopicCreated
+from moldau.model.errors import (
+    ErrorCode,
+    PolicyViolation,
+    RequestTimedOut,
+)
+from moldau.model.ports import Random
+from moldau.model.units import SECOND_MS
+from moldau.wire.messages import CreateTopicsRequest
+
+TOPIC_ID_BYTES: Final = 16
+PLACEMENT_STARTS: Final = 1 << 16
+CREATE_TOPICS: Final = (19, 7)  # the API and the version in which brokers use it among themselves
+SEEN_MS_MAX: Final = 5 * SECOND_MS  # from its creation until a topic is known here
+
+
+class TopicHost(Protocol):
+    """The parts of the broker that the creation of topics uses."""
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def metadata(self) -> MetadataDriver: ...
+
+    @property
+    def controller(self) -> ControllerChannel: ...
+
+    @property
+    def publishing(self) -> MetadataPublisher: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def partitions_max(self) -> int: ...
+
+    async def caught_up(self) -> None: ...
+
+
+async def create_topics(
+    broker: TopicHost, wanted: Sequence[NewTopic], *, validate_only: bool = False
+) -> list[TopicCreated]:
+    """Decided by the metadata machine; when this returns, this broker's partitions of the topics are open."""
+    check_room(broker, sum(len(each.assignments) or max(each.partitions, 1) for each in wanted))
+    randomness = [broker.random.randbytes(TOPIC_ID_BYTES) for _ in wanted]
+    start = broker.random.randrange(0, PLACEMENT_STARTS)
+    created = await broker.metadata.write(
+        lambda machine: machine.decide_create_topics(
+            wanted, randomness=randomness, start=start, validate_only=validate_only
+        )
+    )
+    if not validate_only:
+        await broker.caught_up()
+    return created
+
+
+async def request_topics(
+    broker: TopicHost, wanted: Sequence[NewTopic], client: ForwardedRequest | None = None
+) -> list[TopicCreated]:
+    """Have topics created by the active controller, for a client or for this broker itself, and wait to see them."""
+    if broker.controller.is_here:
+        return await create_topics(broker, wanted)
+    sender = client or OwnRequest(CREATE_TOPICS[1])
+    request = CreateTopicsRequest(topics=[_asked(topic) for topic in wanted], timeout_ms=SEEN_MS_MAX)
+    answer = await broker.controller.forward(request, sender, version=CREATE_TOPICS[1])
+    created = [TopicCreated(each.name, ErrorCode(each.error_code), each.error_message) for each in answer.topics]
+    await _seen(broker, [each.name for each in created if each.error is ErrorCode.NONE])
+    return created
+
+
+def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
+    )
+
+
+async def _seen(broker: TopicHost, names: Sequence[str]) -> None:
+    if not await broker.publishing.until(lambda image: all(name in image.topics for name in names), SEEN_MS_MAX):
+        raise RequestTimedOut("The topics are created, but not known here yet.")
+
+
+def check_room(broker: TopicHost, more_partitions: int) -> None:
+    """Each partition is an open file, and there must be some left for connections."""
+    if len(broker.partitions) + more_partitions > broker.partitions_max:
+        raise PolicyViolation(
+            f"This broker holds {len(broker.partitions)} partitions, and at most {broker.partitions_max} with the files"
+            " that it may open (ulimit -n)."
+        )

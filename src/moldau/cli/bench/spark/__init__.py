@@ -1,1 +1,0 @@
-"""`moldau bench spark`: broker and Spark together, beside what Spark would do without a broker."""

@@ -1,0 +1,111 @@
+"""Brokers say where their copies are, and which of them are lost: damaged, so that nobody may count on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.machines.decision import Decision, answered
+from moldau.machines.metadata.brokers import check_broker_epoch
+from moldau.machines.metadata.cluster_view import ClusterView
+from moldau.machines.metadata.image import BrokerImage, PartitionImage, TopicImage
+from moldau.machines.metadata.partition_draft import Election, PartitionDraft, new_epoch
+from moldau.machines.metadata.records import Record
+from moldau.model.errors import (
+    EligibleLeadersNotAvailable,
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    NotLeaderOrFollower,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from moldau.model.ids import DirectoryId, TopicId
+from moldau.wire import messages
+
+LOST: Final = DirectoryId((2).to_bytes(16, "big"))  # Kafka's id for a directory that is gone
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlaced:
+    """A broker's copy of a partition is in this directory, or LOST."""
+
+    topic_id: TopicId
+    index: int
+    directory: DirectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNoted:
+    """The answer about one copy."""
+
+    copy: CopyPlaced
+    error: ErrorCode = ErrorCode.NONE
+
+
+def decide_place_copies(
+    view: ClusterView, broker_id: int, broker_epoch: int, copies: Sequence[CopyPlaced]
+) -> Decision[Record, list[CopyNoted]]:
+    """Each copy is noted or refused by itself."""
+    broker = check_broker_epoch(view.image, broker_id, broker_epoch)
+    records: list[Record] = []
+    noted: dict[tuple[TopicId, int], CopyNoted] = {}
+    for copy in copies:
+        key = (copy.topic_id, copy.index)
+        if key in noted:
+            continue
+        try:
+            records.extend(_note(view, broker, copy))
+            noted[key] = CopyNoted(copy)
+        except KafkaError as refusal:
+            noted[key] = CopyNoted(copy, refusal.code)
+    return answered(list(noted.values()), records)
+
+
+def _note(view: ClusterView, broker: BrokerImage, copy: CopyPlaced) -> list[Record]:
+    topic = view.image.topics_by_id.get(copy.topic_id)
+    if topic is None:
+        raise UnknownTopicId
+    if not 0 <= copy.index < len(topic.partitions):
+        raise UnknownTopicOrPartition
+    partition = topic.partitions[copy.index]
+    if broker.broker_id not in partition.replicas:
+        raise NotLeaderOrFollower(f"Broker {broker.broker_id} has no copy of this partition.")
+    if copy.directory == LOST:
+        return [_without_copy(view, broker.broker_id, topic, copy.index)]
+    if copy.directory not in broker.directories:
+        raise InvalidRequest(f"Broker {broker.broker_id} has no such directory.")
+    return _placed(broker.broker_id, topic, copy)
+
+
+def _placed(broker_id: int, topic: TopicImage, copy: CopyPlaced) -> list[Record]:
+    partition = topic.partitions[copy.index]
+    known = dict(zip(partition.replicas, partition.directories, strict=False))
+    if known.get(broker_id) == copy.directory:
+        return []
+    known[broker_id] = copy.directory
+    directories = [known.get(each, bytes(16)) for each in partition.replicas]
+    return [messages.PartitionChangeRecord(partition_id=copy.index, topic_id=topic.topic_id, directories=directories)]
+
+
+def _without_copy(view: ClusterView, broker_id: int, topic: TopicImage, index: int) -> messages.PartitionChangeRecord:
+    """The broker is in sync no longer, nor eligible, nor leader; but somebody must be who has everything.
+
+    Always in a new leader epoch: what the leader knows of the copy's length is worth nothing any more.
+    """
+    partition = topic.partitions[index]
+    _check_others(partition, broker_id)
+    draft = PartitionDraft(view, topic, index, without=broker_id)
+    draft.isr = tuple(each for each in partition.isr if each != broker_id)
+    draft.lost = broker_id
+    draft.damaged = broker_id
+    election = Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
+    record = draft.record(election) or new_epoch(topic, index)
+    record.leader = draft.leader
+    return record
+
+
+def _check_others(partition: PartitionImage, broker_id: int) -> None:
+    if broker_id not in partition.trusted:
+        return
+    if all(each == broker_id for each in (*partition.isr, *partition.eligible_leader_replicas)):
+        raise EligibleLeadersNotAvailable("No other replica is known to have everything.")

@@ -1,0 +1,36 @@
+"""The newest offset of each key in the part of a log that is to be compacted, within a bound on memory."""
+
+from hashlib import blake2b
+from typing import Final
+
+KEYS_MAX: Final = 640_000  # about 128 MiB, which is what Kafka gives its cleaner by default
+_WHOLE_KEY_BYTES_MAX: Final = 32
+_DIGEST_BYTES: Final = 33  # longer than any key that is kept whole, so the two never meet
+
+
+class OffsetMap:
+    """Key to newest offset. Long keys stand in by their digest."""
+
+    __slots__ = ("_keys_max", "_offsets", "end_offset")
+
+    def __init__(self, start_offset: int, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._offsets: dict[bytes, int] = {}
+        self.end_offset = start_offset  # every key below is known here
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) >= self._keys_max
+
+    def put(self, key: bytes, offset: int) -> None:
+        self._offsets[_hashed(key)] = offset
+
+    def is_newest(self, key: bytes, offset: int) -> bool:
+        return offset >= self._offsets.get(_hashed(key), -1)
+
+
+def _hashed(key: bytes) -> bytes:
+    return key if len(key) <= _WHOLE_KEY_BYTES_MAX else blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,139 @@
+"""Producer state on disk: `<offset>.snapshot` files in Kafka's format, each the state of the log below its offset."""
+
+import struct
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from moldau.model.ids import NO_OFFSET
+from moldau.model.ports import Disk
+from moldau.records.header import SEQUENCE_MODULUS
+from moldau.storage.files import replace_cache
+from moldau.storage.names import DELETED, SNAPSHOT, offset_in, path_of
+from moldau.storage.producer_state import AppendedBatch, Producer, Producers
+
+_VERSION: Final = 1
+_HEAD: Final = Struct(">hI")  # version, and the CRC32C of all that follows
+_COUNT: Final = Struct(">i")
+_ENTRY: Final = Struct(">qhiqiqiq")
+
+
+class CorruptSnapshot(ValueError):
+    """A snapshot file that cannot be used; an older one and the log take its place."""
+
+
+def encode(producers: Producers) -> bytes:
+    entries = b"".join(_encode_entry(key, each) for key, each in producers.by_id.items())
+    body = _COUNT.pack(len(producers.by_id)) + entries
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def _encode_entry(producer_id: int, producer: Producer) -> bytes:
+    last = producer.batches[-1] if producer.batches else AppendedBatch(-1, -1, NO_OFFSET, NO_OFFSET, -1)
+    return _ENTRY.pack(
+        producer_id,
+        producer.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.last_offset - last.base_offset,
+        max(producer.last_timestamp, producer.last_seen_ms),  # what decides when it is forgotten
+        producer.coordinator_epoch,
+        producer.transaction_start,
+    )
+
+
+def decode(data: bytes) -> list[tuple[int, Producer]]:
+    try:
+        version, crc = _HEAD.unpack_from(data)
+        (count,) = _COUNT.unpack_from(data, _HEAD.size)
+    except struct.error:
+        raise CorruptSnapshot("the snapshot is cut off") from None
+    if version != _VERSION:
+        raise CorruptSnapshot(f"the snapshot has version {version}")
+    if crc != crc32c(data[_HEAD.size :]):
+        raise CorruptSnapshot("the snapshot's checksum does not fit")
+    start = _HEAD.size + _COUNT.size
+    if len(data) != start + count * _ENTRY.size:
+        raise CorruptSnapshot("the snapshot's length does not fit its count")
+    return [_decode_entry(fields) for fields in _ENTRY.iter_unpack(data[start:])]
+
+
+def _decode_entry(fields: tuple[int, ...]) -> tuple[int, Producer]:
+    producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, transaction_start = fields
+    producer = Producer(
+        epoch=epoch,
+        last_timestamp=timestamp,
+        last_seen_ms=timestamp,
+        coordinator_epoch=coordinator_epoch,
+        transaction_start=transaction_start,
+    )
+    if last_offset >= 0:
+        first_sequence = (last_sequence - delta) % SEQUENCE_MODULUS if last_sequence >= 0 else last_sequence
+        producer.batches.append(
+            AppendedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
+        )
+        producer.next_sequence = (last_sequence + 1) % SEQUENCE_MODULUS
+    return producer_id, producer
+
+
+class Snapshots:
+    """The snapshot files of one partition."""
+
+    __slots__ = ("_disk", "_folder", "offsets", "unsynced")
+
+    def __init__(self, disk: Disk, folder: str, names: list[str]) -> None:
+        self._disk = disk
+        self._folder = folder
+        found = (offset_in(name) for name in names if name.endswith(SNAPSHOT))
+        self.offsets = sorted(offset for offset in found if offset is not None)
+        self.unsynced: list[str] = []  # the paths that the next flush is to cover
+
+    def take(self, producers: Producers) -> bool:
+        """Write the state at its end offset, unless it is there or there is none yet. Whether it was written."""
+        offset = producers.end_offset
+        if offset in self.offsets or offset == 0:
+            return False
+        path = path_of(self._folder, offset, SNAPSHOT)
+        replace_cache(self._disk, path, encode(producers))
+        self.offsets.append(offset)
+        self.offsets.sort()
+        self.unsynced.append(path)
+        return True
+
+    def load_latest(self, producers: Producers, first_offset: int, at_most: int, now_ms: int) -> None:
+        """Load the newest usable snapshot at or below an offset, or begin with nothing at the log's first offset.
+
+        An older one would not do: the batches that followed it are gone. Broken ones are removed.
+        """
+        for offset in reversed([each for each in self.offsets if first_offset <= each <= at_most]):
+            try:
+                entries = decode(self._disk.read(path_of(self._folder, offset, SNAPSHOT)))
+            except CorruptSnapshot:
+                self._remove(offset)
+                continue
+            producers.load(entries, offset, now_ms)
+            return
+        producers.clear(first_offset)
+
+    def remove_above(self, offset: int) -> None:
+        for each in [each for each in self.offsets if each > offset]:
+            self._remove(each)
+
+    def remove_between(self, start: int, end: int, kept: set[int]) -> None:
+        """Remove snapshots in [start, end) that stand at the base offset of no segment in `kept`."""
+        for each in [each for each in self.offsets if start <= each < end and each not in kept]:
+            self._remove(each)
+
+    def mark_deleted(self, offset: int) -> list[str]:
+        """Rename the snapshot at an offset out of the log; the path to unlink later."""
+        if offset not in self.offsets:
+            return []
+        self.offsets.remove(offset)
+        path = path_of(self._folder, offset, SNAPSHOT)
+        self._disk.rename(path, path + DELETED)
+        return [path + DELETED]
+
+    def _remove(self, offset: int) -> None:
+        self.offsets.remove(offset)
+        self._disk.unlink(path_of(self._folder, offset, SNAPSHOT))

@@ -1,0 +1,82 @@
+"""Compacted segments taking the place of others, so that a crash at any moment leaves the old ones or the new one.
+
+    .cleaned   written and synced by compaction; a crash drops it
+    .swap      from here on the replacement happens, at the latest when the log is opened next
+    (none)     the old files are out of the way, the new ones have their names
+
+The steps are renames in one folder, which file systems keep in order; nothing has to be synced between them.
+"""
+
+from moldau.model.ports import Disk
+from moldau.storage.batch_scan import CorruptBatch, iterate_headers
+from moldau.storage.names import CLEANED, LOG, SEGMENT_SUFFIXES, SWAP, offset_in, path_of
+from moldau.storage.segment import Segment
+
+
+def swap_in(disk: Disk, folder: str, base_offset: int, replaced: list[Segment]) -> list[str]:
+    """Put the cleaned segment in the place of others; the paths to unlink later."""
+    suffixes = [each for each in SEGMENT_SUFFIXES if disk.exists(path_of(folder, base_offset, each + CLEANED))]
+    for suffix in suffixes:
+        disk.rename(path_of(folder, base_offset, suffix + CLEANED), path_of(folder, base_offset, suffix + SWAP))
+    paths = [path for segment in replaced for path in segment.mark_deleted()]
+    for suffix in suffixes:  # the log first: once it has its name, the rest only needs renaming
+        disk.rename(path_of(folder, base_offset, suffix + SWAP), path_of(folder, base_offset, suffix))
+    return paths
+
+
+def cleaned_paths(disk: Disk, folder: str, base_offset: int) -> list[str]:
+    """The files of a cleaned segment that will not be used."""
+    paths = (path_of(folder, base_offset, suffix + CLEANED) for suffix in SEGMENT_SUFFIXES)
+    return [path for path in paths if disk.exists(path)]
+
+
+def remove_cleaned(disk: Disk, folder: str) -> None:
+    """Drop what compaction has written and nobody will use: of a round that failed, say."""
+    for name in disk.list(folder):
+        if name.endswith(CLEANED):
+            disk.unlink(f"{folder}/{name}")
+
+
+def finish_swaps(disk: Disk, folder: str, names: list[str]) -> None:
+    """Complete the replacements that a crash has interrupted, and drop those that had not begun.
+
+    One had not begun while some of its files wait for their turn, and the old ones are all there. Others that wait may
+    be of any round: they say nothing.
+    """
+    waiting = {offset_in(name) for name in names if name.endswith(CLEANED)}
+    there = {offset_in(name) for name in names if name.endswith(LOG)}
+    swaps = [name for name in names if name.endswith(SWAP)]
+    for name in list(swaps):
+        offset = offset_in(name)
+        if offset is None or (offset in waiting and offset in there):
+            disk.unlink(f"{folder}/{name}")
+            swaps.remove(name)
+    for name in swaps:
+        if name.endswith(LOG + SWAP):
+            _remove_replaced(disk, folder, name, names)
+    for name in sorted(swaps, key=lambda each: not each.endswith(LOG + SWAP)):
+        disk.rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
+
+
+def _remove_replaced(disk: Disk, folder: str, swap_name: str, names: list[str]) -> None:
+    """Unlink the segments that a complete compacted one stands for."""
+    base_offset = offset_in(swap_name)
+    assert base_offset is not None
+    end_offset = max(base_offset + 1, _end_of(disk, f"{folder}/{swap_name}"))
+    for name in names:
+        offset = offset_in(name)
+        if name.endswith(SEGMENT_SUFFIXES) and offset is not None and base_offset <= offset < end_offset:
+            disk.unlink(f"{folder}/{name}")
+
+
+def _end_of(disk: Disk, path: str) -> int:
+    file = disk.open(path, read_only=True)
+    end_offset = 0
+    try:
+        for _, header in iterate_headers(file, 0, file.size()):
+            end_offset = header.next_offset
+    except CorruptBatch:
+        pass  # it was synced before it got its name: whatever is wrong, the scan of the log will tell
+    finally:
+        file.close()
+    return end_offset

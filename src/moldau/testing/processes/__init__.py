@@ -1,4 +1,0 @@
-"""Trouble for real processes: faults on a running cluster, clients that are recorded, an audit of what is left on disk.
-
-`python -m moldau.testing.processes.run --minutes 5`
-"""

@@ -1,0 +1,231 @@
+"""The commands of `python -m moldau_dev.bench`. Each imports what it measures when it runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moldau.cli.bench.options import (
+    Connections,
+    Embedded,
+    Folder,
+    Rate,
+    Rounds,
+    Seconds,
+    Where,
+    plan_of,
+)
+from moldau.cli.errors import Complaint
+from moldau.cli.options import Json
+from moldau.cli.output import note, show_json
+
+if TYPE_CHECKING:
+    from moldau.cli.bench.targets import Verdict
+
+app = typer.Typer(help="Measure everything that has a target.", no_args_is_help=True)
+
+Strict = Annotated[bool, typer.Option("--strict", help="End with code 1 if a target was not met.")]
+
+
+@app.command("all")
+def measure_all(
+    bootstrap_servers: Where = None,
+    embedded: Embedded = False,
+    folder: Folder = None,
+    rounds: Rounds = 9,
+    connections: Connections = 4,
+    with_compaction: Annotated[bool, typer.Option("--compaction/--no-compaction", help="Takes minutes.")] = True,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Everything that has a target, and whether it is met."""
+    from moldau.cli.bench.reports import progress, show
+    from moldau_dev.bench.suite import measure_everything
+
+    plan = plan_of(bootstrap_servers, embedded, folder, rounds, connections)
+    with progress() as tell:
+        outcome = measure_everything(plan, tell, with_compaction=with_compaction)
+    show(outcome.measured, outcome.verdicts, as_json=json, stall_p99_ms=outcome.stall_p99_ms)
+    _judge(outcome.verdicts, strict)
+
+
+@app.command()
+def replicated(
+    folder: Folder = None,
+    rounds: Rounds = 5,
+    connections: Connections = 4,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Three brokers of our own and three replicas, beside a plain pipeline of three processes.
+
+    Throughput is measured with so many connections for each of the three, latency with so many in all.
+    """
+    from moldau.cli.bench.reports import progress, show
+    from moldau_dev.bench.replication_load import measure_replicated
+    from moldau_dev.bench.targets import replicated_verdicts
+
+    with progress() as tell:
+        measured = measure_replicated(plan_of(None, True, folder, rounds, connections), tell)
+    found = replicated_verdicts(measured)
+    show(measured, found, as_json=json)
+    _judge(found, strict)
+
+
+@app.command()
+def quick(
+    folder: Folder = None,
+    rounds: Rounds = 5,
+    connections: Connections = 4,
+    save: Annotated[bool, typer.Option("--save", help="Keep these figures as those to compare with.")] = False,
+    json: Json = False,
+) -> None:
+    """In a minute: CPU per request and loop stalls, beside the committed figures."""
+    from moldau.cli.bench.bench import SCRIPTS
+    from moldau.cli.bench.reports import progress, report, show_throughput
+    from moldau_dev.bench import figures
+    from moldau_dev.bench.reports import show_comparisons
+    from moldau_dev.bench.suite import measure_quickly
+
+    if not SCRIPTS.is_dir():
+        raise Complaint("the baselines are not in this installation; run it from a source tree")
+    with progress() as tell:
+        outcome, found = measure_quickly(plan_of(None, True, folder, rounds, connections), tell)
+    comparisons = figures.compare(found, figures.load(SCRIPTS))
+    if json:
+        show_json({**report(outcome.measured, []), "figures": found.as_json(), "changes": _as_rows(comparisons)})
+    else:
+        show_throughput(outcome.measured)
+        print()
+        show_comparisons(comparisons)
+    if save:
+        note(f"saved to {figures.save(found, SCRIPTS)}")
+
+
+@app.command()
+def compaction(
+    folder: Folder = None,
+    rounds: Rounds = 9,
+    connections: Connections = 4,
+    rate: Rate = 20.0,
+    seconds: Seconds = 2.0,
+    log_mib: Annotated[int, typer.Option("--log-mib", min=64, max=1024, help="Size of the log, in MiB.")] = 1024,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Latency of acknowledgements while a large log is compacted."""
+    from moldau.cli.bench.latency import LatencyCase
+    from moldau.cli.bench.reports import progress, show
+    from moldau.cli.bench.requests import Shape
+    from moldau.cli.bench.targets import MB
+    from moldau.model.units import MiB
+    from moldau_dev.bench.suite import measure_compaction
+    from moldau_dev.bench.targets import verdicts
+
+    case = LatencyCase(Shape(149, 100), rate * MB, seconds)
+    with progress() as tell:
+        measured = measure_compaction(plan_of(None, True, folder, rounds, connections), case, log_mib * MiB, tell)
+    show(measured, verdicts(measured), as_json=json)
+    _judge(verdicts(measured), strict)
+
+
+@app.command()
+def transactions(
+    bootstrap_servers: Where = None,
+    embedded: Embedded = False,
+    folder: Folder = None,
+    rounds: Rounds = 9,
+    connections: Connections = 4,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """What a transaction costs, 1,000 of them open at once, and reading what is committed beside reading all."""
+    from moldau.cli.bench.reports import progress, show
+    from moldau.cli.bench.session import session
+    from moldau_dev.bench.targets import transaction_verdicts
+    from moldau_dev.bench.transactions import run_transactions
+
+    plan = plan_of(bootstrap_servers, embedded, folder, rounds, connections)
+    with progress() as tell, session(plan, tell) as bench:
+        found = run_transactions(bench)
+    show(found.rounds, transaction_verdicts(found), as_json=json)
+    _judge(transaction_verdicts(found), strict)
+
+
+@app.command()
+def groups(
+    folder: Folder = None,
+    rounds: Rounds = 3,
+    commits: Annotated[int, typer.Option("--commits", min=1, max=100_000_000, help="To be loaded at the start.")] = (
+        5_000_000
+    ),
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """What heartbeats cost, 200 members who come at once, and a start with many committed offsets."""
+    from moldau.cli.bench.reports import progress, show
+    from moldau_dev.bench.groups import Size, measure_groups
+    from moldau_dev.bench.targets import group_verdicts
+
+    with progress() as tell:
+        found = measure_groups(plan_of(None, True, folder, rounds, 1), tell, Size(commits=commits))
+    show(found.rounds, group_verdicts(found), as_json=json)
+    _judge(group_verdicts(found), strict)
+
+
+@app.command()
+def footprint(folder: Folder = None, strict: Strict = False, json: Json = False) -> None:
+    """Memory when idle, with 2,000 connections, with 1,000 partitions; and how long a start takes."""
+    from moldau.cli.bench.reports import progress, show
+    from moldau_dev.bench import suite
+    from moldau_dev.bench.targets import footprint_verdicts
+
+    with progress() as tell:
+        verdicts = footprint_verdicts(suite.footprint(plan_of(None, True, folder, 1, 1), tell))
+    show({}, verdicts, as_json=json)
+    _judge(verdicts, strict)
+
+
+@app.command()
+def spark(
+    folder: Folder = None,
+    rounds: Rounds = 5,
+    records: Annotated[
+        int, typer.Option("--records", min=20_000, max=100_000_000, help="Of 100 B; and half as many of 1 KiB.")
+    ] = 2_000_000,
+    official: Annotated[
+        Path | None,
+        typer.Option("--official", metavar="FOLDER", help="Jars of Spark's own Kafka connector, to measure it too."),
+    ] = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Broker and Spark together on two cores: reads, exactly-once writes, and an archive."""
+    from moldau.cli.bench.reports import progress, report, show_verdicts
+    from moldau_dev.bench.reports import show_floors, show_rates
+    from moldau_dev.bench.spark.suite import SparkPlan, measure_spark, spark_floors, spark_verdicts
+
+    with progress() as tell:
+        measured = measure_spark(
+            plan_of(None, True, folder, rounds, 1), SparkPlan(records, official_jars=official), tell
+        )
+    found, floors = spark_verdicts(measured), spark_floors(measured)
+    if json:
+        show_json(report(measured, found, floors={text: each.as_json() for text, each in floors.items()}))
+    else:
+        show_rates(measured)
+        show_verdicts(found)
+        show_floors(floors)
+    _judge(found, strict)
+
+
+def _judge(verdicts: "list[Verdict]", strict: bool) -> None:
+    missed = [each.text for each in verdicts if not each.is_met]
+    if strict and missed:
+        raise Complaint(f"{len(missed)} targets were not met: {'; '.join(missed)}")
+
+
+def _as_rows(comparisons: Any) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    return [asdict(each) for each in comparisons]

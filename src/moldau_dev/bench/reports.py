@@ -1,0 +1,47 @@
+"""Tables of figures that only the development benchmarks have."""
+
+from collections.abc import Mapping, Sequence
+
+from moldau.cli.bench.reports import number, value_range
+from moldau.cli.bench.statistics import Spread, spread
+from moldau.cli.bench.targets import MB, Measured
+from moldau.cli.output import show_table
+from moldau_dev.bench.figures import Comparison
+
+
+def show_rates(measured: Measured) -> None:
+    """For work that comes in batches of seconds."""
+    columns = ("load", "records/s", "MB/s", "s", "rounds")
+    rows = [
+        (
+            name,
+            number(spread([each.records_per_s for each in rounds]).median),
+            number(spread([each.bytes_per_s / MB for each in rounds]).median),
+            number(spread([each.elapsed_s / each.requests for each in rounds]).median),
+            len(rounds),
+        )
+        for name, rounds in measured.items()
+    ]
+    show_table(columns, rows, numbers=columns[1:])
+
+
+def show_floors(floors: Mapping[str, Spread]) -> None:
+    """Figures without a target, which say how much of another one is not ours."""
+    rows = [(text, f"{number(found.median)} x", value_range(found)) for text, found in floors.items()]
+    if rows:
+        show_table(("beside the targets", "median", "rounds from … to"), rows, numbers=("median",))
+
+
+def show_comparisons(comparisons: Sequence[Comparison]) -> None:
+    rows = [
+        (
+            each.name,
+            f"{number(each.now)} {each.unit}",
+            f"{number(each.then)} {each.unit}" if each.then is not None else None,
+            number(each.change) if each.change is not None else None,
+            number(each.change_of_plain) if each.change_of_plain is not None else None,
+        )
+        for each in comparisons
+    ]
+    columns = ("CPU per request", "now", "committed", "now/committed", "the same, of plain")
+    show_table(columns, rows, numbers=columns[1:])

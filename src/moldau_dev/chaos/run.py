@@ -1,0 +1,219 @@
+"""Chaos on real processes: `python -m moldau_dev.chaos.run --minutes 5 [--namespaces] [--seed 7] [--keep DIR]`.
+
+Three nodes, three partitions with three replicas, two idempotent producers and a consumer group of librdkafka, all
+recorded. Faults strike one after the other; then all is healed, everything is read, the brokers are stopped, the
+history is checked and the replicas are compared.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from moldau.testing.cluster import Cluster
+from moldau_dev.chaos.audit import Audit, audit
+from moldau_dev.chaos.clients import RecordedConsumer, RecordedProducer, read_everything
+from moldau_dev.chaos.faults import Cell, Faults, cells, wait
+from moldau_dev.chaos.namespaced_cluster import NamespacedCluster
+from moldau_dev.chaos.namespaces import Wires
+from moldau_dev.history.anomalies import Report
+from moldau_dev.history.attempts import load
+from moldau_dev.history.checker import check
+from moldau_dev.history.recorder import Recorder
+
+TOPIC: Final = "chaos"
+GROUP: Final = "readers"
+PARTITIONS: Final = 3
+PRODUCERS: Final = 2
+CONSUMERS: Final = 3
+VALUES_PER_PRODUCER: Final = 1_000_000_000
+PROGRESS_RECORDS: Final = 100
+PROGRESS_S_MAX: Final = 60.0
+CAUGHT_UP_S_MAX: Final = 120.0
+SETTINGS: Final = {
+    "offsets.topic.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 200,
+    "log.segment.bytes": 1_048_576,
+    "min.insync.replicas": 2,
+}
+
+
+@dataclass(slots=True)
+class Result:
+    """All that a run came to."""
+
+    seconds: float = 0.0
+    fired: dict[str, int] = field(default_factory=dict)
+    gaps_s: dict[str, list[float]] = field(default_factory=dict)  # by cell: how long no write was acknowledged
+    problems: list[str] = field(default_factory=list)
+    report: Report | None = None
+    audit: Audit | None = None
+
+    @property
+    def is_good(self) -> bool:
+        proved = self.report is not None and self.report.is_valid and self.report.proves_something
+        return proved and self.audit is not None and not self.audit.findings and not self.problems
+
+    def text(self) -> str:
+        faults = sum(self.fired.values())
+        lines = [f"{'good' if self.is_good else 'BAD'}: {faults} faults in {self.seconds:.0f} s"]
+        for cell, count in sorted(self.fired.items()):
+            gaps = sorted(self.gaps_s.get(cell, []))
+            told = f", longest time without an acknowledgement {gaps[-1]:.2f} s" if gaps else ""
+            lines.append(f"  {count:4} x {cell}{told}")
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines += [self.report.text()] if self.report else []
+        lines += [self.audit.text()] if self.audit else []
+        if self.is_good and faults:
+            lines.append(f"no failure in {faults} faults: at most {3 / faults:.4f} of them fail, at 95 %")
+        return "\n".join(lines)
+
+
+class Chaos:
+    """One run, from the first write to the audit."""
+
+    def __init__(self, cluster: Cluster, faults: Faults, folder: Path, chance: random.Random) -> None:
+        self.cluster, self.faults, self.chance = cluster, faults, chance
+        self.result = Result()
+        self._history = folder / "history.jsonl"
+        self._recorder = Recorder(self._history)
+        servers = cluster.bootstrap_servers
+        self.producers = [
+            RecordedProducer(
+                f"producer-{number}", servers, TOPIC, PARTITIONS, self._recorder, number * VALUES_PER_PRODUCER
+            )
+            for number in range(1, PRODUCERS + 1)
+        ]
+        strategy = chance.choice(("range,roundrobin", "cooperative-sticky"))
+        self.consumers = [
+            RecordedConsumer(f"member-{number}", servers, GROUP, TOPIC, self._recorder, strategy)
+            for number in range(1, CONSUMERS + 1)
+        ]
+
+    def run(self, plan: Iterator[Cell], seconds: float) -> Result:
+        started = time.monotonic()
+        for client in self._clients():
+            client.start()
+        self._await_progress("at the start")
+        while time.monotonic() - started < seconds and not self.result.problems:
+            self._suffer(next(plan))
+        self.result.seconds = time.monotonic() - started
+        self.result.fired = dict(self.faults.fired)
+        self._come_to_rest()
+        self._judge()
+        return self.result
+
+    def _clients(self) -> "list[RecordedProducer | RecordedConsumer]":
+        return [*self.producers, *self.consumers]
+
+    def _suffer(self, cell: Cell) -> None:
+        """One fault, from before it to the first progress after it has been healed."""
+        for producer in self.producers:
+            producer.longest_gap_s()
+        nodes = self.faults.strike(cell)
+        wait(self.faults.outage_s())
+        self.faults.heal()
+        self._await_progress(f"after {cell} on {nodes}")
+        gap = max(producer.longest_gap_s() for producer in self.producers)
+        self.result.gaps_s.setdefault(str(cell), []).append(gap)
+        if self.chance.random() < 0.5:
+            self.cluster.wait_until_in_sync()
+
+    def _await_progress(self, when: str) -> None:
+        for producer in self.producers:
+            if not producer.wait_for_more(PROGRESS_RECORDS, PROGRESS_S_MAX):
+                self.result.problems.append(f"{producer.name} makes no progress {when}")
+
+    def _come_to_rest(self) -> None:
+        """All clients finish; a last reader sees everything."""
+        self.faults.heal()
+        self.cluster.wait_until_in_sync()
+        for producer in self.producers:
+            producer.finish()
+        ends = read_everything(self.cluster.bootstrap_servers, TOPIC, PARTITIONS, self._recorder, 30.0)
+        self._await_group(ends)
+        for consumer in self.consumers:
+            consumer.finish()
+            consumer.close()
+        self._recorder.close()
+        for client in self._clients():
+            self.result.problems += client.problems
+        self.cluster.wait_until_in_sync()
+        self.cluster.stop()
+
+    def _await_group(self, ends: dict[int, int]) -> None:
+        deadline = time.monotonic() + CAUGHT_UP_S_MAX
+        while any(self._read_up_to(index) < end for index, end in ends.items()):
+            if time.monotonic() > deadline:
+                self.result.problems.append(f"the group did not read everything in {CAUGHT_UP_S_MAX:.0f} s")
+                return
+            wait(0.2)
+
+    def _read_up_to(self, partition: int) -> int:
+        return max(consumer.ends.get(f"{TOPIC}-{partition}", 0) for consumer in self.consumers)
+
+    def _judge(self) -> None:
+        self.result.report = check(load(self._history), is_complete=True)
+        self.result.audit = audit([self.cluster[node].data for node in self.cluster.nodes])
+
+
+def chaos(minutes: float, *, seed: int, uses_namespaces: bool, folder: Path, only: str = "") -> Result:
+    """Make a cluster, trouble it for so long, and judge what is left."""
+    chance = random.Random(seed)
+    with _cluster(uses_namespaces) as (cluster, wires):
+        cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
+        faults = Faults(cluster, TOPIC, chance, wires)
+        chosen = [cell for cell in cells(has_wires=wires is not None) if only in str(cell)]
+        return Chaos(cluster, faults, folder, chance).run(_plan(chosen, chance), minutes * 60)
+
+
+@contextmanager
+def _cluster(uses_namespaces: bool) -> Iterator[tuple[Cluster, Wires | None]]:
+    if not uses_namespaces:
+        with Cluster(3, settings=SETTINGS) as cluster:
+            yield cluster, None
+        return
+    with Wires(3) as wires, NamespacedCluster(wires, 3, settings=SETTINGS) as cluster:
+        yield cluster, wires
+
+
+def _plan(chosen: Sequence[Cell], chance: random.Random) -> Iterator[Cell]:
+    """Every cell once in a random order, then again."""
+    while True:
+        yield from chance.sample(chosen, len(chosen))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m moldau_dev.chaos.run", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--namespaces", action="store_true", help="each node in a network of its own, with cuts")
+    parser.add_argument("--only", default="", help="faults whose name has this in it: 'kill', 'leader'")
+    parser.add_argument("--keep", type=Path, help="where the history is kept")
+    options = parser.parse_args(arguments)
+    uses_namespaces = options.namespaces and Wires.are_allowed()
+    if options.namespaces and not uses_namespaces:
+        sys.stdout.write("no network namespaces on this machine: cables stay in\n")
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="moldau-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.write(f"seed {options.seed}\n")
+    result = chaos(
+        options.minutes, seed=options.seed, uses_namespaces=uses_namespaces, folder=folder, only=options.only
+    )
+    sys.stdout.write(result.text() + "\n")
+    if result.is_good and options.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        sys.stdout.write(f"the history is in {folder}\n")
+    return 0 if result.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Nodes and clusters on virtual time, under faults drawn from a seed."""
