@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from moldau.client.words import AbortedTransaction
+from moldau.client.types import AbortedTransaction
 from moldau.model.errors import CorruptMessage
 from moldau.model.units import MiB
 from moldau.records.compression import Compression

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import PASSING, ConnectionLost, NoAnswer, Unreachable
 from moldau.client.metadata import TopicView
 from moldau.client.settings import ClientSettings
-from moldau.client.words import EARLIEST, LATEST, Fetched, Isolation
+from moldau.client.types import EARLIEST, LATEST, Fetched, Isolation
 from moldau.model.errors import CorruptMessage, KafkaError, OffsetOutOfRange
 from moldau.model.ids import NO_NODE
 from moldau.model.units import SECOND_MS, KiB, MiB

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from moldau.client.partitioning import murmur2
+from moldau.client.partitioner import murmur2
 from pyspark_moldau.positions import Numbers, Octets
 
 _SEED: Final = np.uint32(0x9747B28C)

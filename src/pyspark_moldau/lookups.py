@@ -1,6 +1,6 @@
 """Looking a topic up: who asks once meets clusters in the middle of an election, or of creating the topic."""
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.metadata import TopicView
 
 

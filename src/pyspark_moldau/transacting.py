@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import PASSING, ConnectionLost, NoAnswer, Unreachable
-from moldau.client.partitioning import partition_of
+from moldau.client.partitioner import partition_of
 from moldau.client.settings import ClientSettings
-from moldau.client.transactional import TransactionalProducer
+from moldau.client.transactional_producer import TransactionalProducer
 from moldau.model.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
 from moldau.model.ids import NO_EPOCH, TopicPartition
 from moldau.model.ports import Buffer

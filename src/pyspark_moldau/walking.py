@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from moldau.client.words import AbortedTransaction
+from moldau.client.types import AbortedTransaction
 from moldau.model.errors import CorruptMessage
 from moldau.records.control import ControlType, read_control_type
 from moldau.records.header import BatchHeader, Buffer, checksum

@@ -10,7 +10,7 @@ import pytest
 
 import moldau
 from moldau.api import Connection, Consumption, Failed, Message
-from moldau.api.publishing import Publisher
+from moldau.api.publisher import Publisher
 from moldau.testing import Broker
 
 pytestmark = pytest.mark.proves("A2")
@@ -165,7 +165,7 @@ def test_a_look_up_that_fails_while_a_group_gives_partitions_out_is_told_in_word
     connection: Connection, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.create_topic("interrupted")
-    monkeypatch.setattr("moldau.api.consuming.LOOK_UP_S", 0.5)
+    monkeypatch.setattr("moldau.api.consumer.LOOK_UP_S", 0.5)
     seek = Consumption._seek
 
     def seek_while_the_broker_is_silent(self: Consumption, *arguments: Any) -> None:

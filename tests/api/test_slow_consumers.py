@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import moldau
-from moldau.api import Connection, Failed, consuming
+from moldau.api import Connection, Failed, consumer
 from moldau.testing import Broker
 
 pytestmark = pytest.mark.proves("A2", part="publish and consume")
@@ -111,7 +111,7 @@ def test_joining_a_group_is_not_idleness(slow_to_join: Connection) -> None:
 
 
 def test_a_group_that_lets_nobody_in_is_told(slow_to_join: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consuming, "JOIN_MAX_S", 0.5)
+    monkeypatch.setattr(consumer, "JOIN_MAX_S", 0.5)
     slow_to_join.create_topic("closed")
     with (
         slow_to_join.consume("closed", group="closed", idle_s=0.1) as messages,

@@ -7,7 +7,7 @@ import pytest
 
 import moldau
 from moldau.api import Connection, Failed
-from moldau.api.words import Place
+from moldau.api.types import Place
 
 pytestmark = pytest.mark.proves("A2")
 

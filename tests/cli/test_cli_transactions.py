@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.transactional import TransactionalProducer
-from moldau.client.words import LATEST, Isolation
+from moldau.client.async_client import AsyncClient
+from moldau.client.transactional_producer import TransactionalProducer
+from moldau.client.types import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.records.builder import NewRecord

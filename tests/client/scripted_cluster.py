@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from scripted_cluster import TOPIC_ID, Script, World, batch, produced
 
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.blocking import BlockingClient
+from moldau.client.async_client import AsyncClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.errors import NoAnswer
-from moldau.client.words import EARLIEST, NewTopic, Resource, ResourceKind
+from moldau.client.types import EARLIEST, NewTopic, Resource, ResourceKind
 from moldau.model.errors import ErrorCode, InvalidConfig, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.records.record import iterate_batches, iterate_records

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from scripted_cluster import TOPIC_ID, Answer, Script, World, batch, produced
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
-from moldau.client.words import Resource, ResourceKind
+from moldau.client.types import Resource, ResourceKind
 from moldau.model.errors import (
     BrokerNotAvailable,
     ErrorCode,

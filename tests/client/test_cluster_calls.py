@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import Brokers
 from moldau.client.health import examine
 from moldau.client.quorum import Quorum

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World, batch, produced
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
+from moldau.client.broker_ranking import AVOIDED_MS, Preferences
 from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
-from moldau.client.preferences import AVOIDED_MS, Preferences
 from moldau.model.errors import (
     BrokerNotAvailable,
     ErrorCode,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
 from moldau.client.errors import ConnectionLost, NoAnswer
 from moldau.client.groups import Groups

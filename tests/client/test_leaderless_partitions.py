@@ -9,7 +9,7 @@ from scripted_cluster import TOPIC_ID, Script, World
 
 from moldau.cli.consuming import RETRY_S, Reading
 from moldau.cli.group_offsets import progress
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.model.ids import TopicPartition
 from moldau.records.builder import build_batch

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World
 
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.moves import Moves, Stage
-from moldau.client.plans import Assignment
+from moldau.client.async_client import AsyncClient
+from moldau.client.plan_executor import Moves, Stage
+from moldau.client.reassignment_plans import Assignment
 from moldau.client.reassignments import Outcomes
 from moldau.client.throttles import (
     FOLLOWER_RATE,
@@ -15,7 +15,7 @@ from moldau.client.throttles import (
     LEADER_RATE,
     LEADER_REPLICAS,
 )
-from moldau.client.words import ConfigSource, ResourceKind
+from moldau.client.types import ConfigSource, ResourceKind
 from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, InvalidConfig
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
-from moldau.client.partitioning import StickyPartition, murmur2, partition_of
+from moldau.client.partitioner import StickyPartition, murmur2, partition_of
 
 # From the tests of Apache Kafka's own hash.
 KNOWN = [

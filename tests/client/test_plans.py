@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.plans import (
+from moldau.client.reassignment_plans import (
     Assignment,
     BrokenPlan,
     balanced,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scripted_cluster import Script, World, batch, produced
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost
 from moldau.model.errors import ErrorCode, KafkaError, MessageTooLarge, UnsupportedVersion
 from moldau.model.ids import NO_PRODUCER_ID

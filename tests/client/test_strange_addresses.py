@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import Unreachable
 from moldau.model.ids import Address
 from moldau.node.ports.clock import SystemClock

@@ -7,7 +7,7 @@ import scripted_cluster
 from scripted_cluster import Script, World
 
 from moldau.client.transactions import ActiveProducer, Transactions
-from moldau.client.words import ProducerIdentity
+from moldau.client.types import ProducerIdentity
 from moldau.model.errors import ErrorCode, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages

@@ -8,12 +8,12 @@ import pytest
 import scripted_cluster
 from scripted_cluster import Script, World, produced
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost, NoAnswer
 from moldau.client.settings import ClientSettings
-from moldau.client.transactional import InDoubt, TransactionalProducer
+from moldau.client.transactional_producer import InDoubt, TransactionalProducer
+from moldau.client.types import LATEST, Isolation
 from moldau.client.visibility import visible_batches
-from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import ErrorCode, MessageTooLarge
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random

@@ -1,7 +1,7 @@
 """What a reader of committed records sees of transactions."""
 
+from moldau.client.types import AbortedTransaction, Isolation
 from moldau.client.visibility import visible_batches
-from moldau.client.words import AbortedTransaction, Isolation
 from moldau.records.builder import build_batch
 from moldau.records.control import build_transaction_marker
 

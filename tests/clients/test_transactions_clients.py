@@ -11,7 +11,7 @@ from transacting import TRANSACTORS, Fenced, Transactor
 
 from moldau.client.groups import Groups
 from moldau.client.transactions import Transactions
-from moldau.client.words import LATEST, Isolation
+from moldau.client.types import LATEST, Isolation
 from moldau.model.ids import TopicPartition
 from moldau.testing import Broker
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.settings import ClientSettings
-from moldau.client.transactional import TransactionalProducer
+from moldau.client.transactional_producer import TransactionalProducer
 from moldau.client.transactions import Transactions
+from moldau.client.types import LATEST, Isolation
 from moldau.client.visibility import visible_batches
-from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.ports import Connection, Endpoint

@@ -15,7 +15,7 @@ from transform_crew import TransformCrew, histories, read_committed
 
 from moldau.client.groups import Groups
 from moldau.client.transactions import Transactions
-from moldau.client.words import LATEST, Isolation
+from moldau.client.types import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.testing import BrokerFailed, Cluster

@@ -17,8 +17,8 @@ from moldau.model.errors import NotController, StorageFailed
 from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
-from moldau.node.formatting import write_first_voters, write_no_voters
 from moldau.node.node import Node
+from moldau.node.storage_format import write_first_voters, write_no_voters
 from moldau.storage.log_dir import LogDir, MetaProperties
 from moldau_dev.simulation.simulation import Host, Simulation
 

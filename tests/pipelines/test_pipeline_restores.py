@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from moldau.cli.errors import Complaint
 from moldau.cli.pipeline_restores import parse_until, show_restored
 from moldau.client.errors import Unreachable
-from moldau.client.words import OffsetAt
+from moldau.client.types import OffsetAt
 from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.cli.sql import named_extents
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.words import Isolation, OffsetAt
+from moldau.client.async_client import AsyncClient
+from moldau.client.types import Isolation, OffsetAt
 from moldau.model.errors import LeaderNotAvailable
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 from test_sockets import Recorder, framed, served
 
-from moldau.node.ports import patience as patience_module
-from moldau.node.ports.patience import PAUSE_S, READS_PER_TURN_MAX, Patience
+from moldau.node.ports import deferred_reader as patience_module
+from moldau.node.ports.deferred_reader import PAUSE_S, READS_PER_TURN_MAX, Patience
 
 
 class Speakers:

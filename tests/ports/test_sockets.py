@@ -16,7 +16,7 @@ from moldau.model.ports import Connection, FileSlice, Piece
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
-from moldau.node.ports.receiving import IDLE_BYTES, ReceiveBudget, ReceiveBuffer
+from moldau.node.ports.receive_buffer import IDLE_BYTES, ReceiveBudget, ReceiveBuffer
 from moldau.node.ports.sockets import FRAMES_PER_TURN_MAX, SocketNetwork
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from moldau.client.partitioning import murmur2, partition_of
+from moldau.client.partitioner import murmur2, partition_of
 from moldau.model.units import MiB
 from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES

@@ -11,7 +11,7 @@ import pytest
 from published import read, staged, values
 from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 
-from moldau.client.partitioning import partition_of
+from moldau.client.partitioner import partition_of
 from moldau.client.transactions import Transactions
 from moldau.testing import Broker
 from pyspark_moldau import publishing

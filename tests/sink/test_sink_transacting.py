@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from sink_lives import PARTITIONS, READ_S_MAX, is_open
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost
 from moldau.client.metadata import TopicView
-from moldau.client.partitioning import partition_of
+from moldau.client.partitioner import partition_of
 from moldau.model.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random

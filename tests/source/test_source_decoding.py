@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.words import AbortedTransaction
+from moldau.client.types import AbortedTransaction
 from moldau.model.errors import CorruptMessage, KafkaError, MessageTooLarge
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression, compress

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
 
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.words import Fetched
+from moldau.client.async_client import AsyncClient
+from moldau.client.types import Fetched
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random

@@ -11,7 +11,7 @@ import pytest
 
 from moldau.client.errors import NoAnswer
 from moldau.client.metadata import Metadata, TopicView
-from moldau.client.words import EARLIEST, LATEST, Fetched, Isolation, OffsetAt
+from moldau.client.types import EARLIEST, LATEST, Fetched, Isolation, OffsetAt
 from moldau.model.errors import NotLeaderOrFollower, OffsetOutOfRange, UnsupportedVersion
 from moldau.model.ids import NO_TOPIC_ID, NodeId, TopicId
 from moldau.records.builder import build_batch

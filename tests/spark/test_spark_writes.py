@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.types import StringType, StructField, StructType
 
-from moldau.client.partitioning import partition_of
+from moldau.client.partitioner import partition_of
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, until_all_done, until_done
 from pyspark_moldau.sink import Produced, Staged, StreamWriter

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.client.words import EARLIEST, LATEST, Resource, ResourceKind
+from moldau.client.types import EARLIEST, LATEST, Resource, ResourceKind
 from moldau.records.record import iterate_batches, iterate_records
 from moldau.testing import Broker, BrokerFailed
 

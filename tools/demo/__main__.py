@@ -20,8 +20,8 @@ from demo.checking import Found, Made, look
 from demo.children import Children
 from demo.watching import OPEN, Lags, batches, transaction_state, transactional_id
 from moldau.cli.connecting import connect
-from moldau.client.blocking import BlockingClient
-from moldau.client.words import NewTopic
+from moldau.client.blocking_client import BlockingClient
+from moldau.client.types import NewTopic
 from moldau.model.errors import KafkaError
 
 ROOT: Final = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from moldau.client.blocking import BlockingClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.groups import Groups
 from moldau.client.transactions import Transactions
-from moldau.client.words import LATEST, Isolation
+from moldau.client.types import LATEST, Isolation
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 

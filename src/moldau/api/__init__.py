@@ -1,7 +1,7 @@
 """The small Python API: `moldau.connect(...)`. It stands on confluent-kafka and works with any Kafka cluster."""
 
 from moldau.api.connection import Connection, connect
-from moldau.api.consuming import Consumption
-from moldau.api.words import Failed, Message, Place
+from moldau.api.consumer import Consumption
+from moldau.api.types import Failed, Message, Place
 
 __all__ = ["Connection", "Consumption", "Failed", "Message", "Place", "connect"]

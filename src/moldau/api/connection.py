@@ -6,9 +6,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from moldau.api.consuming import Consumption, Start, commit_for
-from moldau.api.publishing import Publisher
-from moldau.api.words import Failed, Headers, Message, Place, Value, checked_name, checked_settings
+from moldau.api.consumer import Consumption, Start, commit_for
+from moldau.api.publisher import Publisher
+from moldau.api.types import Failed, Headers, Message, Place, Value, checked_name, checked_settings
 
 TIMEOUT_S: Final = 30.0
 ONLY: Final = "the only one"

@@ -13,9 +13,9 @@ from moldau.cli.output import human_bytes, note, show_json, show_table
 from moldau.cli.reassign import Throttle, until_settled
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.async_client import AsyncClient
     from moldau.client.brokers import BrokerState
-    from moldau.client.plans import Assignment
+    from moldau.client.reassignment_plans import Assignment
 
 app = typer.Typer(help="Look at brokers, empty one, forget one.", no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def drain(
             print(f"broker {broker} gets new partitions again; moldau reassign generate gives it its share of the old")
 
     async def work(client: "AsyncClient") -> None:
-        from moldau.client.plans import encode_plan
+        from moldau.client.reassignment_plans import encode_plan
 
         plan = await _plan(client, broker)
         if json and dry_run:
@@ -123,8 +123,8 @@ def remove(
 
 async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
     from moldau.client.brokers import Brokers
-    from moldau.client.moves import Moves
-    from moldau.client.plans import drained
+    from moldau.client.plan_executor import Moves
+    from moldau.client.reassignment_plans import drained
 
     moves = Moves(client)
     states = {each.node_id: each for each in await Brokers(client).all()}
@@ -175,7 +175,7 @@ async def _carry_out(
     client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, is_patient: bool
 ) -> None:
     """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
-    from moldau.client.moves import Moves
+    from moldau.client.plan_executor import Moves
 
     await _let_out(client, broker)
     moves = Moves(client)
@@ -251,7 +251,7 @@ def _told(state: "BrokerState") -> dict[str, Any]:
 
 def _run(bootstrap_servers: str, work: "Callable[[AsyncClient], Awaitable[None]]") -> None:
     from moldau.cli.connecting import connect_asynchronously
-    from moldau.client.plans import BrokenPlan
+    from moldau.client.reassignment_plans import BrokenPlan
 
     async def connected() -> None:
         async with connect_asynchronously(bootstrap_servers) as client:

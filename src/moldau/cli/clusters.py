@@ -11,7 +11,7 @@ from moldau.cli.output import note, show_json, show_table
 if TYPE_CHECKING:
     from moldau.client.health import Health, SickPartition
     from moldau.client.quorum import QuorumReplica, QuorumView
-    from moldau.client.words import ClusterBroker
+    from moldau.client.types import ClusterBroker
 
 app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.words import ConfigEntry, Resource
+    from moldau.client.types import ConfigEntry, Resource
 
 app = typer.Typer(help="Get and set the settings of topics and brokers.", no_args_is_help=True)
 
@@ -99,7 +99,7 @@ def _is_own(kind: Kind, entry: "ConfigEntry") -> bool:
 
 
 def _resource(kind: Kind, name: str) -> "Resource":
-    from moldau.client.words import Resource, ResourceKind
+    from moldau.client.types import Resource, ResourceKind
 
     kinds = {
         Kind.TOPIC: ResourceKind.TOPIC,

@@ -2,8 +2,8 @@
 
 from moldau.cli.errors import wrong_usage
 from moldau.client.addresses import parse_bootstrap
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.blocking import BlockingClient
+from moldau.client.async_client import AsyncClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.node.ports.clock import SystemClock

@@ -55,7 +55,7 @@ def consume(
     from moldau.cli.group_reading import consume_in_group
     from moldau.cli.positions import parse_position
     from moldau.cli.records_text import compile_format
-    from moldau.client.words import Isolation
+    from moldau.client.types import Isolation
 
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.cli.output import note
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import PASSING
 from moldau.client.metadata import TopicView
+from moldau.client.types import Fetched, Isolation
 from moldau.client.visibility import visible_batches
-from moldau.client.words import Fetched, Isolation
 from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable
 from moldau.model.ids import NodeId, TopicPartition
 from moldau.model.ports import Clock

@@ -10,11 +10,11 @@ from moldau.cli.folders import identity_in
 from moldau.machines.raft import Endpoints, VoterSet
 from moldau.model.errors import InvalidConfig
 from moldau.node.configuration import Configuration, load_configuration
-from moldau.node.formatting import FirstVoters, format_folder, parse_initial_controllers
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
+from moldau.node.storage_format import FirstVoters, format_folder, parse_initial_controllers
 from moldau.storage.log_dir import CorruptMetaProperties, LogDir, LogDirLocked, MetaProperties, decode_id
 
 DATA_DEFAULT: Final = Path("moldau-data")

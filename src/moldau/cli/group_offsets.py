@@ -10,7 +10,7 @@ from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolv
 from moldau.cli.silence import offsets_told
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
-from moldau.client.words import LATEST, Isolation
+from moldau.client.types import LATEST, Isolation
 from moldau.model.ids import TopicPartition
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from moldau.node.ports.clock import SystemClock

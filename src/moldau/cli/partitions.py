@@ -12,7 +12,7 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.async_client import AsyncClient
     from moldau.client.reassignments import Outcomes
     from moldau.model.ids import TopicPartition
 
@@ -79,7 +79,7 @@ async def _named(client: "AsyncClient", topics: list[str]) -> "list[TopicPartiti
 
 def _read(path: Path) -> "list[TopicPartition]":
     """`{"partitions": [{"topic": "orders", "partition": 0}]}`"""
-    from moldau.client.plans import BrokenPlan, decode_places
+    from moldau.client.reassignment_plans import BrokenPlan, decode_places
 
     try:
         places = decode_places(text_of(path))

@@ -10,9 +10,9 @@ from moldau.cli.connections import Connection
 from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.output import topic_id_text
 from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
-from moldau.client import words
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.words import Isolation, OffsetAt
+from moldau.client import types
+from moldau.client.async_client import AsyncClient
+from moldau.client.types import Isolation, OffsetAt
 from moldau.model.ids import TopicPartition
 
 _COMMITTED: Final = Isolation.READ_COMMITTED
@@ -121,9 +121,9 @@ class SecuredCluster:
         (time_ms,) = set(times.values())  # the same for all, and nobody asks about none
         with _told_in_words():
             match time_ms:
-                case words.EARLIEST:
+                case types.EARLIEST:
                     found: Mapping[TopicPartition, int | None] = self._cluster.earliest(times)
-                case words.LATEST:
+                case types.LATEST:
                     found = self._cluster.latest(times)
                 case _:
                     found = self._cluster.at_times(times)

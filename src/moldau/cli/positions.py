@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from moldau.cli.errors import wrong_usage
-from moldau.client.words import EARLIEST, LATEST, Isolation, OffsetAt
+from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetAt
 from moldau.model.ids import TopicPartition
 
 TIME_MS_MAX: Final = 2**63 - 1

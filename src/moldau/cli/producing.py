@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.asynchronous import AsyncClient
-from moldau.client.partitioning import StickyPartition, partition_of
-from moldau.client.words import ProducerIdentity
+from moldau.client.async_client import AsyncClient
+from moldau.client.partitioner import StickyPartition, partition_of
+from moldau.client.types import ProducerIdentity
 from moldau.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from moldau.model.ports import Clock, Random
 from moldau.records.builder import NewRecord, build_batch

@@ -13,8 +13,8 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.moves import Move, Moves
-    from moldau.client.plans import Assignment
+    from moldau.client.plan_executor import Move, Moves
+    from moldau.client.reassignment_plans import Assignment
     from moldau.client.reassignments import Outcomes
 
 app = typer.Typer(help="Move partitions between brokers by a plan.", no_args_is_help=True)
@@ -53,7 +53,7 @@ def generate(
     names = _topics(topics, topics_file)
 
     async def work(moves: "Moves") -> None:
-        from moldau.client.plans import balanced, encode_plan
+        from moldau.client.reassignment_plans import balanced, encode_plan
 
         racks = await moves.racks()
         absent = [each for each in wanted if each not in racks]
@@ -89,7 +89,7 @@ def execute(
 
     def keep(before: "Assignment") -> None:
         """Nothing moves if the way back could not be kept; and it is there if something goes wrong on the way."""
-        from moldau.client.plans import encode_plan
+        from moldau.client.reassignment_plans import encode_plan
 
         if rollback is not None:
             rollback.write_text(encode_plan(before) + "\n")
@@ -97,7 +97,7 @@ def execute(
             note(f"to go back, keep this: {encode_plan(before)}")
 
     async def work(moves: "Moves") -> None:
-        from moldau.client.moves import MovesRunning
+        from moldau.client.plan_executor import MovesRunning
 
         try:
             before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional, keep=keep)
@@ -233,7 +233,7 @@ def _verdict(found: "Sequence[Move]") -> str:
 
 
 def _read(path: Path) -> "Assignment":
-    from moldau.client.plans import BrokenPlan, decode_plan
+    from moldau.client.reassignment_plans import BrokenPlan, decode_plan
 
     try:
         return decode_plan(text_of(path))
@@ -242,7 +242,7 @@ def _read(path: Path) -> "Assignment":
 
 
 def _topics(names: list[str] | None, file: Path | None) -> list[str]:
-    from moldau.client.plans import BrokenPlan, decode_topics
+    from moldau.client.reassignment_plans import BrokenPlan, decode_topics
 
     if file is None:
         return names or []
@@ -281,7 +281,7 @@ def _newcomers(before: Sequence[int], after: Sequence[int]) -> list[int]:
 def _plan_told(assignment: "Assignment") -> Any:
     import json
 
-    from moldau.client.plans import encode_plan
+    from moldau.client.reassignment_plans import encode_plan
 
     return json.loads(encode_plan(assignment))
 
@@ -320,8 +320,8 @@ def _complain(outcomes: "Outcomes") -> None:
 
 def _run(bootstrap_servers: str, work: "Callable[[Moves], Awaitable[None]]") -> None:
     from moldau.cli.connecting import connect_asynchronously
-    from moldau.client.moves import Moves
-    from moldau.client.plans import BrokenPlan
+    from moldau.client.plan_executor import Moves
+    from moldau.client.reassignment_plans import BrokenPlan
 
     async def connected() -> None:
         async with connect_asynchronously(bootstrap_servers) as client:

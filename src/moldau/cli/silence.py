@@ -8,7 +8,7 @@ from moldau.cli.errors import Complaint
 from moldau.cli.output import note
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.async_client import AsyncClient
     from moldau.model.ids import TopicPartition
 
 # The cluster takes nine seconds to find a broker dead, and then others have what it had. Who waits longer waits for one

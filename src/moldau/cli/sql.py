@@ -20,7 +20,7 @@ from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.async_client import AsyncClient
     from moldau.model.ids import TopicPartition
     from moldau.pipelines.asking import Rows
     from moldau.pipelines.running import Signals
@@ -184,7 +184,7 @@ async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[in
 async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartition, tuple[int, int]]":
     """Of the topics that the query names. The others may be in whatever state they are."""
     from moldau.cli.positions import extents
-    from moldau.client.words import Isolation
+    from moldau.client.types import Isolation
     from moldau.model.ids import TopicPartition
     from moldau.pipelines.tables import named_topics
 

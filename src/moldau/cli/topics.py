@@ -11,10 +11,10 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Configs, Json, pair
 from moldau.cli.output import note, show_json, show_table, topic_id_text
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
-    from moldau.client.blocking import BlockingClient
+    from moldau.client.async_client import AsyncClient
+    from moldau.client.blocking_client import BlockingClient
     from moldau.client.metadata import TopicView
-    from moldau.client.words import TopicOutcome
+    from moldau.client.types import TopicOutcome
     from moldau.model.ids import TopicPartition
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
@@ -39,7 +39,7 @@ def create(
 ) -> None:
     """Create one or more topics."""
     from moldau.cli.connecting import connect
-    from moldau.client.words import NewTopic
+    from moldau.client.types import NewTopic
 
     configs = pairs(config, "--config")
     new = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in topics]
@@ -107,7 +107,7 @@ def alter(
 ) -> None:
     """Give a topic more partitions, or change its settings."""
     from moldau.cli.connecting import connect
-    from moldau.client.words import Resource, ResourceKind
+    from moldau.client.types import Resource, ResourceKind
 
     values = pairs(config, "--config")
     if partitions is None and not values and not unset:
@@ -184,7 +184,7 @@ def _replication_factor(topic: "TopicView") -> int:
 async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[TopicPartition, int], int]":
     """The first and the last offsets, where they are told in time."""
     from moldau.cli.silence import offsets_told
-    from moldau.client.words import EARLIEST, LATEST
+    from moldau.client.types import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
 
     led = [TopicPartition(topic.name, each.index) for topic in topics for each in topic.partitions if each.leader >= 0]
@@ -194,7 +194,7 @@ async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tu
 def _describe(
     client: "BlockingClient", topic: "TopicView", offsets: "dict[tuple[TopicPartition, int], int]"
 ) -> dict[str, Any]:
-    from moldau.client.words import EARLIEST, LATEST
+    from moldau.client.types import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
 
     partitions = []
@@ -217,7 +217,7 @@ def _describe(
 
 def _own_configs(client: "BlockingClient", name: str) -> dict[str, str | None] | None:
     """The settings that were set for this topic; None where we may not look, or the cluster does not tell."""
-    from moldau.client.words import ConfigSource, Resource, ResourceKind
+    from moldau.client.types import ConfigSource, Resource, ResourceKind
     from moldau.model.errors import ClusterAuthorizationFailed, TopicAuthorizationFailed, UnsupportedVersion
 
     try:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.client import requests
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NOBODY_CONTROLS, ConnectionLost, NoAnswer, Unreachable, check
 from moldau.client.metadata import TopicView
-from moldau.client.plans import Assignment
-from moldau.client.words import Resource, ResourceKind
+from moldau.client.reassignment_plans import Assignment
+from moldau.client.types import Resource, ResourceKind
 from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import KafkaError
 from moldau.model.ids import Address, TopicPartition

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from moldau.client.addresses import parse_bootstrap
 from moldau.client.backoff import Backoff
-from moldau.client.calls import UNDER_WAY, Call
+from moldau.client.broker_ranking import Preferences
+from moldau.client.call_context import UNDER_WAY, Call
 from moldau.client.connection import Authentication
 from moldau.client.errors import (
     PASSING,
@@ -19,10 +20,9 @@ from moldau.client.errors import (
     cannot_reach_broker,
     error_of,
 )
+from moldau.client.leader_requests import first_error, may_be_stored, version_limit
 from moldau.client.link import Link
 from moldau.client.metadata import BrokerView, Metadata, NoSuchPartition, PartitionView, TopicView
-from moldau.client.preferences import Preferences
-from moldau.client.routing import first_error, may_be_stored, version_limit
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import BrokerNotAvailable, ErrorCode, KafkaError, UnknownTopicOrPartition
 from moldau.model.ids import NO_NODE, Address, NodeId

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import PASSING, check, error_of
 from moldau.wire import messages
 from moldau.wire.messages import Message

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
+from moldau.client.broadcast import ask_everybody
 from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
 from moldau.client.errors import check
-from moldau.client.everybody import ask_everybody
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages

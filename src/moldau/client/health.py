@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client import requests
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import SILENT
 from moldau.client.errors import check
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
 from moldau.client.reassignments import Reassignment, Reassignments
-from moldau.client.words import ClusterView, ResourceKind
+from moldau.client.types import ClusterView, ResourceKind
 from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, RequestTimedOut, UnsupportedVersion
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.units import SECOND_MS

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NOBODY_CONTROLS, check
 from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS

@@ -6,7 +6,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NOBODY_CONTROLS, check, error_of
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from moldau.client.errors import error_of
 from moldau.client.metadata import PartitionView, TopicView
-from moldau.client.words import (
+from moldau.client.types import (
     AbortedTransaction,
     ConfigEntry,
     Fetched,

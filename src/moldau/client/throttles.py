@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import SILENT
 from moldau.client.errors import Unreachable
 from moldau.client.reassignments import by_topic
-from moldau.client.words import ConfigSource, Resource, ResourceKind
+from moldau.client.types import ConfigSource, Resource, ResourceKind
 from moldau.model.errors import BrokerNotAvailable, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
+from moldau.client.broadcast import ask_everybody
 from moldau.client.coordinators import TRANSACTION_KEY, Coordinator
 from moldau.client.errors import check
-from moldau.client.everybody import ask_everybody
 from moldau.client.metadata import TopicView
-from moldau.client.transactional import TransactionalProducer, by_topic
-from moldau.client.words import ProducerIdentity
+from moldau.client.transactional_producer import TransactionalProducer, by_topic
+from moldau.client.types import ProducerIdentity
 from moldau.model.errors import BrokerNotAvailable, ErrorCode, InvalidTxnState
 from moldau.model.ids import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 from moldau.wire import messages

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from moldau.client.words import AbortedTransaction, Isolation
+from moldau.client.types import AbortedTransaction, Isolation
 from moldau.model.ports import Buffer
 from moldau.records.header import BatchHeader
 from moldau.records.record import iterate_batches, iterate_records

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.client.blocking import BlockingClient
-from moldau.client.words import NewTopic
+from moldau.client.blocking_client import BlockingClient
+from moldau.client.types import NewTopic
 from moldau.model.errors import TopicAlreadyExists
 from moldau.pipelines.archive_writing import ArchiveSink
 from moldau.pipelines.ejecting import queries_script

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
-from moldau.client.blocking import BlockingClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.groups import Groups
-from moldau.client.words import ConfigSource, Resource, ResourceKind
+from moldau.client.types import ConfigSource, Resource, ResourceKind
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive_files import FiledSink, FiledSource, Incoming

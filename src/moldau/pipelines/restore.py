@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.client.blocking import BlockingClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.groups import Groups
-from moldau.client.words import LATEST, Isolation, Resource, ResourceKind
+from moldau.client.types import LATEST, Isolation, Resource, ResourceKind
 from moldau.model.errors import UnknownMemberId, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import TOPIC_FILE, ArchivedTopic, Connect, committed, records_of

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from moldau.client.blocking import BlockingClient
+from moldau.client.blocking_client import BlockingClient
 from moldau.client.settings import ClientSettings
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random

@@ -20,7 +20,7 @@ from moldau.testing.broker import READY_S_MAX, STOP_S_MAX, TEST_SETTINGS, Broker
 from moldau.testing.free_ports import HOST, PortsInARow
 
 if TYPE_CHECKING:
-    from moldau.client.blocking import BlockingClient
+    from moldau.client.blocking_client import BlockingClient
 
 SPARE_PORTS: Final = 5  # for nodes that are added
 LOOK_EVERY_S: Final = 0.02

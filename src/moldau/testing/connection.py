@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Endpoint, FileSlice, Piece
-from moldau.wire.foreign import refused_length
+from moldau.wire.foreign_protocols import refused_length
 
 if TYPE_CHECKING:
     from moldau.testing.network import SimulatedNetwork

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from moldau.wire.classes import Message
 from moldau.wire.limits import COPIED_BYTES_MAX
+from moldau.wire.message_classes import Message
 from moldau.wire.primitives import DECODE_FAILURES, Malformed, check_tag_count, read_uvarint, skip_tags
 from moldau.wire.schema import FIXED, FIXED_BYTES, Field, Schema, Struct
-from moldau.wire.source import TABLE_SIZE, Source
+from moldau.wire.source_builder import TABLE_SIZE, Source
 
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
 

@@ -11,7 +11,7 @@ from typing import Any
 from moldau.model.ports import Piece
 from moldau.wire.primitives import ENCODE_FAILURES, SMALL, SMALL_MAX, Unencodable, string_length, uvarint
 from moldau.wire.schema import FIXED, Field, Schema, Struct
-from moldau.wire.source import TABLE_SIZE, Source
+from moldau.wire.source_builder import TABLE_SIZE, Source
 
 Encoder = Callable[[Any, list[Piece]], None]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from moldau.wire.catalogue import ENTRIES, schema_of
-from moldau.wire.classes import Message, make_class
+from moldau.wire.message_classes import Message, make_class
 
 __all__ = ["Message"]
 

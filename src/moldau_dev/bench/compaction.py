@@ -13,7 +13,7 @@ from moldau.cli.bench.rounds import Round
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Flow
 from moldau.cli.errors import Complaint
-from moldau.client.words import Resource, ResourceKind
+from moldau.client.types import Resource, ResourceKind
 from moldau.model.units import MiB
 
 WITHOUT_NAME: Final = "acknowledge, no compaction"

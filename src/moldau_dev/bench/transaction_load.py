@@ -13,8 +13,8 @@ from moldau.cli.bench.requests import PRODUCE_TIMEOUT_MS
 from moldau.cli.bench.streams import Address
 from moldau.cli.errors import Complaint
 from moldau.client.errors import error_of
-from moldau.client.routing import first_error
-from moldau.client.transactional import added_codes
+from moldau.client.leader_requests import first_error
+from moldau.client.transactional_producer import added_codes
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES, TRANSACTIONAL, read_header

@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol
 
 import confluent_kafka as library
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.reassignments import Election, Reassignments
 from moldau.client.settings import ClientSettings
-from moldau.client.words import Resource, ResourceKind
+from moldau.client.types import Resource, ResourceKind
 from moldau.model.errors import KafkaError
 from moldau.model.units import HOUR_MS
 from moldau.node.ports.clock import SystemClock

@@ -9,7 +9,7 @@ from moldau.testing.cluster import Cluster
 from moldau_dev.chaos.namespaces import Wires
 
 if TYPE_CHECKING:
-    from moldau.client.blocking import BlockingClient
+    from moldau.client.blocking_client import BlockingClient
 
 
 class NamespacedCluster(Cluster):

@@ -10,10 +10,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import PASSING
 from moldau.client.settings import ClientSettings
-from moldau.client.words import LATEST, ProducerIdentity
+from moldau.client.types import LATEST, ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address
 from moldau.model.ports import Ports

@@ -15,8 +15,8 @@ from moldau.cli.bench import servers, stalls
 from moldau.cli.connecting import connect
 from moldau.cli.errors import Complaint
 from moldau.cli.local.layout import LocalCluster
-from moldau.client.blocking import BlockingClient
-from moldau.client.words import LATEST
+from moldau.client.blocking_client import BlockingClient
+from moldau.client.types import LATEST
 from moldau.model.errors import UnknownTopicOrPartition
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.units import GiB

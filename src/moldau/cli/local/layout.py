@@ -17,12 +17,12 @@ from moldau.cli.errors import Complaint, wrong_usage
 from moldau.cli.folders import identity_in
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
-from moldau.node.formatting import FirstVoters, format_folder
 from moldau.node.identity import random_id
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
+from moldau.node.storage_format import FirstVoters, format_folder
 from moldau.storage.log_dir import LogDir, MetaProperties, decode_id, encode_id
 
 MEMORY: Final = "cluster.json"

@@ -21,11 +21,11 @@ from moldau.model.ids import Address
 from moldau.model.ports import Connection, Endpoint, FileSlice, Listener, Page, Piece
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
-from moldau.node.ports.names import hosts_to_listen_on, plain
+from moldau.node.ports.deferred_reader import Patience
 from moldau.node.ports.pages import PageServer
-from moldau.node.ports.patience import Patience
-from moldau.node.ports.receiving import ReceiveBudget, ReceiveBuffer
-from moldau.wire.foreign import refused_length
+from moldau.node.ports.receive_buffer import ReceiveBudget, ReceiveBuffer
+from moldau.node.ports.resolver import hosts_to_listen_on, plain
+from moldau.wire.foreign_protocols import refused_length
 
 FRAMES_PER_TURN_MAX: Final = 32
 TURN_SECONDS_MAX: Final = 0.0005  # whatever is left of a peer's frames then waits for its next turn

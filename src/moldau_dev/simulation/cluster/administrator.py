@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import Brokers
 from moldau.client.errors import PASSING, check
 from moldau.client.reassignments import Election, Reassignments
-from moldau.client.words import Resource, ResourceKind
+from moldau.client.types import Resource, ResourceKind
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAlreadyExists
 from moldau.model.ids import TopicPartition

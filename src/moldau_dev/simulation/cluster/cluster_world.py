@@ -6,7 +6,7 @@ from contextvars import Context
 from enum import Enum
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.model.errors import KafkaError, TopicAlreadyExists
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import check
 from moldau.client.groups import FETCH_AT_MOST, Groups, decode_assignment
 from moldau.model.errors import ErrorCode, KafkaError

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from moldau.client import requests
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.errors import STALE_METADATA, error_of
+from moldau.client.leader_requests import partitions_of, version_limit
 from moldau.client.link import Link
 from moldau.client.metadata import TopicView
-from moldau.client.routing import partitions_of, version_limit
-from moldau.client.words import ProducerIdentity
+from moldau.client.types import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, NodeId
 from moldau.model.ports import Ports

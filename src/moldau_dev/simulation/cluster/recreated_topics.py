@@ -12,8 +12,8 @@ from typing import Final
 
 from moldau.client import requests
 from moldau.client.errors import STALE_METADATA, check
+from moldau.client.leader_requests import partitions_of, version_limit
 from moldau.client.metadata import TopicView
-from moldau.client.routing import partitions_of, version_limit
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, TopicId

@@ -11,12 +11,12 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, Coordinator
 from moldau.client.groups import FETCH_AT_MOST
-from moldau.client.transactional import TransactionalProducer
+from moldau.client.transactional_producer import TransactionalProducer
+from moldau.client.types import LATEST, Isolation
 from moldau.client.visibility import visible_batches
-from moldau.client.words import LATEST, Isolation
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.ports import Ports

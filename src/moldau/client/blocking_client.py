@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.connection import Authentication
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.settings import ClientSettings
-from moldau.client.words import (
+from moldau.client.types import (
     ClusterView,
     ConfigEntry,
     Fetched,

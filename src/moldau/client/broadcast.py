@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import SILENT
 from moldau.client.errors import PASSING, check
 from moldau.model.errors import KafkaError

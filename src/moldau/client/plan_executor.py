@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import SILENT, assignment_of
 from moldau.client.metadata import TopicView
-from moldau.client.plans import Assignment, BrokenPlan
+from moldau.client.reassignment_plans import Assignment, BrokenPlan
 from moldau.client.reassignments import Outcomes, Reassignment, Reassignments
 from moldau.client.throttles import Throttles
 from moldau.model.errors import UnknownTopicOrPartition

@@ -12,10 +12,10 @@ from typing import Any
 from moldau.client import requests
 from moldau.client.cluster import Cluster
 from moldau.client.errors import NoAnswer, check, error_of
+from moldau.client.idempotent_producer import Numbering
+from moldau.client.leader_requests import AFTER_APPEND, ALL, partitions_of
 from moldau.client.metadata import PartitionView, TopicView
-from moldau.client.numbering import Numbering
-from moldau.client.routing import AFTER_APPEND, ALL, partitions_of
-from moldau.client.words import (
+from moldau.client.types import (
     ClusterBroker,
     ClusterView,
     ConfigEntry,

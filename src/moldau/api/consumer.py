@@ -15,7 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from moldau.api.words import Failed, Message, Place, checked_name, checked_settings
+from moldau.api.types import Failed, Message, Place, checked_name, checked_settings
 
 Start = str | int | datetime  # "earliest", "latest", an offset, a time
 Answer = TypeVar("Answer")

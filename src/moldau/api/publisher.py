@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from moldau.api.words import Failed, Headers, Place, Value, checked_name, encoded, encoded_headers
+from moldau.api.types import Failed, Headers, Place, Value, checked_name, encoded, encoded_headers
 
 FULL_WAIT_S: Final = 1.0
 LOOK_S: Final = 0.1

@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any, Final
 
 from moldau.client import requests
-from moldau.client.asynchronous import AsyncClient
+from moldau.client.async_client import AsyncClient
 from moldau.client.coordinators import GROUP_KEY, TRANSACTION_KEY, Coordinator, one_code
 from moldau.client.errors import PASSING, TooManyWaiting, Unreachable, check, error_of
-from moldau.client.routing import AFTER_APPEND, first_error, partitions_of
-from moldau.client.words import ProducerIdentity
+from moldau.client.leader_requests import AFTER_APPEND, first_error, partitions_of
+from moldau.client.types import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Buffer

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.client.words import Produced, ProducerIdentity
+from moldau.client.types import Produced, ProducerIdentity
 from moldau.model.errors import ClusterAuthorizationFailed, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.records.builder import NewRecord, build_batch
@@ -15,7 +15,7 @@ from moldau.records.header import read_header
 from moldau.records.record import Record
 
 if TYPE_CHECKING:
-    from moldau.client.asynchronous import AsyncClient
+    from moldau.client.async_client import AsyncClient
 
 SEQUENCES: Final = 1 << 31
 
