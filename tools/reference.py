@@ -8,7 +8,7 @@ from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.catalogue import CATALOGUE
-from moldau.broker.router import Api
+from moldau.broker.requests.router import Api
 from moldau.model import errors
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.kafka_settings import BROKER_SETTINGS, removed

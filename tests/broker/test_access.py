@@ -8,7 +8,7 @@ from broker_scene import BROKER, CONTROLLER, WITH_CONTROLLER, Scene, batch, on_b
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.handlers.table import served_apis
-from moldau.broker.router import ServedOn
+from moldau.broker.requests.router import ServedOn
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address
 from moldau.wire import messages as m

@@ -7,7 +7,7 @@ import pytest
 from broker_scene import FRAME_BYTES_MAX, Scene, Talker, batch, fetch, list_offset, on_broker, produce
 
 from moldau.broker.handlers.table import served_apis
-from moldau.broker.router import ServedOn
+from moldau.broker.requests.router import ServedOn
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address
 from moldau.testing import Broker

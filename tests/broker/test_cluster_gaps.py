@@ -8,7 +8,7 @@ from broker_scene import Talker
 from cluster_scene import ALL_CONTROL, Cluster, on_cluster
 from replica_scene import create, where
 
-from moldau.broker.replicas.leader_role import UNDER_WAY_MS
+from moldau.broker.partitions.leader_role import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import build_batch
 from moldau.wire.messages import ProduceRequest

@@ -9,8 +9,8 @@ import pytest
 from broker_scene import Scene, batch, fetch_request, on_broker, produce_request
 from raw_peers import raw_peer
 
-from moldau.broker.context import RequestContext
 from moldau.broker.network.replies import QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import ALONE
 from moldau.model.errors import ErrorCode
 from moldau.wire.codec import decode_response

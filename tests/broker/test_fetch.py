@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from broker_scene import Scene, Talker, batch, fetch, fetch_request, on_broker, produce, produce_request
 
-from moldau.broker.sessions import EVICTION_MS, FetchSessions
+from moldau.broker.fetch.sessions import EVICTION_MS, FetchSessions
 from moldau.model.errors import (
     ErrorCode,
     FetchSessionIdNotFound,

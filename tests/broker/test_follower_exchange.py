@@ -10,10 +10,10 @@ from broker_scene import Talker, batch, produce, produce_request
 from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, values
 
+from moldau.broker.fetch import follower_fetch
 from moldau.broker.network.exchange import PARTITIONS_MAX, Exchange
+from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas import follower_fetch
-from moldau.broker.replicas.leader_role import LeaderRole
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.framing import RequestHeader, frame_request

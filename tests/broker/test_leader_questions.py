@@ -11,9 +11,9 @@ from cluster_scene import ALL_CONTROL, Cluster, on_cluster
 from replica_scene import copy_of, create
 from test_replica_groups import SETTINGS, commit, coordinator, group_away_from_controller
 
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
-from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
-from moldau.broker.replicas.leadership_check import LeadershipCheck, PendingConfirmation
+from moldau.broker.partitions.leadership_check import LeadershipCheck, PendingConfirmation
 from moldau.machines.replication import LeaderMachine
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetFetchRequest

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replicas.leader_role import LeaderRole
+from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.machines.replication import LeaderMachine, ProposeIsr
 from moldau.model.ids import TopicPartition
 

@@ -11,7 +11,7 @@ from test_gathering import in_one_piece
 
 from moldau.broker.network.repetition import Repetition
 from moldau.broker.partitions import waiters
-from moldau.broker.replicas.leader_role import UNDER_WAY_MS
+from moldau.broker.partitions.leader_role import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
 
 LOOKED_FROM = 16

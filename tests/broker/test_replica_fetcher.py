@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from moldau.broker.configs.replica_settings import ReplicaSettings
+from moldau.broker.partitions.leadership_check import UNDER_WAY_MAX
 from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
-from moldau.broker.replicas.leadership_check import UNDER_WAY_MAX
-from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.model.ids import Address
 from moldau.wire.codec import request_decoder
 from moldau.wire.follower_fetch import FetchPartition

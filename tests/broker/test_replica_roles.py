@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.configs.replica_settings import ReplicaSettings
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
-from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.replicas.replicas import Replicas
-from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, PartitionImage
 from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower

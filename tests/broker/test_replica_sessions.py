@@ -10,8 +10,8 @@ import pytest
 from cluster_scene import Cluster, on_cluster
 from replica_scene import are_same, copy_of, create, leader_of, send, where
 
-from moldau.broker.replicas.fetch_sessions import SESSIONS_PER_REPLICA_MAX, ReplicaFetchSession, ReplicaFetchSessions
-from moldau.broker.replicas.uncommitted_bytes import STEPS_MAX, UncommittedBytes
+from moldau.broker.fetch.replica_sessions import SESSIONS_PER_REPLICA_MAX, ReplicaFetchSession, ReplicaFetchSessions
+from moldau.broker.partitions.uncommitted_bytes import STEPS_MAX, UncommittedBytes
 from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from moldau.wire.messages import FetchRequest
 

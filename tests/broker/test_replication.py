@@ -19,8 +19,8 @@ from replica_scene import (
     where,
 )
 
+from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.replicas.fetcher import ReplicaFetcher
-from moldau.broker.replicas.follower_role import FollowerRole
 from moldau.machines.replication import Cut
 from moldau.model.errors import ErrorCode
 from moldau.storage import recovery

@@ -8,8 +8,8 @@ from broker_scene import Scene, on_broker
 from group_members import commit, find_coordinator
 from transaction_scene import FEW_PARTITIONS, P0, Sink, find, producer_of
 
-from moldau.broker.drivers.shard import CoordinatingShard
-from moldau.broker.drivers.shards import read_all
+from moldau.broker.coordinators.shard import CoordinatingShard
+from moldau.broker.coordinators.shards import read_all
 from moldau.broker.groups.shard import Shard
 from moldau.broker.transactions.shard import TransactionShard
 from moldau.machines.transactions import SendMarkers

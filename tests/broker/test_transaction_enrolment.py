@@ -8,9 +8,9 @@ import pytest
 from broker_scene import Scene, batch, produce_request
 from writer_scene import NONE, NOW_MS, Writer, play, values
 
-from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import TransactionEnding
-from moldau.broker.router import Api
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.router import Api
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 

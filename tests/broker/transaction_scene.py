@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 from broker_scene import Scene, Talker
 
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers import write_txn_markers
-from moldau.broker.router import Api
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.router import Api
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.node.node import Node

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.drivers import partition_log
-from moldau.broker.drivers.condensed_log import CondensingJob, condense
-from moldau.broker.drivers.key_compaction import NewestValues
-from moldau.broker.drivers.partition_log import PartitionLog
+from moldau.broker.coordinators import partition_log
+from moldau.broker.coordinators.condensed_log import CondensingJob, condense
+from moldau.broker.coordinators.key_compaction import NewestValues
+from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import ReplicatedDriver
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition

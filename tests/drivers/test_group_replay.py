@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.drivers.partition_log import PartitionLog
+from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.meters import TrafficMeter

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from moldau.broker.drivers.key_compaction import NewestValues
+from moldau.broker.coordinators.key_compaction import NewestValues
 from moldau.model.errors import CorruptMessage
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.drivers.partition_log import PartitionLog
+from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.model.errors import NotLeaderOrFollower

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from moldau.broker.drivers.shard_loader import RETRY_S, ShardLoading
+from moldau.broker.coordinators.shard_loader import RETRY_S, ShardLoading
 from moldau.model.ids import TopicPartition
 from moldau_dev.simulation.loop import SimulatedLoop
 

@@ -58,8 +58,8 @@ def test_every_path_in_the_architecture_page_exists() -> None:
 
 def test_missing_path_is_found(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
-    (tmp_path / "broker/router.py").touch()
-    assert missing_paths("`broker/router.py` `broker/gone.py` `broker/`", [tmp_path]) == ["broker/gone.py"]
+    (tmp_path / "broker/broker.py").touch()
+    assert missing_paths("`broker/broker.py` `broker/gone.py` `broker/`", [tmp_path]) == ["broker/gone.py"]
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
+from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.lost_brokers import LostBrokers
 from moldau.broker.cluster.metadata_publisher import MetadataPublisher
 from moldau.broker.cluster.peers import Peers
@@ -19,10 +20,11 @@ from moldau.broker.configs.resolution import (
 from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.broker.controllers.failure_detector import FailureDetector
 from moldau.broker.controllers.producer_ids import ProducerIds
+from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.internal_topics import METADATA_TOPIC
-from moldau.broker.local_requests import LocalRequests
 from moldau.broker.partitions.log_cleaner import LogCleaner
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.log_maintenance import LogMaintenance
@@ -35,8 +37,6 @@ from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
-from moldau.broker.sessions import FetchSessions
-from moldau.broker.topic_creation import request_topics
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between

@@ -15,7 +15,7 @@ from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.network.front import Front
 from moldau.broker.partitions.log_store import LogStore
-from moldau.broker.router import LocalHandler, Routers
+from moldau.broker.requests.router import LocalHandler, Routers
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter

@@ -7,12 +7,12 @@ governs moves its row here, or beside the new code.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from moldau.broker.configs.controller_settings import LeadershipSettings, LifecycleSettings, QuorumSettings
+from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettings
+from moldau.broker.configs.quorum_settings import MemberSettings
+from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.topic_defaults import log_defaults
-from moldau.broker.controllers.settings import LeadershipSettings, LifecycleSettings, QuorumSettings
-from moldau.broker.drivers.quorum_settings import MemberSettings
-from moldau.broker.groups.settings import LagSettings, OffsetsTopicSettings
-from moldau.broker.replicas.settings import ReplicaSettings
-from moldau.broker.transactions.settings import EnrolmentSettings, StateTopicSettings
+from moldau.broker.configs.transaction_settings import EnrolmentSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
 from moldau.machines.transactions.settings import TransactionSettings

@@ -5,8 +5,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from moldau.broker.access import ANONYMOUS
+from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
-from moldau.broker.local_requests import LocalRequests
 from moldau.client.errors import error_of
 from moldau.model.errors import (
     ClusterAuthorizationFailed,

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.drivers.metadata_log import MetadataLog
-from moldau.broker.drivers.quorum_settings import MemberSettings
 from moldau.broker.drivers.quorum_state import BrokenQuorumState, QuorumState, read_quorum_state
 from moldau.machines.raft import (
     BOOTSTRAP_OFFSET,

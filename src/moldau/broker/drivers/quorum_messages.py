@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from moldau.broker.drivers.quorum_settings import MemberSettings
+from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.machines.raft import (
     Endpoints,
     Event,

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.broker.coordinator_host import CoordinatorHost
-from moldau.broker.drivers.shards import Shards
+from moldau.broker.coordinators.host import CoordinatorHost
+from moldau.broker.coordinators.shards import Shards
 from moldau.broker.groups.lag import LagWatch, Position, positions
 from moldau.broker.groups.offsets_topic import new_offsets_topic
 from moldau.broker.groups.shard import Shard

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.broker.coordinator_host import CoordinatorHost
+from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.groups.remote_end_offsets import ends_elsewhere
 from moldau.broker.groups.shard import Shard
 from moldau.model.errors import KafkaError

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from moldau.broker.coordinator_host import ClusterView
+from moldau.broker.coordinators.host import ClusterView
 from moldau.broker.internal_topics import OFFSETS_TOPIC
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.machines.metadata.topics import NewTopic

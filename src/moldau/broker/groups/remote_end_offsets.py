@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.coordinator_host import PeerHost
+from moldau.broker.coordinators.host import PeerHost
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.model.units import SECOND_MS

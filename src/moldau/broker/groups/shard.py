@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from moldau.broker.coordinator_host import CoordinatorHost
-from moldau.broker.drivers.partition_log import PartitionLog
-from moldau.broker.drivers.shard import CoordinatingShard
+from moldau.broker.coordinators.host import CoordinatorHost
+from moldau.broker.coordinators.partition_log import PartitionLog
+from moldau.broker.coordinators.shard import CoordinatingShard
 from moldau.broker.groups import patterns
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding

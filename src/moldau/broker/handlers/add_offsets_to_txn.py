@@ -3,8 +3,8 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
 from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import CoordinatorNotAvailable, KafkaError

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
 from moldau.broker.internal_topics import is_internal
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError

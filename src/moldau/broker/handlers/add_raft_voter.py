@@ -1,8 +1,8 @@
 """AddRaftVoter: a controller that has caught up with the metadata log becomes a voter."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
-from moldau.broker.handlers.quorum_requests import check_cluster, endpoints_in
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_cluster, endpoints_in
 from moldau.machines.raft import AddVoterRequested, AnswerVoterChange, Ticket, Voter
 from moldau.model.ids import NodeId
 from moldau.wire.messages import AddRaftVoterRequest, AddRaftVoterResponse

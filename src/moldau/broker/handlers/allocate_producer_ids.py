@@ -1,7 +1,7 @@
 """AllocateProducerIds: a block of producer ids for a broker to hand out."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 

@@ -1,7 +1,7 @@
 """AlterConfigs, the old way: each resource is given all its configs anew."""
 
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers.config_alteration import alter, refused
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.configs import Replacement
 from moldau.machines.metadata.image import Resource
 from moldau.model.errors import KafkaError

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.alter_partition import IsrAnswered, IsrProposal
 from moldau.model.ids import NO_EPOCH, TopicId
 from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse

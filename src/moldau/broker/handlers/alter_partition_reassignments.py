@@ -1,7 +1,7 @@
 """AlterPartitionReassignments: partitions move to other brokers, or their move is called off."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.reassignments import Reassigned, Reassignment
 from moldau.wire.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
 

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs: which folder of this broker a partition shall lie in. There is one, and all lie in it."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,

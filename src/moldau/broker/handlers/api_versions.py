@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from moldau.broker.context import RequestContext
-from moldau.broker.router import Api, ServedOn
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.router import Api, ServedOn
 from moldau.machines.metadata.image import VersionRange
 from moldau.machines.raft import KRAFT_VERSION, KRAFT_VERSION_FEATURE
 from moldau.model.errors import ErrorCode, InvalidRequest

@@ -1,7 +1,7 @@
 """AssignReplicasToDirs: a broker says in which directory copies are, or that they are lost."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.replica_dirs import CopyNoted, CopyPlaced
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse

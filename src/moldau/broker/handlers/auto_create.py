@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.broker import Broker
-from moldau.broker.context import RequestContext
+from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.groups.offsets_topic import new_offsets_topic
 from moldau.broker.internal_topics import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC
-from moldau.broker.topic_creation import request_topics
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.state_topic import new_state_topic
 from moldau.machines.metadata.topics import NewTopic
 from moldau.model.errors import (

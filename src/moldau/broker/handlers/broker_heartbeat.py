@@ -1,7 +1,7 @@
 """BrokerHeartbeat: a broker is alive; the answer tells it whether it may serve, and whether it may stop."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.heartbeats import BrokerHeartbeat
 from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 

@@ -1,7 +1,7 @@
 """BrokerRegistration: a broker joins the cluster, or begins a new life in it."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.image import ListenerImage, VersionRange
 from moldau.model.errors import InconsistentClusterId, InvalidRequest, KafkaError

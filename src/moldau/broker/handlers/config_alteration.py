@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigsAltered
 from moldau.machines.metadata.image import Resource, ResourceType

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe: consumer groups with their members, what they read and what they are to read."""
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.decision import ASKER, Decision
 from moldau.machines.groups.draft import Asker, Now
 from moldau.model.errors import TopicAuthorizationFailed

@@ -1,7 +1,7 @@
 """ControllerRegistration: a controller says where it is reached."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.image import ControllerImage, ListenerImage, VersionRange
 from moldau.model.ids import Address
 from moldau.wire.messages import ControllerRegistrationRequest, ControllerRegistrationResponse

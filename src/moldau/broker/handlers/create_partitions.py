@@ -1,9 +1,9 @@
 """CreatePartitions: topics grow."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.controllers.topic_creation import PLACEMENT_STARTS, check_room
 from moldau.broker.internal_topics import is_internal
-from moldau.broker.topic_creation import PLACEMENT_STARTS, check_room
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse

@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.controllers.topic_creation import create_topics
 from moldau.broker.internal_topics import METADATA_TOPIC
-from moldau.broker.topic_creation import create_topics
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreateTopicsRequest, CreateTopicsResponse

@@ -1,7 +1,7 @@
 """DeleteGroups: groups without members go, and their offsets with them."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse

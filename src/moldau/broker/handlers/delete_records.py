@@ -4,10 +4,10 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers.produce import give_up
 from moldau.broker.internal_topics import is_internal
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation, TopicAuthorizationFailed
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.topics import TopicDeleted, TopicReference
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_TOPIC_ID, TopicId

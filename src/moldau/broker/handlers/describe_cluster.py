@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, CLUSTER_OPERATIONS, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 

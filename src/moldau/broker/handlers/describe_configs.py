@@ -11,7 +11,7 @@ from moldau.broker.configs.resolution import (
     describe_group,
     describe_topic,
 )
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.topic_names import check_topic_name

@@ -1,7 +1,7 @@
 """DescribeGroups: the state and the members of classic groups."""
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 Folder = DescribeLogDirsResponse.DescribeLogDirsResult

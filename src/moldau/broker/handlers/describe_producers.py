@@ -5,7 +5,7 @@ that hangs.
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.model.ids import NO_SEQUENCE

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
-from moldau.broker.handlers.quorum_requests import only_partition
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import only_partition
 from moldau.machines.raft import NEVER_MS, QuorumDescription, ReplicaDescription, VoterSet
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_TIMESTAMP

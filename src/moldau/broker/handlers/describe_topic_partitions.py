@@ -2,8 +2,8 @@
 
 from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.cluster.reachable_brokers import ReachableBrokers
-from moldau.broker.context import RequestContext
 from moldau.broker.internal_topics import is_internal
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.topic_names import is_topic_name
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError

@@ -1,7 +1,7 @@
 """DescribeTransactions: the state of transactional ids, and the partitions of what is open."""
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -1,7 +1,7 @@
 """ElectLeaders: preferred replicas lead again; or anybody leads, at the price of lost records."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.elect_leaders import LeaderElected
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import ElectLeadersRequest, ElectLeadersResponse

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from moldau.broker.context import RequestContext
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
-from moldau.broker.handlers.quorum_requests import check_member, endpoints_in, only_partition, where_leader_is
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_member, endpoints_in, only_partition, where_leader_is
 from moldau.machines.raft import AnswerQuorum, EndQuorumRequested, ReplicaKey, Ticket
 from moldau.model.ids import NodeId
 from moldau.wire.messages import EndQuorumEpochRequest, EndQuorumEpochResponse

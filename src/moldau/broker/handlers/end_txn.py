@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import EPOCH_PER_TRANSACTION, FIRST_VERSION, told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import KafkaError

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
-from moldau.broker.router import Api
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.router import Api
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, NotController
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, in_one_buffer, parse_request_header

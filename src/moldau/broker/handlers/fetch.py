@@ -4,15 +4,15 @@ import asyncio
 from typing import Any, Final
 
 from moldau.broker.access import Operation
-from moldau.broker.cluster.leader_hints import FETCH_FROM, LeaderHints
-from moldau.broker.context import RequestContext
-from moldau.broker.metadata_fetch import fetch_metadata
+from moldau.broker.fetch import follower_fetch
+from moldau.broker.fetch.metadata_fetch import fetch_metadata
+from moldau.broker.fetch.replica_selector import select_preferred_replica
+from moldau.broker.fetch.sessions import Fetching, Key, Wanted
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import DelayedFetch
-from moldau.broker.replicas import follower_fetch
-from moldau.broker.replicas.replica_selector import select_preferred_replica
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.leader_hints import FETCH_FROM, LeaderHints
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
-from moldau.broker.sessions import Fetching, Key, Wanted
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from moldau.broker.context import RequestContext
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC
-from moldau.broker.handlers.quorum_requests import check_member, only_partition, where_leader_is
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_member, only_partition, where_leader_is
 from moldau.machines.raft import (
     AnswerFetchSnapshot,
     FetchSnapshotRequested,

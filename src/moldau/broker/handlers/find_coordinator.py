@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
 from moldau.model.ids import NO_NODE, Address

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 

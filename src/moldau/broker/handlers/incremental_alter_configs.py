@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs: configs are set, deleted, appended to or subtracted from, one by one."""
 
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers.config_alteration import alter, refused
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.configs import Alteration, ConfigChange
 from moldau.machines.metadata.image import Resource
 from moldau.model.errors import KafkaError

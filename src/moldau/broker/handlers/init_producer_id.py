@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import told
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.groups.draft import Asker
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import JoinGroupRequest, JoinGroupResponse

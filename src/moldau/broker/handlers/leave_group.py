@@ -1,7 +1,7 @@
 """LeaveGroup: members go, or an admin sends static ones away."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import ResourceType
 from moldau.model.errors import UnsupportedVersion

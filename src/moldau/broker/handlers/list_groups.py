@@ -1,8 +1,8 @@
 """ListGroups: the groups that this broker looks after; a client asks every broker."""
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
-from moldau.broker.drivers.shards import read_all
+from moldau.broker.coordinators.shards import read_all
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 Listed = ListGroupsResponse.ListedGroup

@@ -3,8 +3,8 @@
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     KafkaError,

@@ -1,7 +1,7 @@
 """ListPartitionReassignments: which partitions are on the move, from where, to where."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.reassignments import Move
 from moldau.wire.messages import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 

@@ -3,9 +3,9 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
-from moldau.broker.drivers.shards import read_all
+from moldau.broker.coordinators.shards import read_all
 from moldau.broker.groups.patterns import InvalidPattern, matching
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.transactions import TransactionState
 from moldau.model.errors import InvalidRegularExpression
 from moldau.wire.messages import ListTransactionsRequest, ListTransactionsResponse

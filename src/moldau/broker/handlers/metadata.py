@@ -12,9 +12,9 @@ from moldau.broker.access import (
     ResourceKind,
 )
 from moldau.broker.cluster.reachable_brokers import ReachableBrokers
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers.auto_create import auto_create
 from moldau.broker.internal_topics import is_internal
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.topic_names import check_topic_name

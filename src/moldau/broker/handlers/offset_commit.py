@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.image import TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId

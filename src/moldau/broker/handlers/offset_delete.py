@@ -1,7 +1,7 @@
 """OffsetDelete: a group forgets what it committed for some partitions that none of its members reads."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 

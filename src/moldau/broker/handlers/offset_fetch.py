@@ -1,7 +1,7 @@
 """OffsetFetch: how far groups have read, of the partitions that are named or of all that they ever committed.
 
 Whoever begins where an old coordinator says does again what was done since. So offsets are told only when it is sure
-that nobody else has coordinated the group by the time of the question (broker/replicas/leadership_check.py).
+that nobody else has coordinated the group by the time of the question (broker/partitions/leadership_check.py).
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, NO_OFFSET

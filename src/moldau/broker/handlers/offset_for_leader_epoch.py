@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch: where a leader's reign ended, so that a client or follower can tell whether it lost records."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.cluster.leader_hints import PRODUCE_FROM, LeaderHints
-from moldau.broker.context import CloseConnection, RequestContext
+from moldau.broker.handlers.transactional_produce import Admitted, admit
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
+from moldau.broker.requests.context import CloseConnection, RequestContext
+from moldau.broker.requests.leader_hints import PRODUCE_FROM, LeaderHints
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
-from moldau.broker.transactions.transactional_produce import Admitted, admit
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,

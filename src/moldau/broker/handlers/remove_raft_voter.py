@@ -3,8 +3,8 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
-from moldau.broker.handlers.quorum_requests import check_cluster
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_cluster
 from moldau.machines.raft import AnswerVoterChange, RemoveVoterRequested, ReplicaKey, Ticket
 from moldau.model.ids import NodeId
 from moldau.model.units import SECOND_MS

@@ -1,7 +1,7 @@
 """SyncGroup: the leader of a group hands in who gets what, and every member is told its share."""
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import SyncGroupRequest, SyncGroupResponse
 
 

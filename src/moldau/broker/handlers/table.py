@@ -66,7 +66,7 @@ from moldau.broker.handlers import (
     vote,
     write_txn_markers,
 )
-from moldau.broker.router import Api, Refuse, ServedOn, forwarded, with_error_code
+from moldau.broker.requests.router import Api, Refuse, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
     AddOffsetsToTxnResponse,
     AddRaftVoterResponse,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.context import RequestContext
 from moldau.broker.groups.shard import Shard
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_committer
 from moldau.model.errors import (
     CoordinatorLoadInProgress,

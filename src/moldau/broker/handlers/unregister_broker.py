@@ -1,7 +1,7 @@
 """UnregisterBroker: a broker that is gone for good is forgotten."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
 from moldau.machines.raft import (
     KRAFT_VERSION,

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from moldau.broker.context import RequestContext
-from moldau.broker.handlers.quorum_requests import check_member, endpoints_in
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_member, endpoints_in
 from moldau.machines.raft import AnswerVoterChange, Leadership, Ticket, UpdateVoterRequested, Voter
 from moldau.model.ids import Address, NodeId
 from moldau.wire.messages import UpdateRaftVoterRequest, UpdateRaftVoterResponse

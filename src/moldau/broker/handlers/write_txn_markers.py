@@ -4,10 +4,10 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.handlers.produce import give_up, refusal_of
 from moldau.broker.internal_topics import INTERNAL, OFFSETS_TOPIC
 from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     CoordinatorLoadInProgress,

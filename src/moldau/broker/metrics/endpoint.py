@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.broker.broker import Broker
     from moldau.broker.network.gate import Gate
     from moldau.broker.partitions.partition import Partition
-    from moldau.broker.router import Api
+    from moldau.broker.requests.router import Api
 
 LINES_PER_SLICE: Final = 200
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import ANONYMOUS
-from moldau.broker.context import CloseConnection, RequestContext
+from moldau.broker.fetch.follower_fetch import replica_of
 from moldau.broker.handlers import produce
 from moldau.broker.network.acknowledging import Acknowledging
 from moldau.broker.network.exchange import Exchange
@@ -19,7 +19,7 @@ from moldau.broker.network.recurrence import Again, Recurrence, answer_to
 from moldau.broker.network.repetition import PRODUCE, Known, Repetition
 from moldau.broker.network.replies import Replies, Reply
 from moldau.broker.network.unfinished import Unfinished, resumed
-from moldau.broker.replicas.follower_fetch import replica_of
+from moldau.broker.requests.context import CloseConnection, RequestContext
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
@@ -31,7 +31,7 @@ from moldau.wire.messages import ProduceRequest
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
     from moldau.broker.network.gate import Gate
-    from moldau.broker.router import Api, Router
+    from moldau.broker.requests.router import Api, Router
 
 FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
 SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them

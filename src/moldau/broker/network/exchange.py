@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from moldau.broker.fetch import follower_fetch
+from moldau.broker.fetch.follower_fetch import FollowerRead
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.network.replies import Replies, Reply
-from moldau.broker.replicas import follower_fetch
-from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
-from moldau.broker.replicas.follower_fetch import FollowerRead
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.ports import Piece
 from moldau.wire.follower_fetch import FETCH, FollowerFetchRequest, read_question, write_answer

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from moldau.broker.broker import Broker
 from moldau.broker.network.connection import ServedConnection
 from moldau.broker.network.gate import Gate
-from moldau.broker.router import Routers
+from moldau.broker.requests.router import Routers
 from moldau.model.listeners import Listener as NamedListener
 from moldau.model.ports import Listener, Network
 

@@ -24,9 +24,9 @@ from moldau.storage.corrupt_range import CorruptRange, find_corruption_at, unrea
 from moldau.storage.log import AppendResult, Log
 
 if TYPE_CHECKING:
-    from moldau.broker.replicas.fetch_sessions import SessionPartition
-    from moldau.broker.replicas.follower_role import FollowerRole
-    from moldau.broker.replicas.leader_role import LeaderRole
+    from moldau.broker.fetch.replica_sessions import SessionPartition
+    from moldau.broker.partitions.follower_role import FollowerRole
+    from moldau.broker.partitions.leader_role import LeaderRole
 
 FLUSH_EVERY_MESSAGE: Final = 1
 FLUSH_NEVER: Final = 2**63 - 1

@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.broker.cluster.peers import Peers
-from moldau.broker.replicas.follower_role import FollowerRole
-from moldau.broker.replicas.leadership_check import UNDER_WAY_MAX
-from moldau.broker.replicas.settings import ReplicaSettings
+from moldau.broker.configs.replica_settings import ReplicaSettings
+from moldau.broker.fetch.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
+from moldau.broker.partitions.follower_role import FollowerRole
+from moldau.broker.partitions.leadership_check import UNDER_WAY_MAX
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
-from moldau.broker.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 from moldau.client.errors import error_of
 from moldau.machines.replication import Cut, EpochEnd
 from moldau.model.errors import ErrorCode, KafkaError

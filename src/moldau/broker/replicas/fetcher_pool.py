@@ -2,9 +2,9 @@
 
 import asyncio
 
+from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE
 from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
-from moldau.broker.replicas.follower_role import FollowerRole
 
 Key = tuple[int, bool]  # the leader; whether what is fetched has to be synced before the next fetch
 

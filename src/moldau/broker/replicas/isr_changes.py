@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from moldau.broker.replicas.leader_role import LeaderRole
+from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.client.errors import error_of
 from moldau.machines.replication import ProposeIsr
 from moldau.model.errors import ErrorCode, KafkaError

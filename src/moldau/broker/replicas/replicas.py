@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.replica_settings import ReplicaSettings
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSessions
+from moldau.broker.partitions.follower_role import FollowerRole
+from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas.fetch_sessions import ReplicaFetchSessions
 from moldau.broker.replicas.fetcher import FetcherDependencies
 from moldau.broker.replicas.fetcher_pool import FetcherPool
-from moldau.broker.replicas.follower_role import FollowerRole
 from moldau.broker.replicas.isr_changes import AskController, IsrChanges
-from moldau.broker.replicas.leader_role import LeaderRole
 from moldau.broker.replicas.lost_replicas import LostReplicas
-from moldau.broker.replicas.settings import ReplicaSettings
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage

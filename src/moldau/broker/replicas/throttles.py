@@ -8,9 +8,9 @@ from moldau.storage.settings import LogSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.broker.replicas.fetch_sessions import SessionPartition
-    from moldau.broker.replicas.leader_role import LeaderRole
-    from moldau.broker.replicas.settings import ReplicaSettings
+    from moldau.broker.configs.replica_settings import ReplicaSettings
+    from moldau.broker.fetch.replica_sessions import SessionPartition
+    from moldau.broker.partitions.leader_role import LeaderRole
 
 UNLIMITED: Final = 2**63 - 1
 WINDOW_MS: Final = 1000.0  # what may be sent ahead, and the longest wait that is answered

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from moldau.broker.coordinator_host import PeerHost
+from moldau.broker.coordinators.host import PeerHost
 from moldau.broker.internal_topics import STATE_TOPIC, partition_for
 from moldau.model.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from moldau.model.ids import NO_NODE, TopicPartition

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from moldau.broker.coordinator_host import CoordinatorHost
+from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.transactions import SendMarkers
 from moldau.model.errors import ErrorCode, KafkaError

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.coordinator_host import CoordinatorHost
-from moldau.broker.drivers.partition_log import PartitionLog
-from moldau.broker.drivers.shard import CoordinatingShard
+from moldau.broker.coordinators.host import CoordinatorHost
+from moldau.broker.coordinators.partition_log import PartitionLog
+from moldau.broker.coordinators.shard import CoordinatingShard
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.transactions.markers import Markers
 from moldau.broker.transactions.record_serde import TransactionCoding

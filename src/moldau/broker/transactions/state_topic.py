@@ -2,9 +2,9 @@
 
 import logging
 
-from moldau.broker.coordinator_host import ClusterView
+from moldau.broker.configs.transaction_settings import SEGMENT_BYTES_MIN
+from moldau.broker.coordinators.host import ClusterView
 from moldau.broker.internal_topics import STATE_TOPIC
-from moldau.broker.transactions.settings import SEGMENT_BYTES_MIN
 from moldau.machines.metadata.topics import NewTopic
 
 logger = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from moldau.broker.coordinator_host import CoordinatorHost
-from moldau.broker.drivers.shards import Shards
+from moldau.broker.coordinators.host import CoordinatorHost
+from moldau.broker.coordinators.shards import Shards
 from moldau.broker.internal_topics import STATE_TOPIC
 from moldau.broker.transactions.add_partitions import Enrolment
 from moldau.broker.transactions.markers import Markers

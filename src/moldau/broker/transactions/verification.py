@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from moldau.broker.coordinator_host import ClusterView
+from moldau.broker.coordinators.host import ClusterView
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.transactions.add_partitions import Codes, Wish
 from moldau.broker.transactions.transaction_coordinator import Transactions

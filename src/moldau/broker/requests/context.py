@@ -10,7 +10,7 @@ from moldau.wire.framing import RequestHeader
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.broker.cluster.leader_hints import LeaderHints
+    from moldau.broker.requests.leader_hints import LeaderHints
 
 
 class CloseConnection(Exception):

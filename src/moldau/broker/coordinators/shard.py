@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.broker.coordinator_host import CoordinatorHost
+from moldau.broker.coordinators.host import CoordinatorHost
+from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.drivers.commit_waiters import Patience
-from moldau.broker.drivers.partition_log import PartitionLog
 from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.decision import Decision, Now, ReplicatedMachine, Ticket

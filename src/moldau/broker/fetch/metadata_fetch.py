@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from moldau.broker.context import RequestContext
 from moldau.broker.drivers.delayed_fetches import Served
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC, TOPIC_ID
-from moldau.broker.handlers.quorum_requests import check_member, where_leader_is
+from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.quorum_requests import check_member, where_leader_is
 from moldau.machines.raft import AnswerFetch, FetchRequested, OffsetAndEpoch, ReplicaKey, Ticket
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_NODE, NO_OFFSET, NodeId

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from moldau.machines.replication import LeaderMachine
 
 if TYPE_CHECKING:
+    from moldau.broker.fetch.replica_sessions import SessionPartition
     from moldau.broker.partitions.partition import Partition
-    from moldau.broker.replicas.fetch_sessions import SessionPartition
 
 UNDER_WAY_MAX: Final = 2  # fetches of one session: the second is sent only to end the wait of the first
 

@@ -4,10 +4,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
+from moldau.broker.fetch.sessions import NO_SESSION
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas.fetch_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
-from moldau.broker.sessions import NO_SESSION
 from moldau.machines.replication import find_divergence
 from moldau.model.errors import (
     FencedLeaderEpoch,
@@ -23,7 +23,7 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.broker.context import RequestContext
+    from moldau.broker.requests.context import RequestContext
 
 REPLICA_STATE_FROM: Final = 15  # versions before say nothing of the broker epoch, without which nobody joins an ISR
 WAIT_MS_MAX: Final = 30_000

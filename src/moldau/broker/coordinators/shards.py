@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from moldau.broker.coordinator_host import ClusterView, CoordinatorHost
-from moldau.broker.drivers.shard import CoordinatingShard
-from moldau.broker.drivers.shard_loader import ShardLoading
+from moldau.broker.coordinators.host import ClusterView, CoordinatorHost
+from moldau.broker.coordinators.shard import CoordinatingShard
+from moldau.broker.coordinators.shard_loader import ShardLoading
 from moldau.broker.internal_topics import partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.decision import Now, ReplicatedMachine

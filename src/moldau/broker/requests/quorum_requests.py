@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
+from moldau.broker.requests.context import RequestContext
 from moldau.machines.raft import Endpoints, Leadership
 from moldau.model.errors import InconsistentClusterId, InvalidRequest
 from moldau.model.ids import Address

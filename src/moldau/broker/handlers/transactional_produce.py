@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation
-from moldau.broker.context import RequestContext
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import ALONE
 from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_producer
 from moldau.model.errors import InvalidProducerIdMapping, KafkaError

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from moldau.broker.partitions.partition import Partition
 
 if TYPE_CHECKING:
-    from moldau.broker.context import RequestContext
+    from moldau.broker.requests.context import RequestContext
 
 
 def select_preferred_replica(request: Any, offset: int, partition: Partition, context: "RequestContext") -> int | None:

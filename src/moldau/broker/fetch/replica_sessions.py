@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from moldau.broker.fetch.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.lazy_timer import LazyTimer
-from moldau.broker.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Random

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.context import OwnContext, RequestContext
+from moldau.broker.requests.context import OwnContext, RequestContext
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import ErrorCode, KafkaError, NotController
 from moldau.wire.codec import request_decoder

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from moldau.broker.drivers.key_compaction import NewestValues
+from moldau.broker.coordinators.key_compaction import NewestValues
 from moldau.model.errors import KafkaError
 from moldau.model.ports import Disk
 from moldau.model.units import MiB

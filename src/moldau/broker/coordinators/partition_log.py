@@ -9,8 +9,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from moldau.broker.drivers.condensed_log import Condensed, CondensingJob, condense
-from moldau.broker.drivers.key_compaction import NewestValues
+from moldau.broker.coordinators.condensed_log import Condensed, CondensingJob, condense
+from moldau.broker.coordinators.key_compaction import NewestValues
 from moldau.broker.drivers.time_slices import Slices
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import NotLeaderOrFollower

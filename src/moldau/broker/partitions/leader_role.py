@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from moldau.broker.fetch.replica_sessions import SessionPartition
+from moldau.broker.partitions.leadership_check import LeadershipCheck
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.uncommitted_bytes import UncommittedBytes
 from moldau.broker.partitions.waiters import OffsetWaiters
-from moldau.broker.replicas.fetch_sessions import SessionPartition
-from moldau.broker.replicas.leadership_check import LeadershipCheck
-from moldau.broker.replicas.uncommitted_bytes import UncommittedBytes
 from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.replication import LeaderMachine, ProposeIsr
 from moldau.model.errors import (

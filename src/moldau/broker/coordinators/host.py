@@ -6,11 +6,11 @@ that no coordinator imports `Broker`.
 
 from typing import Protocol
 
+from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.broker.controllers.producer_ids import ProducerIds
-from moldau.broker.local_requests import LocalRequests
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.metadata.image import MetadataImage

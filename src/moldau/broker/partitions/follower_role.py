@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
-from moldau.broker.replicas.uncommitted_bytes import UncommittedBytes
+from moldau.broker.partitions.uncommitted_bytes import UncommittedBytes
 from moldau.machines.replication import Cut, FollowerMachine, RestartAt
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.records.header import HEADER_BYTES, read_header

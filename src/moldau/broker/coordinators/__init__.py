@@ -1,0 +1,1 @@
+"""The runtime that group and transaction coordinators share: shards on partitions of an internal topic."""

@@ -1,0 +1,1 @@
+"""Fetch: consumers, followers, the metadata log, and their fetch sessions."""
