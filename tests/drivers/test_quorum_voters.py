@@ -355,10 +355,10 @@ def test_what_the_quorum_is_asked_about_is_described_by_its_leader_alone() -> No
     on_quorum(script)
 
 
-async def raise_kraft_version(quorum: Quorum, level: int = 1, *, is_only_checked: bool = False) -> int:
+async def raise_kraft_version(quorum: Quorum, level: int = 1, *, is_validate_only: bool = False) -> int:
     leader = await quorum.leader()
     update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=level, upgrade_type=1)
-    request = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[update], validate_only=is_only_checked)
+    request = m.UpdateFeaturesRequest(timeout_ms=10_000, feature_updates=[update], validate_only=is_validate_only)
     return int((await quorum.ask(leader, request)).error_code)
 
 
@@ -373,7 +373,7 @@ def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
         await asyncio.sleep(20.0)  # so long that a leader who forgets its voters gives up at once
         epoch = quorum.metadata(await quorum.leader()).quorum.machine.epoch
         assert (await add(quorum, 4)).error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert await raise_kraft_version(quorum, is_only_checked=True) == 0
+        assert await raise_kraft_version(quorum, is_validate_only=True) == 0
         assert await raise_kraft_version(quorum, 2) == ErrorCode.INVALID_UPDATE_VERSION
         assert kraft_versions(quorum) == {0}
         assert await raise_kraft_version(quorum) == 0

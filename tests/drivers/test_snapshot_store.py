@@ -15,7 +15,14 @@ from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId, bootstrap_snapshot, check_snapshot
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.snapshot_store import SnapshotStore
-from moldau.machines.raft import Event, FetchSnapshotAnswered, OffsetAndEpoch, SendFetch, SendFetchSnapshot, VoterSet
+from moldau.machines.raft import (
+    Event,
+    FetchSnapshotResponseReceived,
+    OffsetAndEpoch,
+    SendFetch,
+    SendFetchSnapshot,
+    VoterSet,
+)
 from moldau.model.ids import Address, NodeId
 from moldau.testing.disk import SimulatedDisk
 from moldau.wire.messages import FetchSnapshotResponse
@@ -148,7 +155,7 @@ def test_the_answer_to_an_older_question_for_a_piece_is_not_taken(next_send: Sen
             new.set_result(piece(WHOLE))
             await asyncio.sleep(0)
             (event,) = events
-            assert isinstance(event, FetchSnapshotAnswered)
+            assert isinstance(event, FetchSnapshotResponseReceived)
             assert event.request == next_send
             assert (await peers.take_incoming(SNAPSHOT).keep()).data == WHOLE
 

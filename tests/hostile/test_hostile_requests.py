@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from broker_scene import Scene, batch, fetch_request, list_offset, on_broker, produce, produce_request
 
-from moldau.broker import sessions as sessions_module
+from moldau.broker.fetch import sessions as sessions_module
 from moldau.broker.handlers import auto_create
 from moldau.broker.partitions import log_maintenance as upkeep_module
 from moldau.broker.partitions import record_validation as inspection_module

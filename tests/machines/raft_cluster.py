@@ -23,7 +23,14 @@ from moldau.model.ids import NO_NODE, NodeId
 REQUEST_TIMEOUT_MS = 2000.0
 LATE_MS_MAX = 6000.0
 CALL_MS_MAX = 20_000.0
-DELICATE = (do.PersistQuorumState, do.AnswerVote, do.SendVote, do.AppendLeaderChange, do.AppendVoters, do.BecomeLeader)
+DELICATE = (
+    do.PersistQuorumState,
+    do.RespondToVote,
+    do.SendVote,
+    do.AppendLeaderChange,
+    do.AppendVoters,
+    do.BecomeLeader,
+)
 DELICATE_FACTOR = 30
 
 
@@ -248,7 +255,7 @@ class Cluster:
 
     def tell_vanished(self, node: Node, vanished: int) -> None:
         self.seen["vanished"] += 1
-        self._when_awake(node, lambda: node.step(on.PeerVanished(NodeId(vanished))))
+        self._when_awake(node, lambda: node.step(on.PeerStopped(NodeId(vanished))))
 
     def _fail(self, call: Call) -> None:
         if not call.is_done:
@@ -263,7 +270,7 @@ class Cluster:
         if call is None:
             return
         request = call.request
-        if isinstance(answer.effect, do.AnswerVote) and answer.effect.is_granted:
+        if isinstance(answer.effect, do.RespondToVote) and answer.effect.is_granted:
             assert isinstance(request, do.SendVote)
             if not request.is_pre_vote:
                 self.ledger.granted(sender, request.epoch, request.candidate)
@@ -300,7 +307,7 @@ class Cluster:
         self.seen["acknowledged"] += 1
         self.ledger.acknowledge(offset, value)
 
-    def answered_change(self, effect: do.AnswerVoterChange) -> None:
+    def answered_change(self, effect: do.RespondToVoterChange) -> None:
         if effect.ticket in self._calls:
             self.answer(self.nodes[self._calls[effect.ticket].receiver], effect.ticket, Answer(effect))
         else:

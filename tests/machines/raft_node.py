@@ -52,7 +52,7 @@ class World(Protocol):
     def saw(self, node: "Node", effect: Effect) -> None: ...
     def appended(self, node: "Node") -> None: ...
     def acknowledged(self, offset: int, value: str) -> None: ...
-    def answered_change(self, effect: do.AnswerVoterChange) -> None: ...
+    def answered_change(self, effect: do.RespondToVoterChange) -> None: ...
 
 
 @dataclass
@@ -152,13 +152,13 @@ class Node:
                 self.acknowledge(effect.offset)
             case do.BecomeLeader() | do.BecomeFollower():
                 pass
-            case do.AnswerVoterChange():
+            case do.RespondToVoterChange():
                 self.world.answered_change(effect)
             case do.ServeFetch():
                 self.wait(effect)
             case do.ServeSnapshot():
                 self.serve_snapshot(effect)
-            case do.AnswerVote() | do.AnswerQuorum() | do.AnswerFetch() | do.AnswerFetchSnapshot():
+            case do.RespondToVote() | do.RespondToQuorumEpoch() | do.RespondToFetch() | do.RespondToFetchSnapshot():
                 self.world.answer(self, effect.ticket, Answer(effect))
             case _:
                 self.world.send(self, effect)
@@ -228,7 +228,7 @@ class Node:
         self.waiting.remove(waiting)
         entries = tuple(self.disk.log.read(waiting.offset, FETCH_ENTRIES))
         assert waiting.offset >= self.disk.log.start_offset or not entries
-        answer = do.AnswerFetch(
+        answer = do.RespondToFetch(
             ticket=waiting.ticket,
             error=ErrorCode.NONE,
             leadership=self.machine.leadership,
@@ -240,7 +240,7 @@ class Node:
 
     def fail_waiting(self, effect: do.FailWaitingFetches) -> None:
         for waiting in self.waiting:
-            answer = do.AnswerFetch(
+            answer = do.RespondToFetch(
                 ticket=waiting.ticket, error=effect.error, leadership=effect.leadership, high_watermark=-1
             )
             self.world.answer(self, waiting.ticket, Answer(answer))
@@ -249,30 +249,30 @@ class Node:
     def serve_snapshot(self, effect: do.ServeSnapshot) -> None:
         found = next((each for each in self.disk.log.snapshots if each.end == effect.snapshot), None)
         error = ErrorCode.NONE if found is not None else ErrorCode.SNAPSHOT_NOT_FOUND
-        answer = do.AnswerFetchSnapshot(ticket=effect.ticket, error=error, leadership=self.machine.leadership)
+        answer = do.RespondToFetchSnapshot(ticket=effect.ticket, error=error, leadership=self.machine.leadership)
         self.world.answer(self, effect.ticket, Answer(answer, snapshot=found))
 
     # Answers to this node
 
     def take_answer(self, request: Send, answer: Answer) -> None:
         match request, answer.effect:
-            case do.SendVote(), do.AnswerVote() as effect:
-                self.step(on.VoteAnswered(request, effect.error, effect.leadership, effect.is_granted))
-            case ((do.SendBeginQuorum() | do.SendEndQuorum()), do.AnswerQuorum() as effect):
-                self.step(on.QuorumAnswered(request, effect.error, effect.leadership))
-            case do.SendFetch(), do.AnswerFetch() as effect:
+            case do.SendVote(), do.RespondToVote() as effect:
+                self.step(on.VoteResponseReceived(request, effect.error, effect.leadership, effect.is_granted))
+            case ((do.SendBeginQuorum() | do.SendEndQuorum()), do.RespondToQuorumEpoch() as effect):
+                self.step(on.QuorumEpochResponseReceived(request, effect.error, effect.leadership))
+            case do.SendFetch(), do.RespondToFetch() as effect:
                 self.take_fetched(request, effect, answer.entries)
-            case do.SendFetchSnapshot(), do.AnswerFetchSnapshot() as effect:
+            case do.SendFetchSnapshot(), do.RespondToFetchSnapshot() as effect:
                 self.take_chunk(request, effect, answer.snapshot)
-            case do.SendUpdateVoter(), do.AnswerVoterChange() as effect:
-                self.step(on.UpdateVoterAnswered(request, effect.error, effect.leadership))
+            case do.SendUpdateVoter(), do.RespondToVoterChange() as effect:
+                self.step(on.UpdateVoterResponseReceived(request, effect.error, effect.leadership))
             case _:
                 raise AssertionError((request, answer))
 
-    def take_fetched(self, request: do.SendFetch, effect: do.AnswerFetch, entries: tuple[Entry, ...]) -> None:
+    def take_fetched(self, request: do.SendFetch, effect: do.RespondToFetch, entries: tuple[Entry, ...]) -> None:
         self.fetched = entries
         self.step(
-            on.FetchAnswered(
+            on.FetchResponseReceived(
                 request=request,
                 error=effect.error,
                 leadership=effect.leadership,
@@ -284,11 +284,11 @@ class Node:
         )
 
     def take_chunk(
-        self, request: do.SendFetchSnapshot, effect: do.AnswerFetchSnapshot, snapshot: Snapshot | None
+        self, request: do.SendFetchSnapshot, effect: do.RespondToFetchSnapshot, snapshot: Snapshot | None
     ) -> None:
         self.snapshot = snapshot
         self.step(
-            on.FetchSnapshotAnswered(
+            on.FetchSnapshotResponseReceived(
                 request=request,
                 error=effect.error,
                 leadership=effect.leadership,

@@ -102,20 +102,22 @@ class Scene:
             "error": ErrorCode.NONE,
             "high_watermark": 0,
         } | fields
-        answer = do.AnswerFetch(ticket=0, **given)
+        answer = do.RespondToFetch(ticket=0, **given)
         return self._gather(lambda: self.node.take_answer(request, Answer(answer, entries)))
 
     def next_ticket(self) -> int:
         self.ticket += 1
         return self.ticket
 
-    def request_vote(self, node_id: int, epoch: int, *, last: tuple[int, int] = (0, 0), **fields: Any) -> do.AnswerVote:
+    def request_vote(
+        self, node_id: int, epoch: int, *, last: tuple[int, int] = (0, 0), **fields: Any
+    ) -> do.RespondToVote:
         """`last` is (epoch, offset) where the candidate's log ends."""
         given: dict[str, Any] = {"candidate": key(node_id), "voter": key(1), "is_pre_vote": False} | fields
         event = on.VoteRequested(
             ticket=self.next_ticket(), epoch=epoch, last_epoch=last[0], last_offset=last[1], **given
         )
-        return only(self.tell(event), do.AnswerVote)
+        return only(self.tell(event), do.RespondToVote)
 
     def fetch(self, node_id: int, offset: int, last_epoch: int, **fields: Any) -> list[Effect]:
         """A replica fetches from this node."""
@@ -138,7 +140,7 @@ class Scene:
             asked = [each for each in self.effects if isinstance(each, do.SendVote)]
             self.effects.clear()
             for request in asked:
-                found += self.tell(on.VoteAnswered(request, ErrorCode.NONE, nobody(request.epoch), True))
+                found += self.tell(on.VoteResponseReceived(request, ErrorCode.NONE, nobody(request.epoch), True))
             self.effects = list(found)
         return found
 
@@ -187,7 +189,7 @@ class Scene:
     def acknowledged(self, offset: int, value: str) -> None:
         """Seen in the high watermark."""
 
-    def answered_change(self, effect: do.AnswerVoterChange) -> None:
+    def answered_change(self, effect: do.RespondToVoterChange) -> None:
         """It is among the effects."""
 
 

@@ -16,7 +16,7 @@ def test_who_grants_a_pre_vote_and_still_names_the_silent_leader_counts_as_a_vot
     scene.fetched(fetch)
     scene.wait_for_deadline()
     asked = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
-    scene.tell(on.VoteAnswered(asked[-1], ErrorCode.NONE, leads(2, 1), True))
+    scene.tell(on.VoteResponseReceived(asked[-1], ErrorCode.NONE, leads(2, 1), True))
     assert scene.machine.role is RoleName.CANDIDATE
     assert scene.machine.epoch == 2
 
@@ -27,5 +27,5 @@ def test_who_refuses_a_pre_vote_and_names_the_leader_is_believed() -> None:
     scene.fetched(fetch)
     scene.wait_for_deadline()
     asked = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
-    scene.tell(on.VoteAnswered(asked[-1], ErrorCode.NONE, leads(2, 1), False))
+    scene.tell(on.VoteResponseReceived(asked[-1], ErrorCode.NONE, leads(2, 1), False))
     assert scene.machine.role is RoleName.FOLLOWER

@@ -17,12 +17,12 @@ from moldau.model.ids import NO_NODE, NodeId
 OLD = [Entry(1, "leader 2"), Entry(1, "a"), Entry(2, "leader 3"), Entry(2, "b")]  # ends at (4, epoch 2)
 
 
-def refused(request: do.SendVote, epoch: int | None = None) -> on.VoteAnswered:
-    return on.VoteAnswered(request, ErrorCode.NONE, nobody(epoch or request.epoch), False)
+def refused(request: do.SendVote, epoch: int | None = None) -> on.VoteResponseReceived:
+    return on.VoteResponseReceived(request, ErrorCode.NONE, nobody(epoch or request.epoch), False)
 
 
-def granted(request: do.SendVote) -> on.VoteAnswered:
-    return on.VoteAnswered(request, ErrorCode.NONE, nobody(request.epoch), True)
+def granted(request: do.SendVote) -> on.VoteResponseReceived:
+    return on.VoteResponseReceived(request, ErrorCode.NONE, nobody(request.epoch), True)
 
 
 # Standing
@@ -160,7 +160,7 @@ def test_a_later_epoch_in_an_answer_ends_the_candidacy() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    effects = scene.tell(on.VoteAnswered(first, ErrorCode.FENCED_LEADER_EPOCH, nobody(9), False))
+    effects = scene.tell(on.VoteResponseReceived(first, ErrorCode.FENCED_LEADER_EPOCH, nobody(9), False))
     assert effects[0] == do.PersistQuorumState(ElectionState(9))
     assert scene.machine.role is RoleName.UNATTACHED
 
@@ -169,7 +169,7 @@ def test_a_leader_that_is_named_in_an_answer_is_followed() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    effects = scene.tell(on.VoteAnswered(first, ErrorCode.NONE, leads(3, 4), False))
+    effects = scene.tell(on.VoteResponseReceived(first, ErrorCode.NONE, leads(3, 4), False))
     assert only(effects, do.BecomeFollower).leadership == leads(3, 4)
     assert only(effects, do.SendFetch).to == 3
 
@@ -186,7 +186,7 @@ def test_a_vote_is_persisted_before_it_is_told() -> None:
     )
     effects = scene.tell(event)
     assert effects[0] == do.PersistQuorumState(ElectionState(3, NO_NODE, key(2)))
-    assert only(effects, do.AnswerVote).is_granted
+    assert only(effects, do.RespondToVote).is_granted
 
 
 @pytest.mark.proves("H6")
@@ -272,7 +272,7 @@ def test_a_leader_that_hears_of_a_later_epoch_leads_no_more() -> None:
     assert only(effects, do.FailPendingAppends).leadership.leader_id == NO_NODE
     assert [type(each) for each in effects[:2]] == [do.FailPendingAppends, do.PersistQuorumState]
     assert only(effects, do.FailWaitingFetches).error is ErrorCode.FENCED_LEADER_EPOCH
-    assert not only(effects, do.AnswerVote).is_granted
+    assert not only(effects, do.RespondToVote).is_granted
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 2)
 
 

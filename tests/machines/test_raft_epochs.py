@@ -33,7 +33,7 @@ def test_a_leader_is_believed_and_fetched_from() -> None:
     scene.start()
     effects = scene.tell(begin(2, 4))
     assert effects[0] == do.PersistQuorumState(ElectionState(4, NodeId(2)))
-    assert only(effects, do.AnswerQuorum).error is ErrorCode.NONE
+    assert only(effects, do.RespondToQuorumEpoch).error is ErrorCode.NONE
     assert (only(effects, do.SendFetch).to, only(effects, do.SendFetch).epoch) == (2, 4)
     assert scene.machine.role is RoleName.FOLLOWER
 
@@ -42,7 +42,7 @@ def test_a_leader_is_believed_and_fetched_from() -> None:
 def test_a_leader_of_an_older_epoch_is_told_the_later_one() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
-    answer = only(scene.tell(begin(2, 4)), do.AnswerQuorum)
+    answer = only(scene.tell(begin(2, 4)), do.RespondToQuorumEpoch)
     assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
@@ -50,14 +50,14 @@ def test_a_leader_of_an_older_epoch_is_told_the_later_one() -> None:
 def test_an_epoch_has_one_leader() -> None:
     scene = Scene()
     scene.follow(2, 4)
-    assert only(scene.tell(begin(3, 4)), do.AnswerQuorum).error is ErrorCode.INVALID_REQUEST
+    assert only(scene.tell(begin(3, 4)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_REQUEST
     assert scene.machine.leadership.leader_id == 2
 
 
 def test_a_leader_that_takes_us_for_another_voter_is_followed_but_told() -> None:
     scene = Scene()
     scene.start()
-    assert only(scene.tell(begin(2, 4, disk=1)), do.AnswerQuorum).error is ErrorCode.INVALID_VOTER_KEY
+    assert only(scene.tell(begin(2, 4, disk=1)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_VOTER_KEY
     assert scene.machine.leadership.leader_id == 2
 
 
@@ -82,7 +82,7 @@ def test_others_do_not_bring_back_a_leader_that_has_resigned() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
     asked = every(scene.tell(end(2, 4, 1, 3)), do.SendVote)
-    scene.tell(on.VoteAnswered(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
@@ -136,21 +136,21 @@ def test_a_follower_doubts_a_leader_that_is_silent() -> None:
 def test_a_follower_whose_leader_vanished_does_not_wait() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    assert len(every(scene.tell(on.PeerVanished(NodeId(2))), do.SendVote)) == 2
+    assert len(every(scene.tell(on.PeerStopped(NodeId(2))), do.SendVote)) == 2
 
 
 def test_a_node_that_is_not_the_leader_may_vanish() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    assert scene.tell(on.PeerVanished(NodeId(3))) == []
+    assert scene.tell(on.PeerStopped(NodeId(3))) == []
 
 
 @pytest.mark.proves("H6")
 def test_others_do_not_bring_back_a_leader_that_vanished_but_its_own_word_does() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    asked = every(scene.tell(on.PeerVanished(NodeId(2))), do.SendVote)
-    scene.tell(on.VoteAnswered(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    asked = every(scene.tell(on.PeerStopped(NodeId(2))), do.SendVote)
+    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
     scene.tell(begin(2, 4))
     assert scene.machine.role.value == "follower"

@@ -40,7 +40,7 @@ def settled() -> Scene:
     return scene
 
 
-ADD = on.AddVoterRequested(ticket=101, voter=voter(4), timeout_ms=5000, is_answered_when_committed=False)
+ADD = on.AddVoterRequested(ticket=101, voter=voter(4), timeout_ms=5000, ack_when_committed=False)
 REMOVE = on.RemoveVoterRequested(ticket=102, voter=key(3), timeout_ms=5000)
 UPDATE = on.UpdateVoterRequested(ticket=103, epoch=1, voter=voter(2, port=9999))
 
@@ -52,9 +52,9 @@ def test_a_change_that_is_still_to_be_written_stands_in_the_way_of_the_next(firs
     scene = settled()
     due = hear(scene, first)
     voters = only(due, do.AppendVoters).voters
-    assert only(due, do.AnswerVoterChange).error is ErrorCode.NONE
+    assert only(due, do.RespondToVoterChange).error is ErrorCode.NONE
     refused = hear(scene, second)
-    assert only(refused, do.AnswerVoterChange).error is ErrorCode.REQUEST_TIMED_OUT
+    assert only(refused, do.RespondToVoterChange).error is ErrorCode.REQUEST_TIMED_OUT
     assert not every(refused, do.AppendVoters)
     scene.node.append([Entry(1, "voters", voters)])
     scene.node.step()
@@ -71,7 +71,7 @@ def test_a_change_that_took_too_long_to_be_written_stands_in_the_way_all_the_sam
     for _ in range(5):
         scene.fetch(2, 3, 1)
         scene.now_ms += 1000
-    assert only(hear(scene, on.TimedOut()), do.AnswerVoterChange).error is ErrorCode.REQUEST_TIMED_OUT
+    assert only(hear(scene, on.TimedOut()), do.RespondToVoterChange).error is ErrorCode.REQUEST_TIMED_OUT
     assert not every(hear(scene, UPDATE), do.AppendVoters)
 
 
@@ -87,7 +87,7 @@ def test_a_leader_that_slept_too_long_resigns_before_it_changes_voters(change: E
     effects = hear(scene, change)
     assert scene.machine.role is RoleName.RESIGNED
     assert not every(effects, do.AppendVoters)
-    assert only(effects, do.AnswerVoterChange).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only(effects, do.RespondToVoterChange).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_that_slept_too_long_resigns_before_it_writes_its_voters_down() -> None:
@@ -96,16 +96,16 @@ def test_a_leader_that_slept_too_long_resigns_before_it_writes_its_voters_down()
     for node_id in (2, 3):
         scene.fetch(node_id, 1, 1)
     scene.now_ms += 4 * scene.settings.fetch_timeout_ms
-    effects = hear(scene, on.WritingDownRequested(ticket=104, timeout_ms=5000))
+    effects = hear(scene, on.KRaftUpgradeRequested(ticket=104, timeout_ms=5000))
     assert not every(effects, do.AppendVoters)
-    assert only(effects, do.AnswerVoterChange).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only(effects, do.RespondToVoterChange).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_newcomer_that_is_still_waited_for_when_the_leader_slept_too_long_is_refused_once() -> None:
     scene = settled()
     hear(scene, on.AddVoterRequested(ticket=105, voter=voter(5), timeout_ms=60_000))
     scene.now_ms += 4 * scene.settings.fetch_timeout_ms
-    answers = every(hear(scene, REMOVE), do.AnswerVoterChange)
+    answers = every(hear(scene, REMOVE), do.RespondToVoterChange)
     assert [(each.ticket, each.error) for each in answers] == [
         (105, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (102, ErrorCode.NOT_LEADER_OR_FOLLOWER),
@@ -122,7 +122,7 @@ def test_who_becomes_a_voter_after_it_lost_its_leader_stands_in_its_time() -> No
     entries = [Entry(1, "leader 2"), Entry(1, "voters", voter_set(1, 2, 3))]
     wanted = hear(
         scene,
-        on.FetchAnswered(
+        on.FetchResponseReceived(
             request=request, error=ErrorCode.NONE, leadership=leads(2, 1), high_watermark=0, has_records=True
         ),
     )
@@ -150,7 +150,7 @@ def test_who_is_a_voter_again_because_its_removal_is_cut_off_stands_in_its_time(
     assert not scene.machine.is_voter
     wanted = hear(
         scene,
-        on.FetchAnswered(
+        on.FetchResponseReceived(
             request=request,
             error=ErrorCode.NONE,
             leadership=leads(2, 2),
@@ -174,8 +174,8 @@ def test_who_is_a_voter_again_because_its_removal_is_cut_off_stands_in_its_time(
 # Pieces of a snapshot that cannot be kept
 
 
-def piece(request: do.SendFetchSnapshot, next_position: int) -> on.FetchSnapshotAnswered:
-    return on.FetchSnapshotAnswered(
+def piece(request: do.SendFetchSnapshot, next_position: int) -> on.FetchSnapshotResponseReceived:
+    return on.FetchSnapshotResponseReceived(
         request=request, error=ErrorCode.NONE, leadership=leads(2, 4), next_position=next_position, size_bytes=250
     )
 

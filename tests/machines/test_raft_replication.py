@@ -55,19 +55,19 @@ def test_a_replica_waits_until_there_is_more_than_it_knows() -> None:
 )
 def test_a_fetch_of_another_epoch_is_refused(epoch: int, error: ErrorCode) -> None:
     effects = elected().fetch(9, 4, 2, epoch=epoch)
-    assert [each.error for each in every(effects, do.AnswerFetch)] == ([] if error is ErrorCode.NONE else [error])
+    assert [each.error for each in every(effects, do.RespondToFetch)] == ([] if error is ErrorCode.NONE else [error])
 
 
 def test_who_does_not_lead_says_who_does() -> None:
     scene = Scene()
     scene.follow(2, 4)
-    answer = only(scene.fetch(3, 0, 0), do.AnswerFetch)
+    answer = only(scene.fetch(3, 0, 0), do.RespondToFetch)
     assert (answer.error, answer.leadership.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
 
 
 @pytest.mark.parametrize(("offset", "last_epoch"), [(-1, 0), (0, -1), (4, 4)])
 def test_a_fetch_that_makes_no_sense_is_refused(offset: int, last_epoch: int) -> None:
-    answer = only(elected().fetch(2, offset, last_epoch), do.AnswerFetch)
+    answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
     assert answer.error is ErrorCode.INVALID_REQUEST
 
 
@@ -84,14 +84,14 @@ def test_a_fetch_that_makes_no_sense_is_refused(offset: int, last_epoch: int) ->
 def test_a_replica_with_other_records_is_told_where_they_begin(
     offset: int, last_epoch: int, end: OffsetAndEpoch
 ) -> None:
-    answer = only(elected().fetch(2, offset, last_epoch), do.AnswerFetch)
+    answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
     assert (answer.error, answer.diverging) == (ErrorCode.NONE, end)
 
 
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize(("offset", "last_epoch"), [(0, 0), (5, 3), (6, 2), (7, 2)])
 def test_a_replica_that_needs_what_is_gone_is_told_of_the_snapshot(offset: int, last_epoch: int) -> None:
-    answer = only(compacted().fetch(3, offset, last_epoch), do.AnswerFetch)
+    answer = only(compacted().fetch(3, offset, last_epoch), do.RespondToFetch)
     assert answer.snapshot == OffsetAndEpoch(6, 3)
 
 
@@ -104,7 +104,7 @@ def test_a_snapshot_is_served_by_the_leader_only() -> None:
     wanted = on.FetchSnapshotRequested(ticket=1, replica=key(3), epoch=3, snapshot=OffsetAndEpoch(6, 3))
     assert only(scene.tell(wanted), do.ServeSnapshot).snapshot == OffsetAndEpoch(6, 3)
     scene.tell(on.ResignRequested())
-    assert only(scene.tell(wanted), do.AnswerFetchSnapshot).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only(scene.tell(wanted), do.RespondToFetchSnapshot).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_replica_that_loads_a_snapshot_is_no_lost_majority() -> None:
@@ -118,7 +118,7 @@ def test_a_replica_that_loads_a_snapshot_is_no_lost_majority() -> None:
 
 def test_a_voter_that_has_seen_a_later_epoch_brings_about_an_election() -> None:
     scene = elected()
-    answer = only(scene.fetch(2, 4, 2, epoch=5), do.AnswerFetch)
+    answer = only(scene.fetch(2, 4, 2, epoch=5), do.RespondToFetch)
     assert answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 5)
 
@@ -200,7 +200,7 @@ def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_pla
     begin = on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=None, endpoints=())
     scene.fetched(only(scene.tell(begin), do.SendFetch), diverging=OffsetAndEpoch(7, 3))
     scene.effects.clear()
-    scene.tell(on.PeerVanished(NodeId(3)))
+    scene.tell(on.PeerStopped(NodeId(3)))
     scene.win()
     scene.write("f")
     scene.sync()
@@ -291,7 +291,7 @@ def test_records_that_cannot_be_appended_are_fetched_again() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.machine.step(
-        on.FetchAnswered(
+        on.FetchResponseReceived(
             request=request, error=ErrorCode.NONE, leadership=leads(2, 1), high_watermark=9, has_records=True
         ),
         scene.now_ms,
@@ -345,8 +345,10 @@ def test_a_leader_that_steps_down_syncs_its_log_before_it_fetches() -> None:
 # Snapshots
 
 
-def chunk(request: do.SendFetchSnapshot, error: ErrorCode = ErrorCode.NONE, **fields: int) -> on.FetchSnapshotAnswered:
-    return on.FetchSnapshotAnswered(
+def chunk(
+    request: do.SendFetchSnapshot, error: ErrorCode = ErrorCode.NONE, **fields: int
+) -> on.FetchSnapshotResponseReceived:
+    return on.FetchSnapshotResponseReceived(
         request=request,
         error=error,
         leadership=leads(2, 4),

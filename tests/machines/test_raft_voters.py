@@ -42,7 +42,7 @@ def update(scene: Scene, updated: Voter, epoch: int = 1) -> list[Effect]:
 
 
 def error_of(effects: list[Effect]) -> ErrorCode:
-    return only(effects, do.AnswerVoterChange).error
+    return only(effects, do.RespondToVoterChange).error
 
 
 # Adding
@@ -54,7 +54,7 @@ def test_a_voter_is_added_when_it_has_caught_up_and_answered_when_that_is_commit
     scene.fetch(4, 3, 1)
     effects = add(scene, voter(4))
     assert only(effects, do.AppendVoters).voters == scene.machine.voters == voter_set(1, 2, 3, 4)
-    assert not every(effects, do.AnswerVoterChange)
+    assert not every(effects, do.RespondToVoterChange)
     scene.sync()
     scene.fetch(2, 4, 1)
     assert error_of(scene.fetch(4, 4, 1)) is ErrorCode.NONE
@@ -83,10 +83,10 @@ def test_a_newcomer_that_never_catches_up_is_given_up() -> None:
     add(scene, voter(4))
     effects: list[Effect] = []
     for _ in range(5):
-        assert not every(effects, do.AnswerVoterChange)
+        assert not every(effects, do.RespondToVoterChange)
         scene.fetch(2, 3, 1)
         effects = scene.wait(1000)
-    answer = only(effects, do.AnswerVoterChange)
+    answer = only(effects, do.RespondToVoterChange)
     assert answer.error is ErrorCode.REQUEST_TIMED_OUT
     assert str(key(4)) in answer.message
     assert not every(scene.fetch(4, 3, 1), do.AppendVoters)
@@ -101,12 +101,12 @@ def test_the_newcomer_with_another_disk_is_another_newcomer() -> None:
 def test_a_change_may_be_answered_before_it_is_committed() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
-    effects = add(scene, voter(4), is_answered_when_committed=False)
-    assert [type(each) for each in effects][:2] == [do.AppendVoters, do.AnswerVoterChange]
+    effects = add(scene, voter(4), ack_when_committed=False)
+    assert [type(each) for each in effects][:2] == [do.AppendVoters, do.RespondToVoterChange]
     assert error_of(effects) is ErrorCode.NONE
     scene.sync()
     scene.fetch(2, 4, 1)
-    assert not every(scene.fetch(3, 4, 1), do.AnswerVoterChange)
+    assert not every(scene.fetch(3, 4, 1), do.RespondToVoterChange)
 
 
 @pytest.mark.proves("H6")
@@ -174,7 +174,7 @@ def test_a_leader_that_is_removed_goes_on_until_that_is_committed_and_then_resig
     assert only(effects, do.AdvanceHighWatermark).offset == 4
     assert error_of(effects) is ErrorCode.NONE
     assert [each.to.node_id for each in every(effects, do.SendEndQuorum)] == [2, 3]
-    assert only(effects, do.AnswerFetch).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only(effects, do.RespondToFetch).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not every(effects, do.ServeFetch)
     assert scene.machine.role is RoleName.RESIGNED
 
@@ -197,9 +197,9 @@ def test_who_is_being_removed_may_stand_but_does_not_vote_for_itself() -> None:
     scene.start()
     asked = every(scene.wait_for_deadline(), do.SendVote)
     assert [each.to.node_id for each in asked] == [2, 3]
-    scene.tell(on.VoteAnswered(asked[0], ErrorCode.NONE, leads(-1, 1), True))
+    scene.tell(on.VoteResponseReceived(asked[0], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.tell(on.VoteAnswered(asked[1], ErrorCode.NONE, leads(-1, 1), True))
+    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role.value == "candidate"
 
 
@@ -301,7 +301,7 @@ def test_a_voter_that_has_moved_tells_its_leader_once_in_a_while() -> None:
     sent = only(effects, do.SendUpdateVoter)
     assert (sent.to, sent.voter) == (2, voter(1, port=9999))
     assert not every(scene.sync(), do.SendUpdateVoter)
-    scene.tell(on.UpdateVoterAnswered(sent, ErrorCode.REQUEST_TIMED_OUT, leads(2, 1)))
+    scene.tell(on.UpdateVoterResponseReceived(sent, ErrorCode.REQUEST_TIMED_OUT, leads(2, 1)))
     scene.now_ms += scene.settings.fetch_timeout_ms - 1
     again = scene.fetched(every(scene.effects, do.SendFetch)[-1])
     assert not every(again, do.SendUpdateVoter)
@@ -336,7 +336,7 @@ def test_only_the_leader_changes_voters() -> None:
     scene = Scene()
     scene.follow(2, 1)
     assert all_changes(scene) == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
-    assert only(remove(scene, key(3)), do.AnswerVoterChange).leadership.leader_id == 2
+    assert only(remove(scene, key(3)), do.RespondToVoterChange).leadership.leader_id == 2
 
 
 @pytest.mark.proves("H6")
@@ -391,7 +391,7 @@ def test_a_fixed_quorum_does_not_change() -> None:
 def test_a_change_that_is_under_way_when_leadership_is_lost_is_answered() -> None:
     scene = settled()
     add(scene, voter(4))
-    answer = only(scene.tell(on.ResignRequested()), do.AnswerVoterChange)
+    answer = only(scene.tell(on.ResignRequested()), do.RespondToVoterChange)
     assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -416,8 +416,8 @@ def test_only_so_many_committed_sets_are_remembered_but_all_that_are_not() -> No
     history = VoterHistory(VoterSet())
     for offset in range(3 * VOTER_SETS_KEPT):
         history.add(offset, voter_set(offset))
-    history.forget(high_watermark=0)
+    history.discard_below(high_watermark=0)
     assert history.at(1) == voter_set(0)
-    history.forget(high_watermark=3 * VOTER_SETS_KEPT)
+    history.discard_below(high_watermark=3 * VOTER_SETS_KEPT)
     assert history.at(2 * VOTER_SETS_KEPT) is None
     assert history.at(2 * VOTER_SETS_KEPT + 1) == voter_set(2 * VOTER_SETS_KEPT)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.broker.drivers.metadata_log import MetadataLog
-from moldau.machines.raft import AnswerFetch, FailWaitingFetches, Leadership, ServeFetch, Ticket
+from moldau.machines.raft import FailWaitingFetches, Leadership, RespondToFetch, ServeFetch, Ticket
 from moldau.model.errors import CorruptMessage
 
 
@@ -23,7 +23,7 @@ class Served:
 class _Waiting:
     wanted: ServeFetch
     max_bytes: int
-    answer: "asyncio.Future[AnswerFetch | Served]"
+    answer: "asyncio.Future[RespondToFetch | Served]"
 
 
 class WaitingFetches:
@@ -41,7 +41,7 @@ class WaitingFetches:
         self._failed = failed
         self._waiting: dict[Ticket, _Waiting] = {}
 
-    def add(self, wanted: ServeFetch, max_bytes: int, answer: "asyncio.Future[AnswerFetch | Served]") -> None:
+    def add(self, wanted: ServeFetch, max_bytes: int, answer: "asyncio.Future[RespondToFetch | Served]") -> None:
         self._waiting[wanted.ticket] = _Waiting(wanted, max_bytes, answer)
         self.look()
 
@@ -77,7 +77,7 @@ class WaitingFetches:
             if not each.answer.done():
                 high_watermark, _ = self._facts()
                 each.answer.set_result(
-                    AnswerFetch(
+                    RespondToFetch(
                         ticket=ticket,
                         error=failure.error,
                         leadership=failure.leadership,

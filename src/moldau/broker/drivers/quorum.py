@@ -20,11 +20,6 @@ from moldau.broker.drivers.quorum_records import kraft_version, leader_change, v
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.machines.raft import (
     AdvanceHighWatermark,
-    AnswerFetch,
-    AnswerFetchSnapshot,
-    AnswerQuorum,
-    AnswerVote,
-    AnswerVoterChange,
     AppendFetched,
     AppendLeaderChange,
     AppendVoters,
@@ -45,6 +40,11 @@ from moldau.machines.raft import (
     RaftMachine,
     RequestFailed,
     ResignRequested,
+    RespondToFetch,
+    RespondToFetchSnapshot,
+    RespondToQuorumEpoch,
+    RespondToVote,
+    RespondToVoterChange,
     ServeFetch,
     ServeSnapshot,
     SnapshotLoaded,
@@ -181,7 +181,7 @@ class Quorum:
 
     async def fetch(
         self, event: Callable[[Ticket], FetchRequested], max_bytes: int, wait_ms: float
-    ) -> AnswerFetch | Served:
+    ) -> RespondToFetch | Served:
         """The answer to a fetch; it waits a while for something new."""
         ticket, asked = self._begin_request(max_bytes)
         try:
@@ -189,7 +189,7 @@ class Quorum:
             await asyncio.wait([asked.answer], timeout=wait_ms / 1000)
             asked.is_patient = False
             self.fetches.serve(ticket)
-            answer: AnswerFetch | Served = await asked.answer
+            answer: RespondToFetch | Served = await asked.answer
             return answer
         finally:
             self._asked.pop(ticket, None)
@@ -313,9 +313,11 @@ class Quorum:
                 self.fetches.fail(effect)
             case ServeFetch():
                 self._serve_fetch(effect)
-            case AnswerVote() | AnswerQuorum() | AnswerFetch() | AnswerFetchSnapshot() | ServeSnapshot():
+            case (
+                RespondToVote() | RespondToQuorumEpoch() | RespondToFetch() | RespondToFetchSnapshot() | ServeSnapshot()
+            ):
                 self._answer(effect.ticket, effect)
-            case AnswerVoterChange():
+            case RespondToVoterChange():
                 self._answer(effect.ticket, effect)
             case _:
                 self._peers.send(effect)

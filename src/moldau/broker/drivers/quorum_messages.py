@@ -7,11 +7,11 @@ from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.machines.raft import (
     Endpoints,
     Event,
-    FetchAnswered,
-    FetchSnapshotAnswered,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
     Leadership,
     OffsetAndEpoch,
-    QuorumAnswered,
+    QuorumEpochResponseReceived,
     Send,
     SendBeginQuorum,
     SendEndQuorum,
@@ -19,9 +19,9 @@ from moldau.machines.raft import (
     SendFetchSnapshot,
     SendUpdateVoter,
     SendVote,
-    UpdateVoterAnswered,
-    VoteAnswered,
+    UpdateVoterResponseReceived,
     Voter,
+    VoteResponseReceived,
 )
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, Address, NodeId, TopicId
@@ -167,30 +167,32 @@ def answer_event(send: Send, response: Any) -> Event:
     return _EVENTS[type(send)](send, response)
 
 
-def _voted(send: SendVote, response: messages.VoteResponse) -> VoteAnswered:
+def _voted(send: SendVote, response: messages.VoteResponse) -> VoteResponseReceived:
     error, found = _only_partition(response.error_code, response.topics)
     if found is None:
-        return VoteAnswered(send, error, _UNKNOWN, is_granted=False)
+        return VoteResponseReceived(send, error, _UNKNOWN, is_granted=False)
     leadership = _leadership(found.leader_id, found.leader_epoch, response.node_endpoints)
-    return VoteAnswered(send, error, leadership, found.vote_granted)
+    return VoteResponseReceived(send, error, leadership, found.vote_granted)
 
 
 def _quorum_answered(
     send: SendBeginQuorum | SendEndQuorum,
     response: messages.BeginQuorumEpochResponse | messages.EndQuorumEpochResponse,
-) -> QuorumAnswered:
+) -> QuorumEpochResponseReceived:
     error, found = _only_partition(response.error_code, response.topics)
     if found is None:
-        return QuorumAnswered(send, error, _UNKNOWN)
-    return QuorumAnswered(send, error, _leadership(found.leader_id, found.leader_epoch, response.node_endpoints))
+        return QuorumEpochResponseReceived(send, error, _UNKNOWN)
+    return QuorumEpochResponseReceived(
+        send, error, _leadership(found.leader_id, found.leader_epoch, response.node_endpoints)
+    )
 
 
-def _fetched(send: SendFetch, response: messages.FetchResponse) -> FetchAnswered:
+def _fetched(send: SendFetch, response: messages.FetchResponse) -> FetchResponseReceived:
     error, found = _only_partition(response.error_code, response.responses)
     if found is None:
-        return FetchAnswered(request=send, error=error, leadership=_UNKNOWN, high_watermark=NO_OFFSET)
+        return FetchResponseReceived(request=send, error=error, leadership=_UNKNOWN, high_watermark=NO_OFFSET)
     diverging, snapshot = found.diverging_epoch, found.snapshot_id
-    return FetchAnswered(
+    return FetchResponseReceived(
         request=send,
         error=error,
         leadership=_current_leader(found.current_leader, response.node_endpoints),
@@ -201,11 +203,13 @@ def _fetched(send: SendFetch, response: messages.FetchResponse) -> FetchAnswered
     )
 
 
-def _snapshot_fetched(send: SendFetchSnapshot, response: messages.FetchSnapshotResponse) -> FetchSnapshotAnswered:
+def _snapshot_fetched(
+    send: SendFetchSnapshot, response: messages.FetchSnapshotResponse
+) -> FetchSnapshotResponseReceived:
     error, found = _only_partition(response.error_code, response.topics)
     if found is None:
-        return FetchSnapshotAnswered(request=send, error=error, leadership=_UNKNOWN)
-    return FetchSnapshotAnswered(
+        return FetchSnapshotResponseReceived(request=send, error=error, leadership=_UNKNOWN)
+    return FetchSnapshotResponseReceived(
         request=send,
         error=error,
         leadership=_current_leader(found.current_leader, response.node_endpoints),
@@ -214,13 +218,13 @@ def _snapshot_fetched(send: SendFetchSnapshot, response: messages.FetchSnapshotR
     )
 
 
-def _voter_updated(send: SendUpdateVoter, response: messages.UpdateRaftVoterResponse) -> UpdateVoterAnswered:
+def _voter_updated(send: SendUpdateVoter, response: messages.UpdateRaftVoterResponse) -> UpdateVoterResponseReceived:
     leader = response.current_leader
     leadership = _UNKNOWN
     if leader is not None:
         endpoints = ((UNKNOWN_LISTENER, Address(leader.host, leader.port)),) if leader.host else ()
         leadership = Leadership(NodeId(leader.leader_id), leader.leader_epoch, endpoints)
-    return UpdateVoterAnswered(send, _error(response.error_code), leadership)
+    return UpdateVoterResponseReceived(send, _error(response.error_code), leadership)
 
 
 _EVENTS: Final[dict[type, Callable[[Any, Any], Event]]] = {

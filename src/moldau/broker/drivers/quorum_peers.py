@@ -13,9 +13,9 @@ from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
 from moldau.machines.raft import (
     Endpoints,
     Event,
-    FetchAnswered,
-    FetchSnapshotAnswered,
-    PeerVanished,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
+    PeerStopped,
     RequestFailed,
     Send,
     SendEndQuorum,
@@ -136,11 +136,11 @@ class QuorumPeers:
         self._take(send, answer_event(send, response), response, address)
 
     def _take(self, send: Send, event: Event, response: Any, address: Address) -> None:
-        if isinstance(event, FetchAnswered):
+        if isinstance(event, FetchResponseReceived):
             records = response.responses[0].partitions[0].records if event.has_records else None
             self._note_foreigner(event.error, address)
             self._post(event, records)
-        elif isinstance(event, FetchSnapshotAnswered) and event.error is ErrorCode.NONE:
+        elif isinstance(event, FetchSnapshotResponseReceived) and event.error is ErrorCode.NONE:
             assert isinstance(send, SendFetchSnapshot)
             self._post(self._keep_piece(send, event, response))
         else:
@@ -152,7 +152,7 @@ class QuorumPeers:
             self._foreigners[address] = None
             log.error("%s belongs to another cluster than this node; one of them is misconfigured", address)
 
-    def _keep_piece(self, send: SendFetchSnapshot, event: FetchSnapshotAnswered, response: Any) -> Event:
+    def _keep_piece(self, send: SendFetchSnapshot, event: FetchSnapshotResponseReceived, response: Any) -> Event:
         snapshot = SnapshotId(*send.snapshot)
         found = response.topics[0].partitions[0]
         try:
@@ -198,7 +198,7 @@ class QuorumPeers:
                     await asyncio.sleep(PROBE_PAUSE_S)
                 refusals = refusals + 1 if await self._peers.is_refused(address) else 0
                 if refusals == REFUSALS:
-                    self._post(PeerVanished(node_id))
+                    self._post(PeerStopped(node_id))
                     return
         finally:
             self._suspects.pop(node_id, None)

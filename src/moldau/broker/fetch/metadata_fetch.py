@@ -7,7 +7,7 @@ from moldau.broker.drivers.delayed_fetches import Served
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC, TOPIC_ID
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, where_leader_is
-from moldau.machines.raft import AnswerFetch, FetchRequested, OffsetAndEpoch, ReplicaKey, Ticket
+from moldau.machines.raft import FetchRequested, OffsetAndEpoch, ReplicaKey, RespondToFetch, Ticket
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_NODE, NO_OFFSET, NodeId
 from moldau.wire.messages import FetchRequest, FetchResponse
@@ -73,7 +73,7 @@ def _served(answer: Served) -> Any:
     )
 
 
-def _answered(answer: AnswerFetch) -> Any:
+def _answered(answer: RespondToFetch) -> Any:
     return PartitionAnswer(
         partition_index=PARTITION,
         error_code=int(answer.error),
@@ -88,7 +88,7 @@ def _answered(answer: AnswerFetch) -> Any:
     )
 
 
-def _leader(answer: Served | AnswerFetch) -> Any:
+def _leader(answer: Served | RespondToFetch) -> Any:
     leadership = answer.leadership
     return FetchResponse.LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.epoch)
 

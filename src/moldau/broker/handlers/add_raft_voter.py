@@ -3,7 +3,7 @@
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_cluster, endpoints_in
-from moldau.machines.raft import AddVoterRequested, AnswerVoterChange, Ticket, Voter
+from moldau.machines.raft import AddVoterRequested, RespondToVoterChange, Ticket, Voter
 from moldau.model.ids import NodeId
 from moldau.wire.messages import AddRaftVoterRequest, AddRaftVoterResponse
 
@@ -19,8 +19,8 @@ async def handle(request: AddRaftVoterRequest, context: RequestContext) -> AddRa
             ticket=ticket,
             voter=voter,
             timeout_ms=request.timeout_ms,
-            is_answered_when_committed=request.ack_when_committed,
+            ack_when_committed=request.ack_when_committed,
         )
 
-    answer: AnswerVoterChange = await context.broker.metadata.quorum.ask(event)
+    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
     return AddRaftVoterResponse(error_code=int(answer.error), error_message=answer.message or None)

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in, only_partition, where_leader_is
-from moldau.machines.raft import AnswerQuorum, BeginQuorumRequested, ReplicaKey, Ticket
+from moldau.machines.raft import BeginQuorumRequested, ReplicaKey, RespondToQuorumEpoch, Ticket
 from moldau.model.ids import NodeId
 from moldau.wire.messages import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 
@@ -28,7 +28,7 @@ async def handle(request: BeginQuorumEpochRequest, context: RequestContext) -> B
             endpoints=endpoints_in(request.leader_endpoints),
         )
 
-    answer: AnswerQuorum = await context.broker.metadata.quorum.ask(event)
+    answer: RespondToQuorumEpoch = await context.broker.metadata.quorum.ask(event)
     partition = BeginQuorumEpochResponse.PartitionData(
         partition_index=PARTITION,
         error_code=int(answer.error),

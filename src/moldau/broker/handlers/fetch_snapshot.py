@@ -7,11 +7,11 @@ from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TO
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, only_partition, where_leader_is
 from moldau.machines.raft import (
-    AnswerFetchSnapshot,
     FetchSnapshotRequested,
     Leadership,
     OffsetAndEpoch,
     ReplicaKey,
+    RespondToFetchSnapshot,
     ServeSnapshot,
     Ticket,
 )
@@ -40,8 +40,8 @@ async def handle(request: FetchSnapshotRequest, context: RequestContext) -> Fetc
         )
 
     quorum = context.broker.metadata.quorum
-    answer: AnswerFetchSnapshot | ServeSnapshot = await quorum.ask(event)
-    if isinstance(answer, AnswerFetchSnapshot):
+    answer: RespondToFetchSnapshot | ServeSnapshot = await quorum.ask(event)
+    if isinstance(answer, RespondToFetchSnapshot):
         return _response(answer.leadership, snapshot, error_code=int(answer.error))
     leadership = quorum.machine.leadership
     max_bytes = max(1, min(request.max_bytes, FETCH_BYTES_MAX))

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_cluster
-from moldau.machines.raft import AnswerVoterChange, RemoveVoterRequested, ReplicaKey, Ticket
+from moldau.machines.raft import RemoveVoterRequested, ReplicaKey, RespondToVoterChange, Ticket
 from moldau.model.ids import NodeId
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import RemoveRaftVoterRequest, RemoveRaftVoterResponse
@@ -22,5 +22,5 @@ async def handle(request: RemoveRaftVoterRequest, context: RequestContext) -> Re
     def event(ticket: Ticket) -> RemoveVoterRequested:
         return RemoveVoterRequested(ticket=ticket, voter=voter, timeout_ms=TIMEOUT_MS)
 
-    answer: AnswerVoterChange = await context.broker.metadata.quorum.ask(event)
+    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
     return RemoveRaftVoterResponse(error_code=int(answer.error), error_message=answer.message or None)

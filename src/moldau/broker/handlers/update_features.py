@@ -9,9 +9,9 @@ from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, Upg
 from moldau.machines.raft import (
     KRAFT_VERSION,
     KRAFT_VERSION_FEATURE,
-    AnswerVoterChange,
+    KRaftUpgradeRequested,
+    RespondToVoterChange,
     Ticket,
-    WritingDownRequested,
 )
 from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, KafkaError, NotController
 from moldau.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -56,10 +56,12 @@ async def _write_voters_down(
     if update.level == quorum.machine.kraft_version:
         return FeatureUpdated(update.name)
 
-    def event(ticket: Ticket) -> WritingDownRequested:
-        return WritingDownRequested(ticket=ticket, timeout_ms=request.timeout_ms, is_only_checked=request.validate_only)
+    def event(ticket: Ticket) -> KRaftUpgradeRequested:
+        return KRaftUpgradeRequested(
+            ticket=ticket, timeout_ms=request.timeout_ms, is_validate_only=request.validate_only
+        )
 
-    answer: AnswerVoterChange = await quorum.ask(event)
+    answer: RespondToVoterChange = await quorum.ask(event)
     if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         raise NotController(answer.message)
     return FeatureUpdated(update.name, answer.error, answer.message or None)

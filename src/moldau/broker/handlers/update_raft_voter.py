@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in
-from moldau.machines.raft import AnswerVoterChange, Leadership, Ticket, UpdateVoterRequested, Voter
+from moldau.machines.raft import Leadership, RespondToVoterChange, Ticket, UpdateVoterRequested, Voter
 from moldau.model.ids import Address, NodeId
 from moldau.wire.messages import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
@@ -26,7 +26,7 @@ async def handle(request: UpdateRaftVoterRequest, context: RequestContext) -> Up
     def event(ticket: Ticket) -> UpdateVoterRequested:
         return UpdateVoterRequested(ticket=ticket, epoch=request.current_leader_epoch, voter=voter)
 
-    answer: AnswerVoterChange = await context.broker.metadata.quorum.ask(event)
+    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
     return UpdateRaftVoterResponse(error_code=int(answer.error), current_leader=_leader(answer.leadership))
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, only_partition, where_leader_is
-from moldau.machines.raft import AnswerVote, ReplicaKey, Ticket, VoteRequested
+from moldau.machines.raft import ReplicaKey, RespondToVote, Ticket, VoteRequested
 from moldau.model.ids import NodeId
 from moldau.wire.messages import VoteRequest, VoteResponse
 
@@ -30,7 +30,7 @@ async def handle(request: VoteRequest, context: RequestContext) -> VoteResponse:
             is_pre_vote=asked.pre_vote,
         )
 
-    answer: AnswerVote = await context.broker.metadata.quorum.ask(event)
+    answer: RespondToVote = await context.broker.metadata.quorum.ask(event)
     partition = VoteResponse.PartitionData(
         partition_index=PARTITION,
         error_code=int(answer.error),

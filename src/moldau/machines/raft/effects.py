@@ -1,8 +1,8 @@
-"""What the raft machine wants done.
+"""Output effects of the raft machine.
 
-The driver carries out the effects of a step in their order, and all that touch the disk (persist, append, truncate,
-load) before it takes the next step: the machine reads the log through its `LogView` and must find it as it wanted it.
-Sends and answers only leave in that order; nobody waits for what they bring.
+The driver carries out the effects of a step in order. It completes those that touch the disk (persist, append,
+truncate, load) before the next step, because the machine reads the log through its `LogView` and relies on its own
+effects being visible there. Requests and responses are only sent in that order; their outcome arrives as a later event.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_NODE, NodeId
 
 Ticket: TypeAlias = int
-"""Names a waiting request between an event and its answer. The driver chooses it."""
+"""Correlates a waiting request with its response. Chosen by the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """What must not be forgotten in a crash, or a node could vote twice in one epoch (the `quorum-state` file)."""
+    """The contents of the `quorum-state` file. Losing it in a crash would let a node vote twice in an epoch."""
 
     epoch: int = 0
     leader_id: NodeId = NO_NODE
@@ -28,7 +28,7 @@ class ElectionState:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads in which epoch, as far as this node knows; `leader_id` is NO_NODE when it does not."""
+    """The leader of an epoch as known to this node; `leader_id` is NO_NODE if unknown."""
 
     leader_id: NodeId
     epoch: int
@@ -39,20 +39,20 @@ class Leadership:
         return self.leader_id != NO_NODE
 
 
-# The disk ----------------------------------------------------------------------------------------------------
+# Disk -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PersistQuorumState:
-    """Write and sync the quorum state BEFORE any later effect of the list leaves."""
+    """Write and sync the quorum state BEFORE sending any later effect of the list."""
 
     state: ElectionState
 
 
 @dataclass(frozen=True, slots=True)
 class AppendLeaderChange:
-    """Append one control batch in `epoch`: LeaderChange, and if `voter_set` is given KRaftVersion and Voters after it.
-    Then step `VotersChanged` for the set if there is one, `LogAppended`, and `LogSynced` once it is synced."""
+    """Append a control batch in `epoch`: LeaderChange, then KRaftVersion and Voters if `voter_set` is given. Then step
+    `VotersChanged` for that set, `LogAppended`, and `LogSynced` after the sync."""
 
     epoch: int
     leader_id: NodeId
@@ -63,8 +63,8 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a Voters control record in `epoch`, if they are the first with a KRaftVersion before it. Then as for a
-    leader change."""
+    """Append a Voters control record in `epoch`, preceded by KRaftVersion if it is the first. Then step the same events
+    as for AppendLeaderChange."""
 
     epoch: int
     voters: VoterSet
@@ -73,47 +73,47 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True)
 class AppendFetched:
-    """Append the records of the answer to this fetch, which the driver holds: check every batch first. Then step
-    `VotersChanged` for each voters record in them, `LogAppended`, and `LogSynced` once they are synced. If they cannot
-    be appended (a checksum), step `RequestFailed(request)` instead."""
+    """Append the records of the response to this fetch after checking every batch. Then step `VotersChanged` for each
+    voters record, `LogAppended`, and `LogSynced` after the sync. If the append fails (bad checksum), step
+    `RequestFailed(request)` instead."""
 
     request: "SendFetch"
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Cut the log so that it ends at `end_offset`; then step `LogTruncated`."""
+    """Truncate the log to `end_offset`; then step `LogTruncated`."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """The snapshot is downloaded to its last byte: check it, put it in place, begin the log anew at its end, all of it
-    synced. Then step `SnapshotLoaded`; if it is broken, drop it and step `RequestFailed(request)`."""
+    """The snapshot is downloaded completely: verify it, move it into place, restart the log at its end, sync all of it.
+    Then step `SnapshotLoaded`; if it is corrupt, delete it and step `RequestFailed(request)`."""
 
     request: "SendFetchSnapshot"
 
 
-# To other nodes ----------------------------------------------------------------------------------------------------
-# Each is answered by an event that carries it, or by `RequestFailed`. The driver adds the cluster id.
+# Requests to other nodes ----------------------------------------------------------------------------------------------
+# The outcome is an event that carries the effect, or `RequestFailed`. The driver adds the cluster id.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendVote:
-    """Ask a voter for its vote, or (pre-vote) whether it would give it. After PersistQuorumState."""
+    """Request a vote or a pre-vote from a voter. After PersistQuorumState."""
 
     to: Voter
     epoch: int
     candidate: ReplicaKey
-    last_offset: int  # the end of the candidate's log
+    last_offset: int  # log end of the candidate
     last_epoch: int
     is_pre_vote: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBeginQuorum:
-    """Tell a voter who leads this epoch."""
+    """Announce the leader of this epoch to a voter."""
 
     to: Voter
     epoch: int
@@ -123,7 +123,7 @@ class SendBeginQuorum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEndQuorum:
-    """Tell a voter that the leader of this epoch leads no more, and who should follow it. No answer is needed."""
+    """Announce to a voter that the leader resigned, with its preferred successors. No response needed."""
 
     to: Voter
     epoch: int
@@ -134,12 +134,12 @@ class SendEndQuorum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Fetch from the leader; where `to` is NO_NODE, from any of the bootstrap servers, another one each time, to hear
-    who leads. Everything below `offset` is synced here: that is what the leader counts. The machine believes only the
-    answer to the fetch with the latest `number`; the driver may give up an older one."""
+    """Fetch from the leader; if `to` is NO_NODE, from the bootstrap servers in turn, to find the leader. Acknowledges
+    everything below `offset` as synced. The machine only accepts the response to the fetch with the latest `number`;
+    the driver may cancel older ones."""
 
     to: NodeId
-    endpoints: Endpoints  # none: the driver knows only the bootstrap servers, or fixed voters
+    endpoints: Endpoints  # empty: the driver only knows the bootstrap servers or the static voters
     epoch: int
     offset: int
     last_epoch: int
@@ -149,7 +149,7 @@ class SendFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetchSnapshot:
-    """Fetch the bytes of a snapshot from `position` on, and keep them beside the log."""
+    """Fetch the bytes of a snapshot from `position` on and store them beside the log."""
 
     to: NodeId
     endpoints: Endpoints
@@ -161,7 +161,7 @@ class SendFetchSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUpdateVoter:
-    """Tell the leader where this voter is reached now."""
+    """Send the leader this voter's current endpoints."""
 
     to: NodeId
     endpoints: Endpoints
@@ -172,12 +172,12 @@ class SendUpdateVoter:
 Send: TypeAlias = SendVote | SendBeginQuorum | SendEndQuorum | SendFetch | SendFetchSnapshot | SendUpdateVoter
 
 
-# Answers ----------------------------------------------------------------------------------------------------
+# Responses ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerVote:
-    """After PersistQuorumState: a vote that is told is a vote that is kept."""
+class RespondToVote:
+    """Respond to Vote. After PersistQuorumState: a granted vote must survive a crash."""
 
     ticket: Ticket
     error: ErrorCode
@@ -186,8 +186,8 @@ class AnswerVote:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerQuorum:
-    """To BeginQuorumEpoch and EndQuorumEpoch."""
+class RespondToQuorumEpoch:
+    """Respond to BeginQuorumEpoch or EndQuorumEpoch."""
 
     ticket: Ticket
     error: ErrorCode
@@ -195,8 +195,8 @@ class AnswerQuorum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFetch:
-    """Without records: an error, or a place from which the replica differs, or a snapshot that it needs."""
+class RespondToFetch:
+    """Respond to Fetch without records: an error, the end of the diverging epoch, or a snapshot id."""
 
     ticket: Ticket
     error: ErrorCode
@@ -208,9 +208,9 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeFetch:
-    """Answer with records from `offset` to the end of the log (to replicas and observers alike), the machine's high
-    watermark and leadership, as soon as the log ends above `offset` or the machine's high watermark is above
-    `high_watermark`, or else when the replica's patience ends. Given up by `FailWaitingFetches`."""
+    """Respond with records from `offset` to the log end (to voters and observers alike), the high watermark and the
+    leader, once the log end is above `offset` or the high watermark is above `high_watermark`, at the latest after
+    the replica's max wait. Cancelled by `FailWaitingFetches`."""
 
     ticket: Ticket
     offset: int
@@ -218,8 +218,8 @@ class ServeFetch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFetchSnapshot:
-    """An error and no bytes."""
+class RespondToFetchSnapshot:
+    """Respond to FetchSnapshot with an error and no bytes."""
 
     ticket: Ticket
     error: ErrorCode
@@ -228,15 +228,15 @@ class AnswerFetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServeSnapshot:
-    """Answer with bytes of this snapshot; POSITION_OUT_OF_RANGE and SNAPSHOT_NOT_FOUND are the driver's to find."""
+    """Respond with bytes of this snapshot; the driver detects POSITION_OUT_OF_RANGE and SNAPSHOT_NOT_FOUND."""
 
     ticket: Ticket
     snapshot: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerVoterChange:
-    """To AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter. `message` is for people, empty without an error."""
+class RespondToVoterChange:
+    """Respond to AddRaftVoter, RemoveRaftVoter or UpdateRaftVoter. `message` is empty without an error."""
 
     ticket: Ticket
     error: ErrorCode
@@ -244,13 +244,13 @@ class AnswerVoterChange:
     leadership: Leadership
 
 
-# To the rest of this node --------------------------------------------------------------------------------------------
+# Local node -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """This node leads `epoch` now and may append in it. Its epoch is only certain to last once the high watermark is
-    above `start_offset`, where the leader change stands. After AppendLeaderChange."""
+    """This node leads `epoch` and may append in it. The epoch is only certain to last once the high watermark is above
+    `start_offset`, the offset of its LeaderChange. After AppendLeaderChange."""
 
     epoch: int
     start_offset: int
@@ -258,30 +258,30 @@ class BecomeLeader:
 
 @dataclass(frozen=True, slots=True)
 class BecomeFollower:
-    """This node does not lead: somebody else does, or nobody that it knows of. Also when only the address changed."""
+    """This node is not the leader: another node is, or none is known. Also sent when only the endpoints changed."""
 
     leadership: Leadership
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Everything below `offset` is committed. It never goes back, and never lies above the end of the local log."""
+    """Everything below `offset` is committed. Never decreases, and never exceeds the local log end."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailPendingAppends:
-    """Leadership is lost: whoever waits for a commit does not know whether it will come, and nobody may append any
-    more. The first effect of its step, so that no write slips in while the quorum state goes to disk."""
+    """Leadership is lost: the outcome of pending commits is unknown, and appends must stop. Always the first effect of
+    its step, so that no append slips in while the quorum state is written."""
 
     leadership: Leadership
 
 
 @dataclass(frozen=True, slots=True)
 class FailWaitingFetches:
-    """Leadership is lost: every fetch that `ServeFetch` left waiting is answered with NOT_LEADER_OR_FOLLOWER, or with
-    FENCED_LEADER_EPOCH when the epoch has grown."""
+    """Leadership is lost: fail every fetch waiting in `ServeFetch` with NOT_LEADER_OR_FOLLOWER, or with
+    FENCED_LEADER_EPOCH if the epoch increased."""
 
     error: ErrorCode
     leadership: Leadership
@@ -295,13 +295,13 @@ Effect: TypeAlias = (
     | TruncateLog
     | LoadSnapshot
     | Send
-    | AnswerVote
-    | AnswerQuorum
-    | AnswerFetch
+    | RespondToVote
+    | RespondToQuorumEpoch
+    | RespondToFetch
     | ServeFetch
-    | AnswerFetchSnapshot
+    | RespondToFetchSnapshot
     | ServeSnapshot
-    | AnswerVoterChange
+    | RespondToVoterChange
     | BecomeLeader
     | BecomeFollower
     | AdvanceHighWatermark

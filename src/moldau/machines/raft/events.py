@@ -1,4 +1,4 @@
-"""What the raft machine is told: requests and answers of other nodes, what became of the log, and the time."""
+"""Input events of the raft machine: requests and responses of other nodes, log progress, and timeouts."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,8 +25,8 @@ from moldau.model.ids import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event: the log is open and synced to its end. `voter_sets` are those of the bootstrap checkpoint (at
-    BOOTSTRAP_OFFSET), of the latest snapshot and of the log, in their order; none where the quorum is static."""
+    """First event: the log is open and synced to its end. `voter_sets` holds the sets of the bootstrap checkpoint (at
+    BOOTSTRAP_OFFSET), the latest snapshot and the log, in that order; empty in a static quorum."""
 
     state: ElectionState
     voter_sets: tuple[VotersAt, ...] = ()
@@ -34,17 +34,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The time has reached `deadline_ms`. Harmless when it has not."""
+    """The clock may have reached `deadline_ms`. Harmless if it has not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """This node is about to stop: hand over, if it leads."""
+    """This node is shutting down: resign if it is the leader."""
 
 
 @dataclass(frozen=True, slots=True)
-class PeerVanished:
-    """The process of this node is gone: its connection broke, and two attempts to connect were refused."""
+class PeerStopped:
+    """The process of this node is down: its connection broke and two reconnection attempts were rejected."""
 
     node_id: NodeId
 
@@ -54,29 +54,31 @@ class PeerVanished:
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """By the leader's own writers, or as an effect wanted it. `end_offset` is the end of the log now."""
+    """Records were appended, either by the leader's own writers or by an append effect. `end_offset` is the new log
+    end."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogSynced:
-    """Everything below `end_offset` survives a power loss. The driver syncs after every append, without being asked. A
-    sync that began before a truncation or a snapshot took the log's end away is not reported."""
+    """Everything below `end_offset` survives a power loss. The driver syncs after every append on its own. It does not
+    report a sync that started before a truncation or a snapshot removed the end of the log."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """It ends at `end_offset` now."""
+    """The log now ends at `end_offset`."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLoaded:
-    """It is in place and the log begins and ends at its offset. `voters` are those in it; None in a static quorum."""
+    """The snapshot is in place; the log starts and ends at its offset. `voters` is its voter set, None in a static
+    quorum."""
 
     snapshot: OffsetAndEpoch
     voters: VoterSet | None
@@ -84,14 +86,14 @@ class SnapshotLoaded:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """A voters record was appended at `offset`, by whomever. Before the `LogAppended` that covers it."""
+    """A voters record was appended at `offset`, locally or by replication. Precedes its `LogAppended`."""
 
     offset: int
     voters: VoterSet
 
 
-# Requests of other nodes ---------------------------------------------------------------------------------------------
-# The driver has checked the cluster id and that it is about the metadata partition.
+# Requests from other nodes --------------------------------------------------------------------------------------------
+# The driver has validated the cluster id and the topic partition (metadata) of each request.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class VoteRequested:
     ticket: Ticket
     epoch: int
     candidate: ReplicaKey
-    voter: ReplicaKey | None  # whom the candidate believes to be asking; None before version 1
+    voter: ReplicaKey | None  # the voter key the candidate addressed; None before version 1
     last_offset: int
     last_epoch: int
     is_pre_vote: bool
@@ -125,14 +127,14 @@ class EndQuorumRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequested:
-    """`epoch` -1: the replica does not say. `replica` None: it is no replica (a debugging reader)."""
+    """`epoch` -1: not sent. `replica` None: not a replica (a debugging consumer)."""
 
     ticket: Ticket
     replica: ReplicaKey | None
     epoch: int
     offset: int
     last_epoch: int
-    high_watermark: int = -1  # what the replica knows (KIP-1166); -1: it does not say
+    high_watermark: int = -1  # as known to the replica (KIP-1166); -1: not sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ class AddVoterRequested:
     ticket: Ticket
     voter: Voter
     timeout_ms: int
-    is_answered_when_committed: bool = True
+    ack_when_committed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,21 +168,21 @@ class UpdateVoterRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritingDownRequested:
-    """The voters of a fixed quorum are to be written down, so that they may change (kraft.version 1)."""
+class KRaftUpgradeRequested:
+    """Write the voter set of a static quorum to the log, so that it can change (upgrade to kraft.version 1)."""
 
     ticket: Ticket
     timeout_ms: int
-    is_only_checked: bool = False
+    is_validate_only: bool = False
 
 
-# Answers of other nodes ----------------------------------------------------------------------------------------------
-# Each carries the request that it answers, as the effect was. `leadership` is what the answer says of the leader, with
-# its endpoints where the answer has them. A top-level error is given as `error` too.
+# Responses from other nodes -------------------------------------------------------------------------------------------
+# Each carries its request as the effect had it. `leadership` is the leader named in the response, with endpoints if the
+# response has them. A top-level error also arrives as `error`.
 
 
 @dataclass(frozen=True, slots=True)
-class VoteAnswered:
+class VoteResponseReceived:
     request: SendVote
     error: ErrorCode
     leadership: Leadership
@@ -188,8 +190,8 @@ class VoteAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumAnswered:
-    """Begin- or EndQuorumEpoch was answered."""
+class QuorumEpochResponseReceived:
+    """Response to BeginQuorumEpoch or EndQuorumEpoch."""
 
     request: SendBeginQuorum | SendEndQuorum
     error: ErrorCode
@@ -197,9 +199,9 @@ class QuorumAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAnswered:
-    """At most one of `diverging`, `snapshot` and records. The driver keeps the records until the machine says
-    `AppendFetched` in this step; if it does not, they are dropped."""
+class FetchResponseReceived:
+    """Holds at most one of `diverging`, `snapshot` and records. The driver keeps the records until the end of this
+    step: it appends them on `AppendFetched` and drops them otherwise."""
 
     request: SendFetch
     error: ErrorCode
@@ -211,8 +213,8 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotAnswered:
-    """The driver has written the bytes at `request.position`; `next_position` is behind them."""
+class FetchSnapshotResponseReceived:
+    """The driver has written the bytes at `request.position`; `next_position` follows them."""
 
     request: SendFetchSnapshot
     error: ErrorCode
@@ -222,7 +224,7 @@ class FetchSnapshotAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateVoterAnswered:
+class UpdateVoterResponseReceived:
     request: SendUpdateVoter
     error: ErrorCode
     leadership: Leadership
@@ -230,7 +232,7 @@ class UpdateVoterAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """No answer will come: the connection broke, nobody listens, or the request timed out."""
+    """The request has no response: the connection broke, the connect failed, or the request timed out."""
 
     request: Send
 
@@ -239,7 +241,7 @@ Event: TypeAlias = (
     Started
     | TimedOut
     | ResignRequested
-    | PeerVanished
+    | PeerStopped
     | LogAppended
     | LogSynced
     | LogTruncated
@@ -253,11 +255,11 @@ Event: TypeAlias = (
     | AddVoterRequested
     | RemoveVoterRequested
     | UpdateVoterRequested
-    | WritingDownRequested
-    | VoteAnswered
-    | QuorumAnswered
-    | FetchAnswered
-    | FetchSnapshotAnswered
-    | UpdateVoterAnswered
+    | KRaftUpgradeRequested
+    | VoteResponseReceived
+    | QuorumEpochResponseReceived
+    | FetchResponseReceived
+    | FetchSnapshotResponseReceived
+    | UpdateVoterResponseReceived
     | RequestFailed
 )

@@ -1,4 +1,4 @@
-"""What a leader knows: how far the replicas are, hence what is committed, and whether a majority still follows."""
+"""The leader's state: replica progress, the majority's offset, and when the majority is lost."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -12,17 +12,18 @@ from moldau.model.ids import NO_OFFSET, NodeId
 
 @dataclass(slots=True)
 class Progress:
-    """How far one replica has come in this epoch."""
+    """Fetch progress of a replica in this epoch."""
 
     end_offset: int = NO_OFFSET
     last_fetch_ms: float = NEVER_MS
     last_caught_up_ms: float = NEVER_MS
     leader_end_offset: int = 0  # at its last fetch
-    directory_id: bytes = NO_DIRECTORY  # as it says; a fixed voter is known without
-    last_heard_ms: float = NEVER_MS  # it follows, though it may have other records, or wait for a snapshot
+    directory_id: bytes = NO_DIRECTORY  # as sent with its fetches; a static voter is known without
+    last_contact_ms: float = NEVER_MS  # any fetch counts, even with diverging records or while a snapshot is needed
 
     def fetched(self, offset: int, leader_end_offset: int, now_ms: float) -> None:
-        """It has everything below `offset`. Caught up is who has what was there when it fetched the time before."""
+        """Record that the replica has everything below `offset`. It is caught up as of its previous fetch if it has
+        reached the log end of that time."""
         if offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self.last_fetch_ms != NEVER_MS and offset >= self.leader_end_offset:
@@ -37,31 +38,32 @@ class Progress:
 
 @dataclass(slots=True)
 class PendingChange:
-    """A change of voters that somebody waits for: until the newcomer has caught up, then until it is committed."""
+    """A voter change in progress: first the new voter catches up, then its voters record is committed."""
 
     ticket: Ticket
     since_ms: float
     deadline_ms: float
-    is_answered_when_committed: bool
-    newcomer: Voter | None = None  # still to be appended
-    offset: int | None = None  # of its voters record
-    is_writing_down: bool = False  # of voters that were fixed
+    ack_when_committed: bool
+    new_voter: Voter | None = None  # not yet appended
+    offset: int | None = None  # of the voters record
+    is_kraft_upgrade: bool = False  # adds the directory ids of static voters
 
 
 @dataclass(slots=True)
 class Leader:
-    """Leads since `start_offset`, where its leader change stands."""
+    """State of the leader role. `start_offset` is the offset of the LeaderChange record."""
 
     me: ReplicaKey
     start_offset: int
     since_ms: float
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
-    asked_ms: dict[NodeId, float] = field(default_factory=dict)  # when a voter is next told who leads
+    begin_quorum_due_ms: dict[NodeId, float] = field(default_factory=dict)  # when each voter is due a BeginQuorumEpoch
     pending: PendingChange | None = None
-    is_append_due: bool = False  # of voters that the log does not show yet
+    is_append_due: bool = False  # a voters record is on its way to the log
 
     def progress_of(self, key: ReplicaKey, voters: VoterSet) -> Progress:
-        """That of a voter is kept under the voter's own key: a static one does not say which disk it has."""
+        """Return a replica's progress. A voter's is stored under the key in the voter set, which in a static quorum has
+        no directory id."""
         voter = voters.get(key.node_id)
         known = voter.key if voter is not None and voter.is_replica(key) else key
         progress = self.progress.setdefault(known, Progress())
@@ -69,43 +71,43 @@ class Leader:
         return progress
 
     def directory_of(self, voter: Voter) -> bytes:
-        """The disk of a voter that has been heard of in this epoch."""
+        """Return the directory id that a voter sent in this epoch."""
         return self.progress[voter.key].directory_id if voter.key in self.progress else NO_DIRECTORY
 
-    def rename(self, voters: VoterSet) -> None:
-        """Voters that were known without their disks are known with them from here on."""
+    def add_directory_ids(self, voters: VoterSet) -> None:
+        """Move the progress of static voters to their keys with directory ids."""
         for voter in voters:
             progress = self.progress.pop(ReplicaKey(voter.node_id), None)
             if progress is not None:
                 self.progress.setdefault(voter.key, progress)
 
     def committed_end(self, voters: VoterSet, synced_offset: int) -> int:
-        """The highest offset below which a majority of the voters has everything on disk."""
+        """Return the highest offset below which a majority of the voters has synced everything."""
         ends = [synced_offset if voter.is_replica(self.me) else self._end_of(voter) for voter in voters]
         ends.sort(reverse=True)
         return ends[voters.majority - 1] if ends else NO_OFFSET
 
-    def quorum_lost_ms(self, voters: VoterSet, patience_ms: float) -> float:
-        """When the majority that last fetched will have been silent for too long."""
+    def quorum_lost_ms(self, voters: VoterSet, timeout_ms: float) -> float:
+        """Return when the majority will have been without contact for `timeout_ms`."""
         needed = voters.majority - voters.includes(self.me)
         if needed <= 0:
             return inf
-        times = [self._last_heard_ms(voter) for voter in self.others(voters)]
+        times = [self._last_contact_ms(voter) for voter in self.others(voters)]
         times.sort(reverse=True)
-        return times[needed - 1] + patience_ms
+        return times[needed - 1] + timeout_ms
 
     def others(self, voters: VoterSet) -> list[Voter]:
         return [voter for voter in voters if not voter.is_replica(self.me)]
 
     def successors(self, voters: VoterSet) -> tuple[ReplicaKey, ...]:
-        """The other voters, the one with the longest log first."""
+        """Return the other voters, longest log first."""
         ranked = sorted(self.others(voters), key=lambda voter: (-self._end_of(voter), voter.node_id))
         return tuple(voter.key for voter in ranked)
 
-    def forget_observers(self, voters: VoterSet, now_ms: float) -> None:
-        """Those that were silent for long, and the most silent if there are too many."""
+    def evict_observers(self, voters: VoterSet, now_ms: float) -> None:
+        """Drop observers whose session expired, and the least recent if there are too many."""
         observers = [key for key in self.progress if not voters.includes(key)]
-        observers.sort(key=lambda key: -self.progress[key].last_heard_ms)
+        observers.sort(key=lambda key: -self.progress[key].last_contact_ms)
         for rank, key in enumerate(observers):
             if rank >= OBSERVERS_MAX or not self._is_present(key, now_ms):
                 del self.progress[key]
@@ -118,7 +120,7 @@ class Leader:
         return tuple(self.progress[key].describe(key) for key in present)
 
     def _is_present(self, key: ReplicaKey, now_ms: float) -> bool:
-        return self.progress[key].last_heard_ms >= now_ms - OBSERVER_SESSION_MS
+        return self.progress[key].last_contact_ms >= now_ms - OBSERVER_SESSION_MS
 
     def _describe(self, voter: Voter, end_offset: int, now_ms: float) -> ReplicaDescription:
         if voter.is_replica(self.me):
@@ -129,7 +131,7 @@ class Leader:
         progress = self.progress.get(voter.key)
         return progress.end_offset if progress is not None else NO_OFFSET
 
-    def _last_heard_ms(self, voter: Voter) -> float:
-        """A voter that has not fetched yet is given time since the election."""
+    def _last_contact_ms(self, voter: Voter) -> float:
+        """Return the time of the last fetch; a voter that has not fetched yet counts from the election."""
         progress = self.progress.get(voter.key)
-        return max(self.since_ms, progress.last_heard_ms if progress is not None else NEVER_MS)
+        return max(self.since_ms, progress.last_contact_ms if progress is not None else NEVER_MS)

@@ -1,4 +1,10 @@
-"""The raft machine of one node: events go in, effects come out (KIP-595, 853, 996)."""
+"""The raft machine of a node: events in, effects out (KIP-595, KIP-853, KIP-996).
+
+`step` dispatches an event to the part of the machine in charge (elections, leader role, follower role, voter changes)
+and then polls all of them for the time, because any event can make another part due. The parts share a `Quorum`, which
+holds the role and collects effects; `Quorum.take_effects` puts the effects of a step in their final order. The machine
+never reads a clock or the disk: time is an argument, the log a `LogView`, and all output a list of effects.
+"""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -15,8 +21,8 @@ from moldau.machines.raft.effects import (
 )
 from moldau.machines.raft.elections import Elections
 from moldau.machines.raft.events import Event
-from moldau.machines.raft.follower_role import Following
-from moldau.machines.raft.leader_role import Leading
+from moldau.machines.raft.follower_role import FollowerRole
+from moldau.machines.raft.leader_role import LeaderRole
 from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.log_view import LogView
 from moldau.machines.raft.quorum import Quorum
@@ -29,7 +35,7 @@ from moldau.model.ids import NO_NODE, NO_OFFSET
 
 
 class RaftMachine:
-    """Who leads the metadata quorum, and how far its log is committed. `step` with `Started` first."""
+    """Decides the leader of the metadata quorum and how far its log is committed. The first event is `Started`."""
 
     def __init__(
         self,
@@ -40,29 +46,29 @@ class RaftMachine:
         *,
         static_voters: VoterSet | None = None,
     ) -> None:
-        """`me` with the endpoints of this node's controller listener (none for a broker); `randomness` draws from
-        [0, 1); `static_voters` are those of `controller.quorum.voters`, used until a voters record is found."""
+        """`me` has the endpoints of this node's controller listener (none for a broker); `randomness` draws from [0,
+        1); `static_voters` come from `controller.quorum.voters` and apply until a voters record exists."""
         self._quorum = Quorum(me, log, settings, randomness, static_voters or VoterSet())
         self._changes = VoterChanges(self._quorum)
-        self._leading = Leading(self._quorum, self._changes)
-        self._elections = Elections(self._quorum, self._leading)
-        self._following = Following(self._quorum)
+        self._leader_role = LeaderRole(self._quorum, self._changes)
+        self._elections = Elections(self._quorum, self._leader_role)
+        self._follower_role = FollowerRole(self._quorum)
 
     def step(self, event: Event, now_ms: float) -> list[Effect]:
-        """Take one event at a time of the monotonic clock that never goes back."""
-        self._take(event, now_ms)
+        """Handle an event. `now_ms` is a monotonic time that never decreases."""
+        self._dispatch(event, now_ms)
         self._elections.poll(now_ms)
-        self._leading.poll(now_ms)
-        is_lost, self._elections.has_lost_round = self._elections.has_lost_round, False
-        self._following.poll(now_ms, is_lost=is_lost)
+        self._leader_role.poll(now_ms)
+        is_lost, self._elections.has_lost_election = self._elections.has_lost_election, False
+        self._follower_role.poll(now_ms, is_lost=is_lost)
         return self._quorum.take_effects()
 
     @property
     def deadline_ms(self) -> float:
-        """When the machine next wants `TimedOut`; changes with every step. Never: `inf`."""
-        return min(self._elections.deadline_ms, self._leading.deadline_ms, self._following.deadline_ms)
+        """When the machine needs `TimedOut` next; may change with every step. `inf` if never."""
+        return min(self._elections.deadline_ms, self._leader_role.deadline_ms, self._follower_role.deadline_ms)
 
-    # What is known
+    # State
 
     @property
     def epoch(self) -> int:
@@ -70,7 +76,7 @@ class RaftMachine:
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads, with the endpoints as far as they are known. A leader that has resigned is not known."""
+        """The current leader, with endpoints if known. Unknown after the leader resigned."""
         return self._quorum.leadership
 
     @property
@@ -109,12 +115,12 @@ class RaftMachine:
         return self._quorum.is_voter
 
     def voters_at(self, end_offset: int) -> VoterSet | None:
-        """The set that a snapshot of everything below `end_offset` holds; None in a static quorum."""
+        """Return the voter set for a snapshot of everything below `end_offset`; None in a static quorum."""
         return self._quorum.history.at(end_offset)
 
     @property
     def kraft_version(self) -> int:
-        """1 where the voters are written down, and may change."""
+        """1 if the voter set is in the log and can change."""
         return KRAFT_VERSION if self._quorum.history.is_dynamic else 0
 
     def describe(self, now_ms: float) -> QuorumDescription:
@@ -127,20 +133,20 @@ class RaftMachine:
             observers = ()
         return QuorumDescription(quorum.leadership, quorum.high_watermark, voters, observers)
 
-    # Each event to the part that it concerns
+    # Dispatch
 
-    def _take(self, event: Event, now_ms: float) -> None:
+    def _dispatch(self, event: Event, now_ms: float) -> None:
         match event:
             case events.Started():
                 self._start(event, now_ms)
             case events.TimedOut():
-                pass  # every step looks at the time
+                pass  # every step polls the time
             case events.ResignRequested():
                 self._quorum.resign(now_ms)
-            case events.PeerVanished():
-                self._elections.vanished(event.node_id, now_ms)
+            case events.PeerStopped():
+                self._elections.handle_peer_stopped(event.node_id, now_ms)
             case events.RequestFailed():
-                self._take_failure(event.request, now_ms)
+                self._dispatch_failure(event.request, now_ms)
             case (
                 events.LogAppended()
                 | events.LogSynced()
@@ -148,26 +154,26 @@ class RaftMachine:
                 | events.SnapshotLoaded()
                 | events.VotersChanged()
             ):
-                self._take_log(event, now_ms)
+                self._dispatch_log(event, now_ms)
             case (
-                events.VoteAnswered()
-                | events.QuorumAnswered()
-                | events.FetchAnswered()
-                | events.FetchSnapshotAnswered()
-                | events.UpdateVoterAnswered()
+                events.VoteResponseReceived()
+                | events.QuorumEpochResponseReceived()
+                | events.FetchResponseReceived()
+                | events.FetchSnapshotResponseReceived()
+                | events.UpdateVoterResponseReceived()
             ):
-                self._take_answer(event, now_ms)
+                self._dispatch_response(event, now_ms)
             case (
                 events.AddVoterRequested()
                 | events.RemoveVoterRequested()
                 | events.UpdateVoterRequested()
-                | events.WritingDownRequested()
+                | events.KRaftUpgradeRequested()
             ):
-                self._take_change(event, now_ms)
+                self._dispatch_voter_change(event, now_ms)
             case _:
-                self._take_request(event, now_ms)
+                self._dispatch_request(event, now_ms)
 
-    def _take_request(
+    def _dispatch_request(
         self,
         event: events.VoteRequested
         | events.BeginQuorumRequested
@@ -178,28 +184,28 @@ class RaftMachine:
     ) -> None:
         match event:
             case events.VoteRequested():
-                self._elections.requested(event, now_ms)
+                self._elections.handle_vote(event, now_ms)
             case events.BeginQuorumRequested():
-                self._elections.begun(event, now_ms)
+                self._elections.handle_begin_quorum(event, now_ms)
             case events.EndQuorumRequested():
-                self._elections.ended(event, now_ms)
+                self._elections.handle_end_quorum(event, now_ms)
             case events.FetchRequested():
-                self._leading.fetch_requested(event, now_ms)
+                self._leader_role.handle_fetch(event, now_ms)
             case events.FetchSnapshotRequested():
-                self._leading.snapshot_requested(event, now_ms)
+                self._leader_role.handle_fetch_snapshot(event, now_ms)
             case _:
                 assert_never(event)
 
-    def _take_change(
+    def _dispatch_voter_change(
         self,
         event: events.AddVoterRequested
         | events.RemoveVoterRequested
         | events.UpdateVoterRequested
-        | events.WritingDownRequested,
+        | events.KRaftUpgradeRequested,
         now_ms: float,
     ) -> None:
-        # A leader that nobody follows any more resigns first: what it begins could not be appended after that.
-        self._leading.poll(now_ms)
+        # A leader without a majority resigns first: it could not append the change afterwards.
+        self._leader_role.poll(now_ms)
         match event:
             case events.AddVoterRequested():
                 self._changes.add(event, now_ms)
@@ -207,44 +213,44 @@ class RaftMachine:
                 self._changes.remove(event, now_ms)
             case events.UpdateVoterRequested():
                 self._changes.update(event)
-            case events.WritingDownRequested():
-                self._changes.write_down(event, now_ms)
+            case events.KRaftUpgradeRequested():
+                self._changes.upgrade_kraft_version(event, now_ms)
             case _:
                 assert_never(event)
 
-    def _take_answer(
+    def _dispatch_response(
         self,
-        event: events.VoteAnswered
-        | events.QuorumAnswered
-        | events.FetchAnswered
-        | events.FetchSnapshotAnswered
-        | events.UpdateVoterAnswered,
+        event: events.VoteResponseReceived
+        | events.QuorumEpochResponseReceived
+        | events.FetchResponseReceived
+        | events.FetchSnapshotResponseReceived
+        | events.UpdateVoterResponseReceived,
         now_ms: float,
     ) -> None:
         match event:
-            case events.VoteAnswered():
-                self._elections.answered(event, now_ms)
-            case events.FetchAnswered():
-                self._following.answered(event, now_ms)
-            case events.FetchSnapshotAnswered():
-                self._following.snapshot_answered(event, now_ms)
-            case events.QuorumAnswered() | events.UpdateVoterAnswered():
-                self._quorum.learn(event.leadership, now_ms, is_own_word=False)
+            case events.VoteResponseReceived():
+                self._elections.handle_vote_response(event, now_ms)
+            case events.FetchResponseReceived():
+                self._follower_role.handle_fetch_response(event, now_ms)
+            case events.FetchSnapshotResponseReceived():
+                self._follower_role.handle_snapshot_response(event, now_ms)
+            case events.QuorumEpochResponseReceived() | events.UpdateVoterResponseReceived():
+                self._quorum.observe_leader(event.leadership, now_ms, is_from_leader=False)
             case _:
                 assert_never(event)
 
-    def _take_failure(self, request: Send, now_ms: float) -> None:
+    def _dispatch_failure(self, request: Send, now_ms: float) -> None:
         match request:
             case SendVote():
-                self._elections.failed(request, now_ms)
+                self._elections.handle_vote_failure(request, now_ms)
             case SendBeginQuorum():
-                self._leading.not_told(request, now_ms)
+                self._leader_role.handle_begin_quorum_failure(request, now_ms)
             case SendFetch() | SendFetchSnapshot():
-                self._following.failed(request, now_ms)
+                self._follower_role.handle_fetch_failure(request, now_ms)
             case _:
-                pass  # whoever did not hear that we resigned finds out; an address is sent again in its time
+                pass  # unreachable voters detect the resignation by timeout; endpoints are sent again later
 
-    def _take_log(
+    def _dispatch_log(
         self,
         event: events.LogAppended
         | events.LogSynced
@@ -256,17 +262,17 @@ class RaftMachine:
         quorum = self._quorum
         match event:
             case events.LogAppended():
-                self._following.appended(now_ms)
+                self._follower_role.handle_appended(now_ms)
             case events.LogSynced():
                 quorum.synced_offset = max(quorum.synced_offset, min(event.end_offset, quorum.log.end_offset))
-                self._leading.advance(now_ms)
+                self._leader_role.advance(now_ms)
             case events.LogTruncated():
-                self._following.truncated(event.end_offset, now_ms)
+                self._follower_role.handle_truncated(event.end_offset, now_ms)
             case events.SnapshotLoaded():
-                self._following.loaded(event, now_ms)
+                self._follower_role.handle_snapshot_loaded(event, now_ms)
             case events.VotersChanged():
                 quorum.history.add(event.offset, event.voters)
-                self._leading.voters_changed(event.offset, now_ms)
+                self._leader_role.handle_voters_changed(event.offset, now_ms)
             case _:
                 assert_never(event)
 
@@ -274,17 +280,17 @@ class RaftMachine:
         quorum = self._quorum
         for entry in event.voter_sets:
             quorum.history.add(entry.offset, entry.voters)
-        quorum.start(event.state, self._first_watermark())
+        quorum.start(event.state, self._initial_high_watermark())
         if quorum.leader_id == quorum.me.node_id:
-            quorum.role = Resigned(now_ms + quorum.brief_wait_ms())
+            quorum.role = Resigned(now_ms + quorum.short_election_timeout_ms())
         elif quorum.leader_id != NO_NODE:
             quorum.become_follower(Leadership(quorum.leader_id, quorum.epoch), now_ms)
         else:
-            quorum.become_unattached(quorum.epoch, now_ms, quorum.brief_wait_ms())
+            quorum.become_unattached(quorum.epoch, now_ms, quorum.short_election_timeout_ms())
         if quorum.is_voter and not quorum.other_voters:
-            self._elections.begin_round(now_ms)
+            self._elections.start_election(now_ms)
 
-    def _first_watermark(self) -> int:
-        """A snapshot holds only what was committed."""
+    def _initial_high_watermark(self) -> int:
+        """A snapshot contains committed records only."""
         log = self._quorum.log
         return max(log.start_offset, log.latest_snapshot.offset if log.latest_snapshot is not None else 0)

@@ -1,11 +1,16 @@
-"""The state that all parts of the raft machine share, and the ways from one role to another."""
+"""Shared state of the raft machine's parts, and the transitions between roles.
+
+Every transition away from the leader role goes through `_stop_leading`, which fails pending appends and waiting
+fetches, so no caller can forget it. `take_effects` closes a step: it compares the election state with the persisted
+copy and puts `PersistQuorumState` before every effect that relies on it, then reports a new high watermark and a new
+leader once per step, however often they changed within it.
+"""
 
 from collections.abc import Callable
 from math import inf
 
 from moldau.machines.raft.effects import (
     AdvanceHighWatermark,
-    AnswerVoterChange,
     BecomeFollower,
     Effect,
     ElectionState,
@@ -13,19 +18,20 @@ from moldau.machines.raft.effects import (
     FailWaitingFetches,
     Leadership,
     PersistQuorumState,
+    RespondToVoterChange,
     SendEndQuorum,
 )
 from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.log_view import LogView
 from moldau.machines.raft.roles import Follower, Resigned, Role, Unattached
-from moldau.machines.raft.settings import FIRST_ROUND_MS, QuorumSettings
+from moldau.machines.raft.settings import FIRST_ELECTION_MS, QuorumSettings
 from moldau.machines.raft.voters import Endpoints, ReplicaKey, Voter, VoterHistory, VoterSet
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_EPOCH, NO_NODE
 
 
 class Quorum:
-    """What this node knows of its quorum. The parts of the machine change it; `effects` gathers what they want done."""
+    """A node's view of its quorum. The parts of the machine modify it and collect effects in `effects`."""
 
     def __init__(
         self,
@@ -42,18 +48,18 @@ class Quorum:
         self.history = VoterHistory(static_voters)
         self.epoch = 0
         self.voted: ReplicaKey | None = None
-        self.leader_id = NO_NODE  # of this epoch, also when it leads no more
+        self.leader_id = NO_NODE  # of this epoch, even after it resigned
         self.leader_endpoints: Endpoints = ()
-        self.dismissed_epoch = NO_EPOCH  # its leader is known to be gone, whatever others still say
+        self.leaderless_epoch = NO_EPOCH  # its leader is known to be down, even if other voters still name it
         self.role: Role = Unattached(inf)
         self.high_watermark = 0
         self.synced_offset = 0
         self.effects: list[Effect] = []
         self._persisted = ElectionState()
-        self._announced_watermark = 0
-        self._announced: Leadership | None = None
+        self._reported_high_watermark = 0
+        self._reported_leadership: Leadership | None = None
 
-    # What is known
+    # State
 
     @property
     def voters(self) -> VoterSet:
@@ -64,9 +70,9 @@ class Quorum:
         return self.voters.includes(self.me.key)
 
     @property
-    def may_stand(self) -> bool:
-        """A voter may; and one that is being removed, until that is committed: if it led, and removed itself, nobody
-        else may have a log that is complete enough. It does not count its own vote."""
+    def is_electable(self) -> bool:
+        """Whether this node may become a candidate: a voter may, and also a voter whose removal is not committed yet.
+        If the leader removed itself, no other voter may have a complete enough log. It does not count its own vote."""
         if self.is_voter:
             return True
         previous = self.history.previous
@@ -79,27 +85,29 @@ class Quorum:
 
     @property
     def leadership(self) -> Leadership:
-        """Only who leads or follows knows a leader: all others have reason to doubt the one of this epoch."""
+        """The known leader. Only a leader or follower has one: all other roles have reason to distrust the epoch's
+        leader."""
         if isinstance(self.role, Leader | Follower):
             return Leadership(self.leader_id, self.epoch, self.leader_endpoints)
         return Leadership(NO_NODE, self.epoch)
 
-    def election_wait_ms(self) -> float:
+    def random_election_timeout_ms(self) -> float:
         return self.settings.election_timeout_ms * (1 + self.randomness())
 
-    def brief_wait_ms(self) -> float:
-        """For a voter that knows that nobody leads: long enough for two of them not to stand at once. Who is being
-        removed lets the voters try first: after a restart it does not know whether that was committed long ago."""
-        return FIRST_ROUND_MS * self.randomness() if self.is_voter else self.election_wait_ms()
+    def short_election_timeout_ms(self) -> float:
+        """Return a short random timeout for a voter that knows there is no leader, long enough to avoid a split vote. A
+        node that is being removed waits for the others: after a restart it does not know whether the removal is
+        committed."""
+        return FIRST_ELECTION_MS * self.randomness() if self.is_voter else self.random_election_timeout_ms()
 
-    # From role to role
+    # Transitions
 
     def become_unattached(self, epoch: int, now_ms: float, wait_ms: float | None = None) -> None:
-        """Nobody leads that we know of. The leader of this very epoch stays known as one that may not be outvoted."""
+        """Follow no leader. The leader of the same epoch stays recorded, since an epoch cannot have a second one."""
         self._stop_leading(ErrorCode.FENCED_LEADER_EPOCH if epoch > self.epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._enter(epoch)
-        wait_ms = self.election_wait_ms() if wait_ms is None else wait_ms
-        self.role = Unattached(now_ms + wait_ms if self.may_stand else inf)
+        wait_ms = self.random_election_timeout_ms() if wait_ms is None else wait_ms
+        self.role = Unattached(now_ms + wait_ms if self.is_electable else inf)
 
     def become_follower(self, leader: Leadership, now_ms: float) -> None:
         endpoints = leader.endpoints or self.voters.endpoints_of(leader.leader_id)
@@ -115,12 +123,12 @@ class Quorum:
         return isinstance(self.role, Follower) and self.epoch == leader.epoch and self.leader_id == leader.leader_id
 
     def resign(self, now_ms: float) -> None:
-        """Lead no more, and say so, to the best successor first."""
+        """Stop leading and send EndQuorumEpoch, to the preferred successor first."""
         if not isinstance(self.role, Leader):
             return
         voters, successors = self.role.others(self.voters), self.role.successors(self.voters)
         self._stop_leading(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.role = Resigned(now_ms + self.election_wait_ms())
+        self.role = Resigned(now_ms + self.random_election_timeout_ms())
         ranks = {key: rank for rank, key in enumerate(successors)}
         for voter in sorted(voters, key=lambda voter: ranks[voter.key]):
             self.effects.append(
@@ -133,28 +141,28 @@ class Quorum:
                 )
             )
 
-    def learn(self, leader: Leadership, now_ms: float, *, is_own_word: bool) -> None:
-        """Somebody says who leads; `is_own_word` if it was the leader itself."""
+    def observe_leader(self, leader: Leadership, now_ms: float, *, is_from_leader: bool) -> None:
+        """Process a leader named in a message; `is_from_leader` if the leader itself sent it."""
         if leader.leader_id == self.me.node_id:
-            leader = Leadership(NO_NODE, leader.epoch)  # it would be an epoch that this disk has forgotten
+            leader = Leadership(NO_NODE, leader.epoch)  # it led an epoch that this disk has lost
         if leader.epoch == self.epoch and leader.is_known and not isinstance(self.role, Leader):
-            if self.is_consistent(leader) and (is_own_word or not self._is_dismissed):
+            if self.is_consistent(leader) and (is_from_leader or not self._is_leaderless):
                 self.become_follower(leader, now_ms)
         elif leader.epoch > self.epoch and leader.is_known:
             self.become_follower(leader, now_ms)
-        elif leader.epoch > self.epoch and (self.may_stand or isinstance(self.role, Leader)):
-            # An observer has no use for an epoch that nobody leads.
+        elif leader.epoch > self.epoch and (self.is_electable or isinstance(self.role, Leader)):
+            # An observer ignores epochs without a leader.
             self.become_unattached(leader.epoch, now_ms)
-        if is_own_word and leader.epoch == self.dismissed_epoch:
-            self.dismissed_epoch = NO_EPOCH
+        if is_from_leader and leader.epoch == self.leaderless_epoch:
+            self.leaderless_epoch = NO_EPOCH
 
     def is_consistent(self, leader: Leadership) -> bool:
         """An epoch has one leader."""
         return leader.epoch != self.epoch or self.leader_id in (NO_NODE, leader.leader_id)
 
     @property
-    def _is_dismissed(self) -> bool:
-        return self.dismissed_epoch == self.epoch and self.may_stand
+    def _is_leaderless(self) -> bool:
+        return self.leaderless_epoch == self.epoch and self.is_electable
 
     def _enter(self, epoch: int) -> None:
         if epoch > self.epoch:
@@ -168,24 +176,24 @@ class Quorum:
         self.effects.insert(0, FailPendingAppends(self.leadership))
         self.effects.append(FailWaitingFetches(error, self.leadership))
         if pending is not None:
-            message = "This node stopped to lead before the change was committed."
-            self.answer_change(pending.ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+            message = "This node stopped leading before the change was committed."
+            self.respond_to_change(pending.ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
 
-    # What it comes to
+    # Results
 
-    def answer_change(self, ticket: int, error: ErrorCode, message: str = "") -> None:
-        self.effects.append(AnswerVoterChange(ticket, error, message, self.leadership))
+    def respond_to_change(self, ticket: int, error: ErrorCode, message: str = "") -> None:
+        self.effects.append(RespondToVoterChange(ticket, error, message, self.leadership))
 
     def advance(self, end_offset: int) -> bool:
-        """Everything below is committed; whether that is news."""
+        """Advance the high watermark; return whether it moved."""
         if end_offset <= self.high_watermark:
             return False
         self.high_watermark = end_offset
-        self.history.forget(end_offset)
+        self.history.discard_below(end_offset)
         return True
 
     def start(self, state: ElectionState, high_watermark: int) -> None:
-        """As it was before the restart."""
+        """Restore the state from before the restart."""
         self._persisted = state
         self.epoch, self.leader_id, self.voted = state.epoch, state.leader_id, state.voted
         self.high_watermark = high_watermark
@@ -194,18 +202,18 @@ class Quorum:
             self._enter(self.log.last_epoch)
 
     def take_effects(self) -> list[Effect]:
-        """All that this step wants. The vote comes before everything that relies on it; only the end of our own writing
-        must not wait until that is on disk."""
+        """Return the effects of this step. The vote is persisted before every effect that relies on it; only
+        FailPendingAppends comes earlier, so that no append slips in during that write."""
         effects, self.effects = self.effects, []
         state = ElectionState(self.epoch, self.leader_id, self.voted)
         if state != self._persisted:
             effects.insert(bool(effects) and isinstance(effects[0], FailPendingAppends), PersistQuorumState(state))
             self._persisted = state
-        if self.high_watermark > self._announced_watermark:
+        if self.high_watermark > self._reported_high_watermark:
             effects.append(AdvanceHighWatermark(self.high_watermark))
-            self._announced_watermark = self.high_watermark
-        if self.leadership != self._announced:
+            self._reported_high_watermark = self.high_watermark
+        if self.leadership != self._reported_leadership:
             if not isinstance(self.role, Leader):
                 effects.append(BecomeFollower(self.leadership))
-            self._announced = self.leadership
+            self._reported_leadership = self.leadership
         return effects

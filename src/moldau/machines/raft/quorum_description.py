@@ -1,4 +1,4 @@
-"""What DescribeQuorum tells about the replicas."""
+"""Quorum state as reported by DescribeQuorum."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ NEVER_MS = -1.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """How far a replica is. Times are of the clock that `step` is given; NEVER_MS if it has not fetched."""
+    """Replica progress. Times use the clock of `step`; NEVER_MS if it has not fetched."""
 
     key: ReplicaKey
     end_offset: int
@@ -20,7 +20,7 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The quorum as its leader sees it. On another node only leadership, high watermark and voters say something."""
+    """The quorum as known to its leader. Other nodes only fill in leadership, high watermark and voters."""
 
     leadership: Leadership
     high_watermark: int

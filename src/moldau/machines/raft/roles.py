@@ -1,4 +1,4 @@
-"""What a node can be in an epoch, and what it knows in that role."""
+"""Roles of a node within an epoch, and the state of each role."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,7 +10,7 @@ from moldau.model.ids import NodeId
 
 
 class RoleName(Enum):
-    """A node that may not vote is an observer when it follows, and unattached otherwise."""
+    """Names of the roles. A non-voter is an observer while it follows a leader, and unattached otherwise."""
 
     UNATTACHED = "unattached"
     PROSPECTIVE = "prospective"
@@ -23,7 +23,7 @@ class RoleName(Enum):
 
 @dataclass(slots=True)
 class Tally:
-    """The votes of one round. Whoever could not be asked counts as against it."""
+    """Votes of an election round. An unreachable voter counts as rejecting."""
 
     votes: dict[NodeId, bool] = field(default_factory=dict)
 
@@ -42,22 +42,22 @@ class Tally:
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows no leader. A voter stands for election at its deadline."""
+    """No known leader. A voter starts an election at its deadline."""
 
     deadline_ms: float
 
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks whether it would be elected, before it disturbs anybody with a new epoch (KIP-996)."""
+    """Sends pre-votes before it disturbs the quorum with a new epoch (KIP-996)."""
 
     deadline_ms: float
-    tally: Tally | None  # None: it pauses between two rounds
+    tally: Tally | None  # None: backing off between rounds
 
 
 @dataclass(slots=True)
 class Candidate:
-    """Asks for votes in an epoch of its own."""
+    """Requests votes in a new epoch of its own."""
 
     deadline_ms: float
     tally: Tally
@@ -65,7 +65,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Follower:
-    """Fetches from a leader, and doubts it at the deadline."""
+    """Fetches from the leader; suspects it at the deadline."""
 
     deadline_ms: float
     has_fetched: bool = False
@@ -73,7 +73,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch and will not again. It waits for a successor before it stands itself."""
+    """Led this epoch and never leads it again. Waits for a successor before it becomes a candidate itself."""
 
     deadline_ms: float
 

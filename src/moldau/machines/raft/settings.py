@@ -1,4 +1,4 @@
-"""What rules the quorum, by Kafka's names."""
+"""Settings of the metadata quorum, by Kafka's names."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,57 +7,57 @@ from moldau.model.settings import Kind, setting
 from moldau.model.units import MINUTE_MS, SECOND_MS
 
 CHECK_QUORUM_FACTOR: Final = 1.5
-"""A leader resigns after this many fetch time-outs without a majority: its followers stand for election before that."""
+"""A leader without a majority resigns after this many fetch timeouts; its followers start an election before that."""
 
-FIRST_ROUND_MS: Final = 100
-"""A voter that starts and knows no leader asks the others within this time: a pre-vote disturbs nobody."""
+FIRST_ELECTION_MS: Final = 100
+"""A starting voter without a known leader sends pre-votes within this time: they do not disturb an existing leader."""
 
 OBSERVER_SESSION_MS: Final = 5 * MINUTE_MS
-"""An observer that has not fetched for this long is forgotten."""
+"""Session timeout of an observer, counted from its last fetch."""
 
 OBSERVERS_MAX: Final = 1_000
-"""How many observers a leader keeps the progress of; the one that was silent longest goes first."""
+"""Maximum number of observers tracked by a leader; the least recent is dropped first."""
 
 VOTER_SETS_KEPT: Final = 64
-"""How many voter sets are remembered below the high watermark, for snapshots that are taken there."""
+"""Number of voter sets kept below the high watermark, for snapshots taken there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuorumSettings:
-    """How long voters wait for each other."""
+    """Timeouts of the metadata quorum."""
 
     election_timeout_ms: int = setting(
         "controller.quorum.election.timeout.ms",
         SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long a voter waits for votes, or for a leader, before it begins anew; up to twice as long by chance.",
+        doc="Time a voter waits for votes or a leader before it starts an election; randomized up to twice as long.",
     )
     election_backoff_max_ms: int = setting(
         "controller.quorum.election.backoff.max.ms",
         SECOND_MS,
         kind=Kind.INT,
         at_least=0,
-        doc="The longest pause after an election that nobody won.",
+        doc="Maximum backoff after an election without a winner.",
     )
     fetch_timeout_ms: int = setting(
         "controller.quorum.fetch.timeout.ms",
         2 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="A follower whose fetches fail for this long stands for election; a leader without fetches resigns.",
+        doc="A follower whose fetches fail for this long starts an election; a leader without fetches resigns.",
     )
     request_timeout_ms: int = setting(
         "controller.quorum.request.timeout.ms",
         2 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long a member of the quorum waits for an answer.",
+        doc="Timeout of requests between members of the quorum.",
     )
     retry_backoff_ms: int = setting(
         "controller.quorum.retry.backoff.ms",
         20,
         kind=Kind.INT,
         at_least=0,
-        doc="The pause before a member of the quorum asks again.",
+        doc="Backoff before a member of the quorum retries a request.",
     )

@@ -1,4 +1,4 @@
-"""Who may vote: replicas, voters and their sets, and how the set changed along the log (KIP-853)."""
+"""Replica keys, voters, voter sets, and the history of the voter set along the log (KIP-853)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from moldau.model.ids import Address, NodeId
 
 NO_DIRECTORY: Final = bytes(16)
 BOOTSTRAP_OFFSET: Final = -1
-"""Where a set stands that is in no log yet: it came with the bootstrap checkpoint."""
+"""Offset of the bootstrap checkpoint's voter set, which is not in the log yet."""
 
 Endpoints = tuple[tuple[str, Address], ...]
-"""(listener, where it is reached)"""
+"""(listener, address)"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaKey:
-    """A replica of the metadata log. A wiped disk has another directory id, and is another replica."""
+    """A replica of the metadata log. A wiped disk gets a new directory id and is a new replica."""
 
     node_id: NodeId
     directory_id: bytes = NO_DIRECTORY
 
-    def names(self, replica: "ReplicaKey") -> bool:
-        """Whether this replica is meant. A key without a directory id means the node, with any disk."""
+    def matches(self, replica: "ReplicaKey") -> bool:
+        """Whether this key matches a replica. A key without a directory id matches any disk of the node."""
         return self.node_id == replica.node_id and self.directory_id in (NO_DIRECTORY, replica.directory_id)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class ReplicaKey:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A member of the quorum. Without a directory id (a static quorum) any disk of this node may vote."""
+    """A voter of the quorum. Without a directory id (static quorum) any disk of the node may vote."""
 
     node_id: NodeId
     directory_id: bytes = NO_DIRECTORY
@@ -45,13 +45,13 @@ class Voter:
         return ReplicaKey(self.node_id, self.directory_id)
 
     def is_replica(self, key: ReplicaKey) -> bool:
-        """Whether this replica is the voter, and not the same node with another disk."""
-        return self.key.names(key)
+        """Whether `key` is this voter, and not the same node with another disk."""
+        return self.key.matches(key)
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters at one point of the log, by node id."""
+    """The voters at an offset of the log, sorted by node id."""
 
     voters: tuple[Voter, ...] = ()
 
@@ -84,7 +84,7 @@ class VoterSet:
         return voter.endpoints if voter is not None else ()
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """With this one, instead of whoever had its node id."""
+        """Return a set with this voter, replacing any voter of the same node id."""
         return VoterSet.of([*(each for each in self.voters if each.node_id != voter.node_id), voter])
 
     def without(self, key: ReplicaKey) -> "VoterSet":
@@ -93,14 +93,14 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class VotersAt:
-    """A voters record of the log: from `offset` on this set decides, committed or not."""
+    """A voters record of the log: effective from `offset` on, committed or not."""
 
     offset: int
     voters: VoterSet
 
 
 class VoterHistory:
-    """The sets along the log. The latest decides; one that is cut off the log never was."""
+    """The voter sets along the log. The latest is effective; truncating its record reverts to the one before."""
 
     def __init__(self, static_voters: VoterSet) -> None:
         self._static = static_voters
@@ -108,7 +108,7 @@ class VoterHistory:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the voters are written down (kraft.version 1), and so may change."""
+        """Whether the voter set is in the log (kraft.version 1) and can change."""
         return bool(self._entries)
 
     @property
@@ -117,7 +117,7 @@ class VoterHistory:
 
     @property
     def offset(self) -> int:
-        """Where the latest set stands in the log; BOOTSTRAP_OFFSET if nowhere."""
+        """Offset of the latest set; BOOTSTRAP_OFFSET if it is not in the log."""
         return self._entries[-1].offset if self._entries else BOOTSTRAP_OFFSET
 
     @property
@@ -126,7 +126,7 @@ class VoterHistory:
         return self._entries[-2].voters if len(self._entries) > 1 else None
 
     def at(self, end_offset: int) -> VoterSet | None:
-        """The latest set below an offset."""
+        """Return the latest set below an offset."""
         return next((entry.voters for entry in reversed(self._entries) if entry.offset < end_offset), None)
 
     def add(self, offset: int, voters: VoterSet) -> None:
@@ -138,10 +138,10 @@ class VoterHistory:
             self._entries.pop()
 
     def restart(self, offset: int, voters: VoterSet | None) -> None:
-        """A snapshot has taken the place of the log."""
+        """Start over from a snapshot, which replaced the log."""
         self._entries = [VotersAt(offset, voters)] if voters is not None else []
 
-    def forget(self, high_watermark: int) -> None:
-        """What no truncation and no snapshot will want any more: of the committed sets only the latest are kept."""
+    def discard_below(self, high_watermark: int) -> None:
+        """Drop sets that neither a truncation nor a snapshot can need: keep only the latest committed ones."""
         while len(self._entries) > VOTER_SETS_KEPT and self._entries[1].offset < high_watermark:
             del self._entries[0]
