@@ -7,7 +7,7 @@ import pytest
 from moldau.cli.bench import cases, fetch_load, latency, targets
 from moldau.cli.bench.reports import number, report
 from moldau.cli.bench.rounds import Round
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau_dev.bench import figures
 from moldau_dev.bench.figures import Figure, Figures
 from moldau_dev.bench.footprint import Footprint
@@ -35,7 +35,7 @@ def test_there_may_be_no_figures_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cpu_per_request": {"x": {"cpu": 1}}, "loop_stall_p99_ms": 1}'])
 def test_broken_figures_are_a_complaint_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / figures.FILE_NAME).write_text(text)
-    with pytest.raises(Complaint, match="--save"):
+    with pytest.raises(CommandError, match="--save"):
         figures.load(tmp_path)
 
 

@@ -17,7 +17,7 @@ from moldau.cli.bench.open_loop import Pace
 from moldau.cli.bench.pages import touch_pages
 from moldau.cli.bench.requests import Shape, fetch_frame, produce_frame
 from moldau.cli.bench.streams import Address, Flow, NoAnswer
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.records.record import iterate_records
 from moldau.records.validation import validate_produced
 from moldau.wire.codec import decode_request
@@ -101,7 +101,7 @@ def test_frames_of_a_flow_must_have_one_size() -> None:
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match="frame-bytes"), servers.baseline("receive_and_write", tmp_path, SCRIPTS):
+    with pytest.raises(CommandError, match="frame-bytes"), servers.baseline("receive_and_write", tmp_path, SCRIPTS):
         pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from moldau.cli.bench.rounds import Round
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.archive import ARCHIVE, rounds_of
 from moldau_dev.bench.spark.reads import CEILING, READ
 from moldau_dev.bench.spark.records import Records
@@ -28,7 +28,7 @@ def test_the_first_batch_of_a_stream_does_not_count() -> None:
     told = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
     found = of_batches([*told, {"numInputRows": 0, "durationMs": {}}], FEW)
     assert (found.requests, found.records, found.elapsed_s) == (3, 30, 6.0)
-    with pytest.raises(Complaint, match="batches were expected"):
+    with pytest.raises(CommandError, match="batches were expected"):
         of_batches(told[:2], FEW)
 
 
@@ -53,7 +53,7 @@ def test_the_floor_of_a_python_sink_is_told_beside_ours() -> None:
 
 
 def test_a_folder_without_jars_is_a_complaint(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match="no jars"):
+    with pytest.raises(CommandError, match="no jars"):
         SparkPlan(official_jars=tmp_path)
-    with pytest.raises(Complaint, match="multiple of 20000"):
+    with pytest.raises(CommandError, match="multiple of 20000"):
         SparkPlan(30_000)

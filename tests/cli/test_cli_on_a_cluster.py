@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from moldau.cli import groups, silence, transactions
+from moldau.cli import groups, partial_results, transactions
 from moldau.cli.main import app
 from moldau.testing import Cluster
 
@@ -297,7 +297,7 @@ def test_a_minority_says_that_nobody_controls(
     assert told["problems"][0].startswith("no controller is active")
     assert [each["id"] for each in told["brokers"] if each["is_reachable"]] == [last]
     assert moldau("broker", "list").count("unreachable") == 2
-    monkeypatch.setattr(silence, "OFFSETS_WAIT_S", 2.0)
+    monkeypatch.setattr(partial_results, "OFFSETS_WAIT_S", 2.0)
     (described,) = json.loads(moldau("topic", "describe", TOPIC, "--json"))
     led_here = [each["leader"] == last for each in described["partitions"]]
     assert [each["end_offset"] is not None for each in described["partitions"]] == led_here

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position, parse_position
 
 pytestmark = pytest.mark.proves("C4", part="by listing offsets")
@@ -33,6 +33,6 @@ def test_a_place_is_read_as_written(text: str, position: Position) -> None:
 
 @pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5", f"@{2**63}"])
 def test_what_is_no_place_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(Complaint, match="2026-01-01") as refusal:
+    with pytest.raises(CommandError, match="2026-01-01") as refusal:
         parse_position(text, "--from")
     assert refusal.value.exit_code == 2

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
-from moldau.cli.errors import Complaint, explain
+from moldau.cli.errors import CommandError, explain
 from moldau.cli.main import app
 from moldau.cli.options import pairs
 from moldau.cli.output import human_bytes, topic_id_text
@@ -236,13 +236,13 @@ def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
     assert str(told) == "a.toml: no such file or directory"
     told = explain(OSError(98, "error while attempting to bind on address ('127.0.0.1', 9092): address already in use"))
     assert str(told).startswith("127.0.0.1:9092 is in use; does a broker run already? choose another with --listen")
-    complaint = Complaint("as it is")
+    complaint = CommandError("as it is")
     assert explain(complaint) is complaint
 
 
 def test_pairs_may_hold_further_equal_signs() -> None:
     assert pairs(["a=b=c", " d = e "], "-c") == {"a": "b=c", "d": "e"}
-    with pytest.raises(Complaint):
+    with pytest.raises(CommandError):
         pairs(["=x"], "-c")
 
 

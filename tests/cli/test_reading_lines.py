@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from moldau.cli import reading_lines
-from moldau.cli.errors import Complaint
-from moldau.cli.reading_lines import CHUNK_BYTES, lines_of
+from moldau.cli import input_lines
+from moldau.cli.errors import CommandError
+from moldau.cli.input_lines import CHUNK_BYTES, read_lines
 
 pytestmark = pytest.mark.proves("A4", part="produce and consume")
 
 
 async def read(path: Path) -> list[bytes]:
-    return [line async for arrived in lines_of([path]) for line in arrived.lines]
+    return [line async for arrived in read_lines([path]) for line in arrived.lines]
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def test_a_line_of_many_pieces_takes_no_longer_for_each_of_them(pipe: Path) -> N
 def test_a_line_that_no_record_has_room_for_is_refused_before_it_is_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading_lines, "LINE_BYTES_MAX", CHUNK_BYTES * 2)
+    monkeypatch.setattr(input_lines, "LINE_BYTES_MAX", CHUNK_BYTES * 2)
     path = tmp_path / "lines"
     path.write_bytes(b"first\n" + b"x" * CHUNK_BYTES * 2 + b"\n")
     assert len(asyncio.run(read(path))) == 2
     path.write_bytes(b"first\n" + b"x" * (CHUNK_BYTES * 2 + 1) + b"\n")
-    with pytest.raises(Complaint, match="longer than 524288 bytes, and no record may be"):
+    with pytest.raises(CommandError, match="longer than 524288 bytes, and no record may be"):
         asyncio.run(read(path))
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from moldau.cli.errors import Complaint
-from moldau.cli.records_text import compile_format, from_json, json_line
+from moldau.cli.errors import CommandError
+from moldau.cli.record_format import compile_template, from_json, json_line
 from moldau.records.record import Record
 
 RECORD = Record(7, 1_700_000_000_000, b"key", b"value", (("a", b"1"), ("b", None)))
@@ -29,11 +29,11 @@ EMPTY = Record(8, -1, None, None, ())
     ],
 )
 def test_a_template_becomes_a_line(template: str, line: bytes) -> None:
-    assert compile_format(template)("orders", 3, RECORD) == line
+    assert compile_template(template)("orders", 3, RECORD) == line
 
 
 def test_what_is_not_there_is_empty_in_a_line_and_null_in_json() -> None:
-    assert compile_format("%k|%v|%K|%V")("t", 0, EMPTY) == b"||-1|-1\n"
+    assert compile_template("%k|%v|%K|%V")("t", 0, EMPTY) == b"||-1|-1\n"
     told = json.loads(json_line("t", 0, EMPTY))
     assert told["key"] is None
     assert told["value"] is None
@@ -41,8 +41,8 @@ def test_what_is_not_there_is_empty_in_a_line_and_null_in_json() -> None:
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
 def test_an_unknown_field_is_refused_with_those_there_are(template: str) -> None:
-    with pytest.raises(Complaint, match="is not known; there are %t") as refusal:
-        compile_format(template)
+    with pytest.raises(CommandError, match="is not known; there are %t") as refusal:
+        compile_template(template)
     assert refusal.value.exit_code == 2
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_field_is_refused_with_those_there_are(template: str) -> None
     ],
 )
 def test_json_is_read_back_as_it_was(record: Record) -> None:
-    partition, timestamp, key, value, headers = from_json(compile_format("json")("t", 2, record))
+    partition, timestamp, key, value, headers = from_json(compile_template("json")("t", 2, record))
     assert (partition, timestamp, key, value, headers) == (
         2,
         record.timestamp,

@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from moldau.cli.commands import COMMANDS
-from moldau.cli.guarding import parameter_type
 from moldau.cli.main import Program, app
+from moldau.cli.parameter_checks import parameter_type
 
 pytestmark = pytest.mark.proves("A4", part="topics and settings")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.local.layout import LocalCluster
 from moldau.cli.main import app
 from moldau.node.ports.capabilities import Capabilities
@@ -44,7 +44,7 @@ print("stopping", file=sys.stderr, flush=True)
 SUPERVISED = """
 import asyncio, sys
 from pathlib import Path
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.local import supervisor
 from moldau.cli.local.layout import LocalCluster
 supervisor.PAUSE_S_FIRST = 0.01
@@ -58,7 +58,7 @@ async def main():
     await watched.run(lambda: say("all serve"))
 try:
     asyncio.run(main())
-except Complaint as complaint:
+except CommandError as complaint:
     say(f"error: {{complaint}}")
     sys.exit(1)
 """
@@ -219,7 +219,7 @@ def test_more_brokers_than_three_vote_no_more(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path, brokers=5, port=9092)
     assert [node.is_controller for node in cluster.nodes] == [True, True, True, False, False]
     assert [node.address.port for node in cluster.nodes] == [9092, 9093, 9094, 9095, 9096]
-    assert [each.port for each in cluster.memory.controllers] == [19092, 19093, 19094]
+    assert [each.port for each in cluster.state.controllers] == [19092, 19093, 19094]
     assert cluster.bootstrap_servers.count(",") == 4
 
 
@@ -228,7 +228,7 @@ def test_topics_have_as_many_replicas_as_there_can_be(
     tmp_path: Path, brokers: int, controllers: int, replicas: int, in_sync: int
 ) -> None:
     cluster = LocalCluster.open(tmp_path, brokers=brokers)
-    assert len(cluster.memory.controllers) == controllers
+    assert len(cluster.state.controllers) == controllers
     settings = cluster.nodes[0].settings
     assert (settings["default.replication.factor"], settings["min.insync.replicas"]) == (str(replicas), str(in_sync))
 
@@ -238,7 +238,7 @@ def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, brokers=3, port=9192)
     identities = [(node.folder / "meta.properties").read_bytes() for node in first.nodes]
     second = LocalCluster.open(tmp_path)
-    assert second.memory == first.memory
+    assert second.state == first.state
     assert [(node.folder / "meta.properties").read_bytes() for node in second.nodes] == identities
     grown = LocalCluster.open(tmp_path, brokers=4)
     assert [node.is_controller for node in grown.nodes] == [True, True, True, False]
@@ -249,14 +249,14 @@ def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> 
     first = LocalCluster.open(tmp_path, port=9092)
     second = LocalCluster.open(tmp_path, port=9292)
     assert second.nodes[0].address.port == 9292
-    assert second.memory.controllers == first.memory.controllers
+    assert second.state.controllers == first.state.controllers
 
 
 @pytest.mark.parametrize(("port", "controllers"), [(9092, 19092), (22768, 12768), (30000, 20000), (60000, 50000)])
 def test_controllers_listen_where_no_outgoing_connection_takes_their_port(
     tmp_path: Path, port: int, controllers: int
 ) -> None:
-    assert LocalCluster.open(tmp_path, port=port).memory.controllers[0].port == controllers
+    assert LocalCluster.open(tmp_path, port=port).state.controllers[0].port == controllers
 
 
 def test_settings_of_the_user_win(tmp_path: Path) -> None:
@@ -269,9 +269,9 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
 def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
     LocalCluster.open(tmp_path / "one")
     other = LocalCluster.open(tmp_path / "other")
-    memory = tmp_path / "one" / "cluster.json"
-    memory.write_text(json.dumps({**json.loads(memory.read_text()), "cluster_id": other.memory.cluster_id}))
-    with pytest.raises(Complaint, match="belongs to node 1 of cluster"):
+    state_file = tmp_path / "one" / "cluster.json"
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "cluster_id": other.state.cluster_id}))
+    with pytest.raises(CommandError, match="belongs to node 1 of cluster"):
         LocalCluster.open(tmp_path / "one")
 
 
@@ -290,7 +290,7 @@ def test_a_port_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     first = LocalCluster.open(tmp_path / "known", port=9192)
     assert CliRunner().invoke(app, ["up", "--data", str(tmp_path / "known"), "--port", "65534"]).exit_code == 2
-    assert LocalCluster.open(tmp_path / "known").memory == first.memory
+    assert LocalCluster.open(tmp_path / "known").state == first.state
 
 
 @pytest.mark.proves("A4", part="reassignment")
@@ -312,7 +312,7 @@ def test_no_cluster_is_made_with_ports_that_are_taken(tmp_path: Path, taken: str
     """Its controllers would keep them for ever, and no --port would help."""
     first = free_ports(3).start
     alike = LocalCluster.open(tmp_path / "alike", port=first)
-    port = alike.nodes[2].address.port if taken == "broker" else alike.memory.controllers[2].port
+    port = alike.nodes[2].address.port if taken == "broker" else alike.state.controllers[2].port
     with socket.create_server(("localhost", port)):
         result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "new"), "--port", str(first)])
     assert result.exit_code == 1

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from scripted_cluster import TOPIC_ID, Script, World
 
-from moldau.cli.consuming import RETRY_S, Reading
 from moldau.cli.group_offsets import progress
+from moldau.cli.partition_reader import RETRY_S, PartitionReader
 from moldau.client.async_client import AsyncClient
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.model.ids import TopicPartition
@@ -56,7 +56,7 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others(capsys: pytest
     world = World(script)
 
     async def read(client: AsyncClient) -> None:
-        reading = Reading(client, SimulatedClock(world.loop.now_ms), {LED: 0, LEADERLESS: 0})
+        reading = PartitionReader(client, SimulatedClock(world.loop.now_ms), {LED: 0, LEADERLESS: 0})
         counts = {LED: 0, LEADERLESS: 0}
         async with asyncio.timeout(60), aclosing(reading.chunks()) as chunks:
             async for place, records in chunks:

@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StructType, Times
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.cli.sql import Question
+from moldau.cli.sql import QueryRun
 from moldau.pipelines.asking import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed, why_not
 from moldau.pipelines.moments import moment
 from moldau.pipelines.tables import Tables
@@ -119,13 +119,13 @@ def test_a_table_that_is_cut_says_so(count: int, is_cut: bool, capsys: pytest.Ca
     streamed(shown, "complete", None)._take(Frame([(number,) for number in range(count)]), 0)
     assert [(len(each.rows), each.is_cut) for each in shown] == [(TABLE_ROWS_MAX, is_cut)]
     for limit in (None, TABLE_ROWS_MAX):
-        Question("", Tables(bootstrap_servers=""), {}, limit, None, {}, is_json=True)._show_more(shown[0])
+        QueryRun("", Tables(bootstrap_servers=""), {}, limit, None, {}, is_json=True)._show_more(shown[0])
         said = capsys.readouterr().err
         assert said == ("the table has more than these 10000 rows: see --limit\n" if is_cut and not limit else "")
 
 
-def question(*, is_json: bool) -> Question:
-    return Question("", Tables(bootstrap_servers=""), {}, None, None, {}, is_json=is_json)
+def question(*, is_json: bool) -> QueryRun:
+    return QueryRun("", Tables(bootstrap_servers=""), {}, None, None, {}, is_json=is_json)
 
 
 @pytest.fixture

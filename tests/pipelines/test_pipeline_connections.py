@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moldau.cli.connections import Connection, properties
-from moldau.cli.errors import Complaint
+from moldau.cli.connection_options import Connection, properties
+from moldau.cli.errors import CommandError
 from moldau.cli.main import app
-from moldau.cli.option_groups import expanded
-from moldau.cli.pipeline_groups import Reading
-from moldau.cli.pipeline_places import Places
+from moldau.cli.option_groups import expand_option_groups
+from moldau.cli.pipeline_offsets import OffsetRange
+from moldau.cli.pipeline_option_groups import ReadOptions
 
 FILE = """
 # for the cluster of the office
@@ -45,7 +45,7 @@ def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
         "ssl.truststore.type": "PEM",
         "empty": "",
     }
-    with pytest.raises(Complaint, match="'=x' is no setting"):
+    with pytest.raises(CommandError, match="'=x' is no setting"):
         properties("=x", config)
 
 
@@ -69,13 +69,13 @@ def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
     )
     assert connection.is_secured
     assert connection.options["kafka.ssl.truststore.type"] == "JKS"
-    source = Reading().source(connection, ["t"], Places(starting="earliest"), "g")
+    source = ReadOptions().source(connection, ["t"], OffsetRange(starting="earliest"), "g")
     options = source.read_options()
     assert options["kafka.bootstrap.servers"] == "there:9093"
     assert options["kafka.client.id"] == "me"
     assert options["kafka.sasl.mechanism"] == "PLAIN"
     assert options["kafka.isolation.level"] == "read_committed"
-    with pytest.raises(Complaint, match="archive asks the cluster for more than records"):
+    with pytest.raises(CommandError, match="archive asks the cluster for more than records"):
         connection.plain_servers("archive")
 
 
@@ -111,7 +111,7 @@ class Colours:
 def test_a_group_becomes_its_options() -> None:
     seen: list[object] = []
 
-    @expanded
+    @expand_option_groups
     def paint(colours: Colours, what: Annotated[str, typer.Argument()], thick: bool = False) -> None:
         """Paint it."""
         seen.append((colours, what, thick))

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cli.errors import Complaint
-from moldau.cli.pipeline_restores import parse_until, show_restored
+from moldau.cli.errors import CommandError
+from moldau.cli.pipeline_restore import parse_until, show_restored
 from moldau.client.errors import Unreachable
 from moldau.client.types import OffsetAt
 from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
@@ -258,7 +258,7 @@ def test_a_moment_is_a_time_or_offsets(text: str | None, until: Until) -> None:
 
 @pytest.mark.parametrize("text", ["start", "-5", "0:1,", "noon"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(Complaint):
+    with pytest.raises(CommandError):
         parse_until(text)
 
 
@@ -278,7 +278,7 @@ def test_a_restore_that_is_not_the_same_is_an_error(tmp_path: Path, capsys: pyte
     assert "group g is at 0: 4" in err
     assert "11 records are back in t, the same as in the archive" in err
     assert json.loads((tmp_path / "offsets.json").read_text())["0"][1] == {"old": [20, 24], "new": [6, 10]}
-    with pytest.raises(Complaint, match="t is not what was archived: partition 0 is odd"):
+    with pytest.raises(CommandError, match="t is not what was archived: partition 0 is odd"):
         show_restored(restored(["partition 0 is odd"]), is_json=True, folder=tmp_path)
     assert json.loads(capsys.readouterr().out)["verified"] is False
 

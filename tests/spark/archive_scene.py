@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from moldau.cli.connecting import connect
+from moldau.cli.cluster_client import connect
 from moldau.pipelines.archive import Archive, records_of
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.folders import RunFolder, new_run

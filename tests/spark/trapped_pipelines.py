@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from spark_lives import tell
 from trapped_sink import TrappedSource
 
-from moldau.cli.connecting import connect
+from moldau.cli.cluster_client import connect
 from moldau.pipelines import archive_files, flow
 from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import Archive

@@ -75,7 +75,7 @@ def test_the_first_three_nodes_are_controllers_and_all_know_them(cluster: Cluste
     assert roles == ["broker,controller", "broker,controller", "broker,controller", "broker"]
     (controllers,) = {cluster[node].settings["controller.quorum.bootstrap.servers"] for node in cluster.nodes}
     assert [int(each.split(":")[1]) for each in str(controllers).split(",")] == [
-        each.port for each in cluster.layout.memory.controllers
+        each.port for each in cluster.layout.state.controllers
     ]
 
 
@@ -166,10 +166,10 @@ def test_a_broker_is_added_beside_the_others_and_does_not_vote(cluster: Cluster)
 
 def test_the_same_folder_is_the_same_cluster_another_time(stand_in: type[Broker], tmp_path: Path) -> None:
     with _of(stand_in)(data=tmp_path / "kept") as first:
-        told = first.layout.memory
+        told = first.layout.state
     with _of(stand_in)(data=tmp_path / "kept") as second:
-        assert second.layout.memory.cluster_id == told.cluster_id
-        assert second.layout.memory.controllers == told.controllers
+        assert second.layout.state.cluster_id == told.cluster_id
+        assert second.layout.state.controllers == told.controllers
     assert (tmp_path / "kept" / "node-3" / "meta.properties").exists()
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from demo.checking import Found, Made, look
 from demo.children import Children
 from demo.watching import OPEN, Lags, batches, transaction_state, transactional_id
-from moldau.cli.connecting import connect
+from moldau.cli.cluster_client import connect
 from moldau.client.blocking_client import BlockingClient
 from moldau.client.types import NewTopic
 from moldau.model.errors import KafkaError

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
-from moldau.cli.reassign import Throttle, until_settled
+from moldau.cli.reassignments import Throttle, wait_until_settled
 
 if TYPE_CHECKING:
     from moldau.client.async_client import AsyncClient
@@ -31,7 +31,7 @@ def list_brokers(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = 
 
         found = await Brokers(client).all()
         if json:
-            show_json([_told(each) for each in found])
+            show_json([_as_json(each) for each in found])
             return
         columns = ("broker", "address", "rack", "state", "leaders", "preferred", "replicas", "behind", "size", "free")
         numbers = ("broker", "leaders", "preferred", "replicas", "behind", "size", "free")
@@ -52,9 +52,9 @@ def drain(
 ) -> None:
     """Move all partitions of a broker to the others and give it no new ones, so that it can be stopped for good."""
     if throttle is not None and not wait:
-        raise wrong_usage("--throttle is taken off when the broker is empty: leave out --no-wait")
+        raise usage_error("--throttle is taken off when the broker is empty: leave out --no-wait")
     if undo and (dry_run or throttle is not None):
-        raise wrong_usage("--undo moves nothing: leave out --dry-run and --throttle")
+        raise usage_error("--undo moves nothing: leave out --dry-run and --throttle")
 
     async def roll_back(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
@@ -104,9 +104,9 @@ def remove(
         if state is None:
             raise _unknown(broker)
         if not state.is_fenced:
-            raise Complaint(f"broker {broker} runs, and would come back at once: drain it, stop it, then remove it")
+            raise CommandError(f"broker {broker} runs, and would come back at once: drain it, stop it, then remove it")
         if state.replicas and not force:
-            raise Complaint(
+            raise CommandError(
                 f"{state.replicas} partitions have a replica on broker {broker}: move them away first (moldau broker "
                 f"drain {broker}), or say --force and they stay short of one"
             )
@@ -133,7 +133,9 @@ async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
     others = {node for node, each in states.items() if each.is_drained and node != broker}  # they get nothing new
     racks = {node: rack for node, rack in (await moves.racks()).items() if node not in others}
     if not racks.keys() - {broker}:
-        raise Complaint(f"no other broker takes partitions (moldau broker list): add one before broker {broker} leaves")
+        raise CommandError(
+            f"no other broker accepts partitions (moldau broker list): add one before draining broker {broker}"
+        )
     await _check_led(client, broker)
     return drained(await moves.assignment(), [broker], racks)
 
@@ -147,7 +149,7 @@ async def _check_led(client: "AsyncClient", broker: int) -> None:
         if broker in each.replicas and each.leader < 0
     ]
     if orphans:
-        raise Complaint(
+        raise CommandError(
             f"{', '.join(orphans)} has no leader that it could be copied from: start one of its brokers "
             "(moldau cluster health), or delete the topic"
         )
@@ -167,8 +169,8 @@ async def _let_out(client: "AsyncClient", broker: int) -> None:
         note(f"it may be given new partitions meanwhile: {refusal.message}")
 
 
-def _unknown(broker: int) -> Complaint:
-    return Complaint(f"there is no broker {broker}; moldau broker list shows those there are")
+def _unknown(broker: int) -> CommandError:
+    return CommandError(f"there is no broker {broker}; moldau broker list shows those there are")
 
 
 async def _carry_out(
@@ -183,17 +185,17 @@ async def _carry_out(
         _, outcomes = await moves.begin(plan, throttle_bytes=throttle, is_additional=True)
         failed = [f"{place}: {error.message}" for place, error in outcomes.items() if error is not None]
         if failed:
-            raise Complaint("; ".join(failed))
+            raise CommandError("; ".join(failed))
     if not is_patient:
         return
     leaving = {place: each.target for place, each in (await moves.reassignments.ongoing()).items()} | plan
     leaving = {place: target for place, target in leaving.items() if broker not in target}
     if leaving:
-        await until_settled(moves, leaving)
+        await wait_until_settled(moves, leaving)
         await moves.clear_up(leaving)
     left = [str(place) for place, replicas in (await moves.assignment()).items() if broker in replicas]
     if left:
-        raise Complaint(f"broker {broker} still holds {', '.join(left)}: run this again")
+        raise CommandError(f"broker {broker} still holds {', '.join(left)}: run this again")
 
 
 async def _say_what_is_next(client: "AsyncClient", broker: int) -> None:
@@ -232,7 +234,7 @@ def _state(state: "BrokerState") -> str:
     return "drained" if state.is_drained else "serves"
 
 
-def _told(state: "BrokerState") -> dict[str, Any]:
+def _as_json(state: "BrokerState") -> dict[str, Any]:
     return {
         "id": state.node_id,
         "host": state.address.host if state.address else None,
@@ -250,14 +252,14 @@ def _told(state: "BrokerState") -> dict[str, Any]:
 
 
 def _run(bootstrap_servers: str, work: "Callable[[AsyncClient], Awaitable[None]]") -> None:
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.reassignment_plans import BrokenPlan
 
     async def connected() -> None:
-        async with connect_asynchronously(bootstrap_servers) as client:
+        async with connect_async(bootstrap_servers) as client:
             await work(client)
 
     try:
         asyncio.run(connected())
     except BrokenPlan as broken:
-        raise Complaint(str(broken)) from broken
+        raise CommandError(str(broken)) from broken

@@ -29,7 +29,7 @@ def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False)
     """Brokers, controller, quorum, and partitions that lack something. Ends with 1 if anything is wrong."""
     found = asyncio.run(_examine(bootstrap_servers))
     if json:
-        show_json(_told(found))
+        show_json(_as_json(found))
     else:
         _show(found)
     if not found.is_healthy:
@@ -37,10 +37,10 @@ def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False)
 
 
 async def _examine(bootstrap_servers: str) -> "Health":
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.health import examine
 
-    async with connect_asynchronously(bootstrap_servers) as client:
+    async with connect_async(bootstrap_servers) as client:
         return await examine(client)
 
 
@@ -91,7 +91,7 @@ def _row(sick: "SickPartition") -> tuple[object, ...]:
     return sick.partition.topic, sick.partition.partition, leader, sick.replicas, sick.isr, sick.min_isr
 
 
-def _told(found: "Health") -> dict[str, Any]:
+def _as_json(found: "Health") -> dict[str, Any]:
     return {
         "is_healthy": found.is_healthy,
         "problems": list(found.problems()),
@@ -108,17 +108,17 @@ def _told(found: "Health") -> dict[str, Any]:
             }
             for each in found.cluster.brokers
         ],
-        "quorum": None if found.quorum is None else quorum_told(found.quorum),
+        "quorum": None if found.quorum is None else quorum_as_json(found.quorum),
         "topics": found.topics,
         "partitions": found.partitions,
         "reassigning": found.reassigning,
-        "under_replicated": [_partition_told(each) for each in found.under_replicated],
-        "under_min_isr": [_partition_told(each) for each in found.under_min_isr],
-        "offline": [_partition_told(each) for each in found.offline],
+        "under_replicated": [_partition_as_json(each) for each in found.under_replicated],
+        "under_min_isr": [_partition_as_json(each) for each in found.under_min_isr],
+        "offline": [_partition_as_json(each) for each in found.offline],
     }
 
 
-def _partition_told(sick: "SickPartition") -> dict[str, Any]:
+def _partition_as_json(sick: "SickPartition") -> dict[str, Any]:
     return {
         "topic": sick.partition.topic,
         "partition": sick.partition.partition,
@@ -129,18 +129,18 @@ def _partition_told(sick: "SickPartition") -> dict[str, Any]:
     }
 
 
-def quorum_told(quorum: "QuorumView") -> dict[str, Any]:
+def quorum_as_json(quorum: "QuorumView") -> dict[str, Any]:
     """The quorum for programs."""
     return {
         "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
         "epoch": quorum.epoch,
         "high_watermark": quorum.high_watermark,
-        "voters": [_replica_told(quorum, each) for each in quorum.voters],
-        "observers": [_replica_told(quorum, each) for each in quorum.observers],
+        "voters": [_replica_as_json(quorum, each) for each in quorum.voters],
+        "observers": [_replica_as_json(quorum, each) for each in quorum.observers],
     }
 
 
-def _replica_told(quorum: "QuorumView", replica: "QuorumReplica") -> dict[str, Any]:
+def _replica_as_json(quorum: "QuorumView", replica: "QuorumReplica") -> dict[str, Any]:
     from moldau.cli.output import topic_id_text
 
     return {

@@ -19,7 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "cluster": "moldau.cli.clusters:app",
     "broker": "moldau.cli.brokers:app",
     "quorum": "moldau.cli.quorums:app",
-    "reassign": "moldau.cli.reassign:app",
+    "reassign": "moldau.cli.reassignments:app",
     "partition": "moldau.cli.partitions:app",
     "log": "moldau.cli.log:app",
     "storage": "moldau.cli.storage:app",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json, show_table
 
@@ -39,14 +39,14 @@ def get(
     json: Json = False,
 ) -> None:
     """Show settings: those that were set, or the named ones, or all."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
         entries = client.describe_configs(_resource(kind, name), keys or None, with_documentation=documentation)
     shown = [each for each in entries if keys or every or _is_own(kind, each)]
     missing = sorted(set(keys or ()).difference(each.name for each in entries))
     if missing:
-        raise wrong_usage(f"{kind.value} {name} has no setting {', '.join(missing)}; see: moldau config get … --all")
+        raise usage_error(f"{kind.value} {name} has no setting {', '.join(missing)}; see: moldau config get … --all")
     if json:
         show_json([_entry(each, documentation) for each in shown])
     elif not shown:
@@ -72,11 +72,11 @@ def set_configs(
     json: Json = False,
 ) -> None:
     """Change settings and leave the others as they are."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     values, added, taken = pairs(settings, "setting"), pairs(append, "--append"), pairs(subtract, "--subtract")
     if not (values or unset or added or taken):
-        raise wrong_usage("nothing to set: give KEY=VALUE, or --unset KEY")
+        raise usage_error("nothing to set: give KEY=VALUE, or --unset KEY")
     with connect(bootstrap_servers) as client:
         client.alter_configs(
             _resource(kind, name),
@@ -112,7 +112,7 @@ def _resource(kind: Kind, name: str) -> "Resource":
     if name in ("default", "all", ""):
         return Resource(ResourceKind.BROKER, "")
     if not name.isdecimal():
-        raise wrong_usage(f"{name} is not a broker's id; write its number, or default for all brokers")
+        raise usage_error(f"{name} is not a broker's id; write its number, or default for all brokers")
     return Resource(ResourceKind.BROKER, name)
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, in_utf8
-from moldau.cli.pipes import reader_watched, write_out
+from moldau.cli.standard_streams import stop_on_broken_pipe, write_out
 
 if TYPE_CHECKING:
-    from moldau.cli.consuming import Reading
+    from moldau.cli.partition_reader import PartitionReader
     from moldau.cli.positions import Position
-    from moldau.cli.records_text import Formatter
+    from moldau.cli.record_format import Formatter
 
 app = typer.Typer()
 
@@ -52,19 +52,19 @@ def consume(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Read a topic and print its records; goes on until stopped unless --until or --count is given."""
-    from moldau.cli.group_reading import consume_in_group
+    from moldau.cli.group_consumer import consume_in_group
     from moldau.cli.positions import parse_position
-    from moldau.cli.records_text import compile_format
+    from moldau.cli.record_format import compile_template
     from moldau.client.types import Isolation
 
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")
-    formatter = compile_format("json" if json else template)
+    formatter = compile_template("json" if json else template)
     if group is not None:
         if not group:
-            raise wrong_usage("--group is empty")
+            raise usage_error("--group is empty")
         if finish is not None or partition:
-            raise wrong_usage("--group shares partitions and progress: --until and --partition do not go with it")
+            raise usage_error("--group shares partitions and progress: --until and --partition do not go with it")
         in_utf8(topic, "TOPIC")
         in_utf8(group, "--group")
         consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)
@@ -83,23 +83,23 @@ async def _consume(
     count: int | None,
     formatter: "Formatter",
 ) -> None:
-    from moldau.cli.connecting import connect_asynchronously
-    from moldau.cli.consuming import Reading
+    from moldau.cli.cluster_client import connect_async
+    from moldau.cli.partition_reader import PartitionReader
     from moldau.cli.positions import AtTime, extents, resolve, resolve_end
     from moldau.node.ports.clock import SystemClock
 
-    async with connect_asynchronously(bootstrap) as client:
+    async with connect_async(bootstrap) as client:
         view = await client.describe_topic(topic)
         places = _places(topic, [each.index for each in view.partitions], partitions)
         await client.topic(topic)
         known = await extents(client, places, isolation)
         positions = await resolve(client, begin, known, isolation)
-        reading = Reading(client, SystemClock(), positions, isolation=isolation)
+        reader = PartitionReader(client, SystemClock(), positions, isolation=isolation)
         if isinstance(finish, AtTime) and finish.timestamp_ms > SystemClock().wall_ms():
-            reading.until_ms = finish.timestamp_ms
+            reader.until_ms = finish.timestamp_ms
         elif finish is not None:
-            reading.ends = await resolve_end(client, finish, known, isolation)
-        await _print(reading, count, formatter)
+            reader.ends = await resolve_end(client, finish, known, isolation)
+        await _print(reader, count, formatter)
 
 
 def _places(topic: str, there: list[int], wanted: list[int] | None) -> list[Any]:
@@ -107,13 +107,13 @@ def _places(topic: str, there: list[int], wanted: list[int] | None) -> list[Any]
 
     for each in wanted or ():
         if each not in there:
-            raise wrong_usage(f"topic {topic} has {len(there)} partitions, there is no {each}")
+            raise usage_error(f"topic {topic} has {len(there)} partitions, there is no {each}")
     return [TopicPartition(topic, each) for each in sorted(set(wanted or there))]
 
 
-async def _print(reading: "Reading", count: int | None, formatter: "Formatter") -> None:
+async def _print(reader: "PartitionReader", count: int | None, formatter: "Formatter") -> None:
     left = count
-    async with aclosing(reading.chunks()) as chunks, reader_watched():
+    async with aclosing(reader.chunks()) as chunks, stop_on_broken_pipe():
         async for place, records in chunks:
             shown = records if left is None else records[:left]
             write_out(b"".join([formatter(place.topic, place.partition, record) for record in shown]))

@@ -8,7 +8,7 @@ from moldau.model.errors import InvalidConfig, KafkaError
 from moldau.model.ids import Address
 
 
-class Complaint(Exception):
+class CommandError(Exception):
     """Something is wrong that the user can put right: what, and what to do. 2 is for wrong usage, 1 for the rest."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
@@ -16,36 +16,36 @@ class Complaint(Exception):
         self.exit_code = exit_code
 
 
-def wrong_usage(message: str) -> Complaint:
-    return Complaint(message, exit_code=2)
+def usage_error(message: str) -> CommandError:
+    return CommandError(message, exit_code=2)
 
 
-def explain(error: Exception) -> Complaint | None:
+def explain(error: Exception) -> CommandError | None:
     """The line for this error, or None if it is a bug of ours that deserves a traceback."""
     match error:
-        case Complaint():
+        case CommandError():
             return error
         case InvalidConfig():
-            return wrong_usage(error.message)
+            return usage_error(error.message)
         case KafkaError():
-            return Complaint(error.message)
+            return CommandError(error.message)
         case OSError():
-            return Complaint(_words_of(error))
+            return CommandError(_words_of(error))
         case UnicodeEncodeError():
-            return wrong_usage(f"{error.object[:80]!r} cannot be written in {error.encoding}")
+            return usage_error(f"{error.object[:80]!r} cannot be written in {error.encoding}")
         case ValueError():
             return _of_the_wire(error)
         case _:
             return None
 
 
-def _of_the_wire(error: ValueError) -> Complaint | None:
+def _of_the_wire(error: ValueError) -> CommandError | None:
     """A number or a name that no message has room for; any other wrong value is our mistake."""
     from moldau.wire.primitives import Unencodable
 
     if not isinstance(error, Unencodable):
         return None
-    return wrong_usage(f"a name or number does not fit into the protocol: {error}")
+    return usage_error(f"a name or number does not fit into the protocol: {error}")
 
 
 def _words_of(error: OSError) -> str:

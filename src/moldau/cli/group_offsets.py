@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.partial_results import available_offsets
 from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
-from moldau.cli.silence import offsets_told
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
 from moldau.client.types import LATEST, Isolation
@@ -71,7 +71,7 @@ async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicParti
     """Partitions that are gone have no end, and where nobody leads there is nobody to tell it."""
     there = {view.name: view for view in await groups.client.describe_topics()}
     led = [place for place in places if place.topic in there and _has_leader(groups, there[place.topic], place)]
-    found = await offsets_told(groups.client, [(place, LATEST) for place in led])
+    found = await available_offsets(groups.client, [(place, LATEST) for place in led])
     return {place: offset for (place, _), offset in found.items()}
 
 
@@ -92,7 +92,7 @@ async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
     if wanted.shift is not None:
         shifted = {place: committed[place] + wanted.shift for place in places if place in committed}
         if not shifted:
-            raise Complaint("the group has no offsets there, so there is nothing to shift: say where to with --to")
+            raise CommandError("the group has no offsets there, so there is nothing to shift: say where to with --to")
         return [(place, committed[place], _within(offset, known[place])) for place, offset in sorted(shifted.items())]
     position = AtTime(_ago_ms(wanted.by_duration)) if wanted.by_duration else parse_position(wanted.to or "", "--to")
     offsets = await resolve(groups.client, position, known, Isolation.READ_UNCOMMITTED)
@@ -103,7 +103,7 @@ async def _places(groups: Groups, committed: Mapping[TopicPartition, int], topic
     """What was named with --topic, whole topics where no partition was; else all that the group has committed."""
     if not topics:
         if not committed:
-            raise Complaint("the group has no offsets yet: name the topics with --topic")
+            raise CommandError("the group has no offsets yet: name the topics with --topic")
         return sorted(committed)
     views = {view.name: view for view in await groups.client.describe_topics()}
     everything = [TopicPartition(view.name, each.index) for view in views.values() for each in view.partitions]
@@ -118,7 +118,7 @@ def chosen(places: Iterable[TopicPartition], topics: list[str]) -> list[TopicPar
         name, _, partition = text.partition(":")
         matching = [each for each in known if each.topic == name and partition in ("", str(each.partition))]
         if not matching:
-            raise Complaint(f"--topic {text}: there is no such topic or partition here")
+            raise CommandError(f"--topic {text}: there is no such topic or partition here")
         found.update(dict.fromkeys(matching))
     return sorted(found)
 
@@ -134,7 +134,7 @@ def _within(offset: int, extent: Extent) -> int:
 def _ago_ms(text: str | None) -> int:
     found = _DURATION.fullmatch((text or "").strip())
     if found is None:
-        raise wrong_usage(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
+        raise usage_error(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
     # Nothing is older than 1970, and below 0 the protocol has numbers that mean something else.
     return max(SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]], 0)
 
@@ -143,7 +143,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise wrong_usage(f"{path}: it is no UTF-8; write topic,partition,offset") from None
+        raise usage_error(f"{path}: it is no UTF-8; write topic,partition,offset") from None
 
 
 def _read_file(path: Path) -> dict[TopicPartition, int]:
@@ -153,8 +153,8 @@ def _read_file(path: Path) -> dict[TopicPartition, int]:
             continue
         parts = [part.strip().strip('"') for part in line.split(",")]
         if len(parts) != 3 or not parts[1].isdecimal() or not parts[2].isdecimal():
-            raise wrong_usage(f"{path}:{number}: write topic,partition,offset")
+            raise usage_error(f"{path}:{number}: write topic,partition,offset")
         targets[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
     if not targets:
-        raise wrong_usage(f"{path} names no offsets")
+        raise usage_error(f"{path} names no offsets")
     return targets

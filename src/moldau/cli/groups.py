@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.silence import ANSWERS_WAIT_MS, complain_of_silent
+from moldau.cli.partial_results import ANSWERS_WAIT_MS, fail_if_unresponsive
 
 if TYPE_CHECKING:
     from moldau.client.groups import DescribedGroup, Groups
@@ -32,7 +32,7 @@ def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = F
             show_json([{"group": each.group, "state": each.state, "protocol": each.protocol} for each in found])
         else:
             show_table(("group", "state", "protocol"), [(each.group, each.state, each.protocol) for each in found])
-        complain_of_silent(silent, "groups")
+        fail_if_unresponsive(silent, "groups")
 
     _run(bootstrap_servers, work)
 
@@ -120,14 +120,14 @@ def reset_offsets(
 
     given = [each for each in (to, shift, by_duration, from_file) if each is not None]
     if len(given) != 1:
-        raise wrong_usage("say where to: one of --to, --shift, --by-duration, --from-file")
+        raise usage_error("say where to: one of --to, --shift, --by-duration, --from-file")
     wanted = Plan(topics or [], to, shift, by_duration, from_file)
 
     async def work(groups: "Groups") -> None:
         described = await _described_if_there(groups, group)
         if described is not None and described.is_live:
             names = ", ".join(sorted({each.client_id for each in described.members}))
-            raise Complaint(
+            raise CommandError(
                 f"group {group} has {len(described.members)} live members ({names}): stop them first, their commits "
                 "would undo this"
             )
@@ -171,7 +171,7 @@ def delete(
                 failed += 1
                 note(f"{group}: {error.message}")
         if failed:
-            raise Complaint(f"{failed} of {len(groups)} groups could not be deleted")
+            raise CommandError(f"{failed} of {len(groups)} groups could not be deleted")
 
     _run(bootstrap_servers, work)
 
@@ -186,7 +186,7 @@ def delete_offsets(
     from moldau.cli.group_offsets import chosen
 
     if not topics:
-        raise wrong_usage("name the topics with --topic")
+        raise usage_error("name the topics with --topic")
 
     async def work(known: "Groups") -> None:
         places = chosen(await known.offsets(group), topics)
@@ -194,7 +194,7 @@ def delete_offsets(
         for place, error in failed.items():
             note(f"{place}: {error.message}")
         if failed:
-            raise Complaint(f"{len(failed)} of {len(places)} offsets could not be deleted")
+            raise CommandError(f"{len(failed)} of {len(places)} offsets could not be deleted")
         note(f"deleted {len(places)} offsets of {group}")
 
     _run(bootstrap_servers, work)
@@ -206,7 +206,7 @@ async def _described(groups: "Groups", group: str) -> "DescribedGroup":
     try:
         return await groups.describe(group)
     except GroupIdNotFound:
-        raise Complaint(f"there is no group {group}; moldau group list shows those there are") from None
+        raise CommandError(f"there is no group {group}; moldau group list shows those there are") from None
 
 
 async def _described_if_there(groups: "Groups", group: str) -> "DescribedGroup | None":
@@ -219,11 +219,11 @@ async def _described_if_there(groups: "Groups", group: str) -> "DescribedGroup |
 
 
 def _run(bootstrap_servers: str, work: Any) -> None:
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.groups import Groups
 
     async def connected() -> None:
-        async with connect_asynchronously(bootstrap_servers) as client:
+        async with connect_async(bootstrap_servers) as client:
             await work(Groups(client))
 
     asyncio.run(connected())

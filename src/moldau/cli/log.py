@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json_line
 
@@ -53,12 +53,12 @@ def dump(
             else:
                 print(_line(entry))
     if broken:
-        raise Complaint(f"{broken} broken {'entry' if broken == 1 else 'entries'}")
+        raise CommandError(f"{broken} broken {'entry' if broken == 1 else 'entries'}")
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
     """The files themselves, and those of folders that we know, in order."""
-    from moldau.cli.dump_files import kind_of
+    from moldau.cli.file_dump import kind_of
 
     for path in paths:
         if path.is_dir():
@@ -69,15 +69,15 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         elif path.exists():
             yield path
         else:
-            raise Complaint(f"{path}: no such file or folder")
+            raise CommandError(f"{path}: no such file or folder")
 
 
 def _entries(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
-    from moldau.cli.dump_files import BROKEN, FILES, kind_of
+    from moldau.cli.file_dump import BROKEN, FILES, kind_of
 
     kind = kind_of(path)
     if kind is None:
-        raise Complaint(f"{path}: not a file of a log; they end in .log .index .timeindex .txnindex .snapshot …")
+        raise CommandError(f"{path}: not a file of a log; they end in .log .index .timeindex .txnindex .snapshot …")
     try:
         if kind == "segment":
             yield from _segment(path, with_records, decoder)
@@ -88,21 +88,21 @@ def _entries(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry
 
 
 def _segment(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
-    from moldau.cli import dump_segments
+    from moldau.cli import segment_dump
 
     if path.stat().st_size == 0:
         return
     functions = {
-        Decoder.NONE: dump_segments.plain_record,
-        Decoder.METADATA: dump_segments.metadata_record,
-        Decoder.OFFSETS: dump_segments.group_record,
-        Decoder.TRANSACTIONS: dump_segments.transaction_record,
+        Decoder.NONE: segment_dump.plain_record,
+        Decoder.METADATA: segment_dump.metadata_record,
+        Decoder.OFFSETS: segment_dump.group_record,
+        Decoder.TRANSACTIONS: segment_dump.transaction_record,
     }
     chosen = _guess(path) if decoder is Decoder.AUTO else decoder
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = memoryview(mapped)
         try:
-            yield from dump_segments.segment_entries(view, with_records=with_records, decoder=functions[chosen])
+            yield from segment_dump.segment_entries(view, with_records=with_records, decoder=functions[chosen])
         finally:
             view.release()
 

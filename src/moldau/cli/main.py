@@ -11,9 +11,9 @@ from typer.core import TyperGroup
 
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
-from moldau.cli.errors import Complaint, explain
-from moldau.cli.guarding import guard
-from moldau.cli.streams import forget
+from moldau.cli.errors import CommandError, explain
+from moldau.cli.parameter_checks import add_parameter_checks
+from moldau.cli.standard_streams import discard_output
 
 INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
 DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
@@ -38,7 +38,7 @@ class Program(TyperGroup):
             return None  # a part that is not in this installation
         command = typer.main.get_command(app)
         command.name = name
-        guard(command)
+        add_parameter_checks(command)
         return command
 
     def invoke(self, context: Any) -> Any:
@@ -49,10 +49,10 @@ class Program(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            forget(sys.stdout)
+            discard_output(sys.stdout)
             raise typer.Exit(0) from None
         except typer.Abort:  # typer itself says "Aborted.", of which `moldau txn abort` would mean the opposite
-            raise typer.Exit(_tell(Complaint("not confirmed, nothing was changed; --yes does not ask"))) from None
+            raise typer.Exit(_tell(CommandError("not confirmed, nothing was changed; --yes does not ask"))) from None
         except Exception as error:
             complaint = explain(error)
             if complaint is None or os.environ.get(DEBUG_VARIABLE):
@@ -60,7 +60,7 @@ class Program(TyperGroup):
             raise typer.Exit(_tell(complaint)) from None
 
 
-def _tell(complaint: Complaint) -> int:
+def _tell(complaint: CommandError) -> int:
     label = typer.style("error:", fg="red", bold=True) if sys.stderr.isatty() else "error:"
     with suppress(OSError):  # where nothing can be said any more, the exit code says it
         print(label, complaint, file=sys.stderr)
@@ -84,7 +84,7 @@ def _end_streams() -> None:
         try:
             stream.flush()
         except (OSError, ValueError):
-            forget(stream)
+            discard_output(stream)
 
 
 app = typer.Typer(

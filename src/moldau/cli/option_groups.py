@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 
-def expanded(command: Callable[..., None]) -> Callable[..., None]:
+def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of its groups, which are dataclasses, in the place of the groups."""
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters.values()

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 
 BOOTSTRAP_VARIABLE: Final = "MOLDAU_BOOTSTRAP_SERVERS"
 BOOTSTRAP_DEFAULT: Final = "localhost:9092"
@@ -36,7 +36,7 @@ def in_utf8(text: str, option: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise wrong_usage(f"{option} {text!r} is not UTF-8") from None
+        raise usage_error(f"{option} {text!r} is not UTF-8") from None
     return text
 
 
@@ -45,5 +45,5 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     split = [text.partition("=") for text in texts or ()]
     for text, (key, equals, _) in zip(texts or (), split, strict=True):
         if not equals or not key.strip():
-            raise wrong_usage(f"{option} {text}: write it as KEY=VALUE")
+            raise usage_error(f"{option} {text}: write it as KEY=VALUE")
     return {key.strip(): value.strip() for key, _, value in split}

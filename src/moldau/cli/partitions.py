@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -42,7 +42,7 @@ def elect_leaders(
 ) -> None:
     """Give the lead back to the first replica of each partition, where it is in sync."""
     if sum((bool(topics), file is not None, every)) != 1:
-        raise wrong_usage("say which partitions: one of --topic, --file, --all")
+        raise usage_error("say which partitions: one of --topic, --file, --all")
     listed = _read(file) if file else None
     if unclean and not yes:
         typer.confirm("Records that the chosen replica lacks are lost. Go on?", abort=True, err=True)
@@ -53,10 +53,10 @@ def elect_leaders(
 async def _elect(
     bootstrap_servers: str, topics: list[str], listed: "list[TopicPartition] | None", is_unclean: bool
 ) -> "Outcomes":
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.reassignments import Election, Reassignments
 
-    async with connect_asynchronously(bootstrap_servers) as client:
+    async with connect_async(bootstrap_servers) as client:
         places = await _named(client, topics) if topics else listed
         return await Reassignments(client).elect(Election.UNCLEAN if is_unclean else Election.PREFERRED, places)
 
@@ -68,11 +68,11 @@ async def _named(client: "AsyncClient", topics: list[str]) -> "list[TopicPartiti
     for text in topics:
         name, _, index = text.partition(":")
         if index and not index.isdecimal():
-            raise wrong_usage(f"--topic {text}: write TOPIC or TOPIC:PARTITION")
+            raise usage_error(f"--topic {text}: write TOPIC or TOPIC:PARTITION")
         view = await client.describe_topic(name)
         found = [TopicPartition(name, each.index) for each in view.partitions if not index or each.index == int(index)]
         if not found:
-            raise Complaint(f"topic {name} has no partition {index}; its last is {len(view.partitions) - 1}")
+            raise CommandError(f"topic {name} has no partition {index}; its last is {len(view.partitions) - 1}")
         places += found
     return list(dict.fromkeys(places))
 
@@ -82,11 +82,11 @@ def _read(path: Path) -> "list[TopicPartition]":
     from moldau.client.reassignment_plans import BrokenPlan, decode_places
 
     try:
-        places = decode_places(text_of(path))
+        places = decode_places(read_text(path))
     except BrokenPlan as error:
-        raise wrong_usage(f"{path}: {error}") from error
+        raise usage_error(f"{path}: {error}") from error
     if not places:
-        raise wrong_usage(f"{path}: it names no partitions")
+        raise usage_error(f"{path}: it names no partitions")
     return places
 
 
@@ -103,7 +103,7 @@ def _report(outcomes: "Outcomes", json: bool, *, is_unclean: bool) -> None:
         note("every partition has a leader" if is_unclean else "every partition is led by its first replica already")
     failed = [place for place, error in outcomes.items() if error and error.code.name != "ELECTION_NOT_NEEDED"]
     if failed:
-        raise Complaint(f"{len(failed)} of {len(outcomes)} partitions could not be given a leader")
+        raise CommandError(f"{len(failed)} of {len(outcomes)} partitions could not be given a leader")
 
 
 def _words(code: str, message: str) -> str:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli import pipeline_options as given
-from moldau.cli.connections import Connection
-from moldau.cli.errors import wrong_usage
-from moldau.cli.option_groups import expanded
+from moldau.cli.connection_options import Connection
+from moldau.cli.errors import usage_error
+from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.output import note
-from moldau.cli.pipeline_groups import Reading, Running
-from moldau.cli.pipeline_options import RunOptions, complaining, local_or_url
+from moldau.cli.pipeline_option_groups import JobOptions, ReadOptions
+from moldau.cli.pipeline_options import RunOptions, local_or_url, translate_pipeline_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +39,11 @@ Every = Annotated[
 Partitions = Annotated[int, typer.Option("--partitions", help="Of result topics that are not there yet.")]
 
 
-@expanded
+@expand_option_groups
 def activity(
     topic: Raw,
-    reading: Reading,
-    running: Running,
+    reading: ReadOptions,
+    running: JobOptions,
     connection: Connection,
     out: Out = None,
     lake: Lake = None,
@@ -60,9 +60,9 @@ def activity(
     from moldau.pipelines.fields import span_of
 
     if reading.until is not None:
-        raise wrong_usage("--until: what is counted over time has no end in the middle; --once goes as far as there is")
+        raise usage_error("--until: what is counted over time has no end in the middle; --once goes as far as there is")
     # Not left to Spark: it makes no sessions of a pause that it cannot read, and says nothing.
-    with complaining():
+    with translate_pipeline_errors():
         lateness = span_of(lateness, "--lateness", may_be_none=True)
         every = span_of(every, "--every", may_be_none=True)
         window, pause = span_of(window, "--window"), span_of(pause, "--pause")
@@ -85,13 +85,13 @@ def activity(
         raw_options=source.options,
     )
     if topic in job.topics:
-        raise wrong_usage(f"--topic {topic} is one of those that --out {job.out} writes: the job would never end")
+        raise usage_error(f"--topic {topic} is one of those that --out {job.out} writes: the job would never end")
     if options.eject is not None:
         script = job.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
         given.eject_script(script, options.eject)
         return
     page = (report or options.folder.path / "report.html").absolute()
-    with complaining():
+    with translate_pipeline_errors():
         _run(_of_known_topic(job, places.topic_ids, options), options, partitions, page, report_every)
 
 
@@ -106,7 +106,7 @@ def _of_known_topic(job: "Activity", topic_ids: "Mapping[str, str]", options: Ru
 
 
 def _run(job: "Activity", options: RunOptions, partitions: int, page: Path, report_every_s: float) -> None:
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
     from moldau.pipelines.folders import new_run
 
     with connect(job.bootstrap_servers) as client:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.output import note, show_json_line
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ Eject = Annotated[
 
 
 @contextmanager
-def complaining() -> Iterator[None]:
+def translate_pipeline_errors() -> Iterator[None]:
     """What a user can put right about a pipeline is one line; a job that was stopped is no error."""
     from moldau.pipelines.requirements import PipelineError
     from moldau.pipelines.running import Stopped
@@ -74,13 +74,13 @@ def complaining() -> Iterator[None]:
         is_interrupted = stopped.args == (signal.SIGINT,)
         raise typer.Exit(130 if is_interrupted else 0) from None
     except PipelineError as error:
-        raise Complaint(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def folder_of(root: Path | None, name: str) -> "RunFolder":
     from moldau.pipelines.folders import RunFolder, default_root
 
-    with complaining():
+    with translate_pipeline_errors():
         return RunFolder(root or default_root(), name)
 
 

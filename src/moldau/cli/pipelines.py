@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli import pipeline_runs
-from moldau.cli.errors import Complaint
+from moldau.cli import pipeline_jobs
+from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.pipeline_options import Root, complaining, folder_of
+from moldau.cli.pipeline_options import Root, folder_of, translate_pipeline_errors
 
 if TYPE_CHECKING:
     from moldau.pipelines.folders import RunFolder
@@ -25,7 +25,7 @@ JOBS: Final = {
 }
 
 app = typer.Typer(help="Jobs on Spark between topics and files.", no_args_is_help=True)
-app.add_typer(pipeline_runs.app, name="run")
+app.add_typer(pipeline_jobs.app, name="run")
 
 OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -48,11 +48,11 @@ def status(
     """How pipelines are doing: all that have run here, or one."""
     from moldau.pipelines.folders import all_folders, default_root
 
-    with complaining():
+    with translate_pipeline_errors():
         if name is not None:
             _show_one(_known(folder_of(folder, name)), json)
             return
-        told = [_told(each) for each in all_folders(folder or default_root())]
+        told = [_as_json(each) for each in all_folders(folder or default_root())]
     if json:
         show_json(told)
         return
@@ -73,20 +73,20 @@ def stop(
     ] = 120,
 ) -> None:
     """Ask a pipeline to end in order, and wait until it has; the next run goes on where it was."""
-    with complaining():
+    with translate_pipeline_errors():
         found = _known(folder_of(folder, name))
         if not found.stop(timeout):
-            raise Complaint(f"pipeline {name} does not run ({found.state.value})")
+            raise CommandError(f"pipeline {name} does not run ({found.state.value})")
     note(f"{name} has stopped")
 
 
 def _known(folder: "RunFolder") -> "RunFolder":
     if folder.run is None:
-        raise Complaint(f"there is no pipeline {folder.name} in {folder.path.parent}; see: moldau pipeline status")
+        raise CommandError(f"there is no pipeline {folder.name} in {folder.path.parent}; see: moldau pipeline status")
     return folder
 
 
-def _told(folder: "RunFolder") -> dict[str, Any]:
+def _as_json(folder: "RunFolder") -> dict[str, Any]:
     from moldau.pipelines.folders import State
 
     run, progress, state = folder.run, folder.progress, folder.state
@@ -109,7 +109,7 @@ def _told(folder: "RunFolder") -> dict[str, Any]:
 
 
 def _show_one(folder: "RunFolder", is_json: bool) -> None:
-    told = _told(folder)
+    told = _as_json(folder)
     if is_json:
         show_json(told)
         return

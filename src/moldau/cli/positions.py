@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetAt
 from moldau.model.ids import TopicPartition
 
@@ -59,7 +59,7 @@ def parse_position(text: str, option: str) -> Position:
         return BeforeEnd(int(word[1:]))
     if word.isdecimal():
         return AtOffset(int(word))
-    raise wrong_usage(f"{option} {text} is not a place in a log; there are {FORMS}")
+    raise usage_error(f"{option} {text} is not a place in a log; there are {FORMS}")
 
 
 def _parse_time(text: str, option: str) -> int:
@@ -73,7 +73,7 @@ def _parse_time(text: str, option: str) -> int:
             raise ValueError
         return max(time_ms, 0)
     except ValueError:
-        raise wrong_usage(
+        raise usage_error(
             f"{option} @{text} is not a time; write @2026-01-01, @2026-01-01T12:30:00, …Z or +02:00, or milliseconds"
         ) from None
 
@@ -126,7 +126,7 @@ async def resolve_end(
 ) -> dict[TopicPartition, int]:
     """Where to stop: like `resolve`, but an offset that is still to come is waited for."""
     if isinstance(position, AtStart):
-        raise wrong_usage("--until start: nothing comes before the start")
+        raise usage_error("--until start: nothing comes before the start")
     if isinstance(position, AtOffset):
         return dict.fromkeys(known, position.offset)
     return await resolve(client, position, known, isolation)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json
 
 if TYPE_CHECKING:
-    from moldau.cli.producing import Pace, Sender
+    from moldau.cli.batch_sender import RateLimit, Sender
     from moldau.records.record import Headers
 
 app = typer.Typer()
@@ -88,7 +88,7 @@ class _Options:
         empty_as_null: bool,
     ) -> None:
         if key_separator == "":
-            raise wrong_usage("--key-separator is empty")
+            raise usage_error("--key-separator is empty")
         self.topic = topic
         self.files = files
         self.key_separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
@@ -111,12 +111,12 @@ class _Options:
         return self.partition, (now_ms, key, value, self.headers)
 
     def _from_json(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
-        from moldau.cli.records_text import from_json
+        from moldau.cli.record_format import from_json
 
         try:
             partition, timestamp, key, value, headers = from_json(line)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Complaint(f"not a record in JSON: {error}: {line[:80].decode(errors='replace')}") from error
+            raise CommandError(f"not a record in JSON: {error}: {line[:80].decode(errors='replace')}") from error
         chosen = self.partition if self.partition is not None else partition
         return chosen, (now_ms if timestamp is None else timestamp, key, value, (*headers, *self.headers))
 
@@ -124,14 +124,14 @@ class _Options:
 async def _produce(
     bootstrap: str, options: _Options, compression: Codec, batch_bytes: int, idempotent: bool, json: bool
 ) -> None:
-    from moldau.cli.connecting import connect_asynchronously
-    from moldau.cli.producing import Sender
+    from moldau.cli.batch_sender import Sender
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.settings import ClientSettings
     from moldau.node.ports.clock import SystemClock
     from moldau.node.ports.randomness import system_random
     from moldau.records.compression import Compression
 
-    async with connect_asynchronously(bootstrap, ClientSettings(creates_topics=True)) as client:
+    async with connect_async(bootstrap, ClientSettings(creates_topics=True)) as client:
         view = await client.persist(lambda: client.topic(options.topic), about=options.topic)
         _check_partition(options.partition, options.topic, len(view.partitions))
         # Without acknowledgements nobody can tell what arrived, so there is nothing to be exact about.
@@ -149,26 +149,26 @@ async def _produce(
         )
         try:
             await _send_all(sender, options, len(view.partitions))
-        except Complaint as error:  # of the input: who mends it has to know from which line on to send it again
+        except CommandError as error:  # of the input: who mends it has to know from which line on to send it again
             await sender.flush()
-            sent = _counted(sum(lane.sent_records for lane in sender.lanes))
-            raise Complaint(f"{error}; {sent} sent before that", exit_code=error.exit_code) from error
+            sent = _counted(sum(buffer.sent_records for buffer in sender.buffers))
+            raise CommandError(f"{error}; {sent} sent before that", exit_code=error.exit_code) from error
         finally:
             await sender.cancel()
     _summarise(sender, options.topic, json)
 
 
 async def _send_all(sender: "Sender", options: _Options, partitions: int) -> None:
-    from moldau.cli.producing import Pace
-    from moldau.cli.reading_lines import lines_of
+    from moldau.cli.batch_sender import RateLimit
+    from moldau.cli.input_lines import read_lines
     from moldau.node.ports.clock import SystemClock
 
     clock = SystemClock()
-    pace = None if options.rate is None else Pace(clock, options.rate)
-    async for arrived in lines_of(options.files):
+    limit = None if options.rate is None else RateLimit(clock, options.rate)
+    async for arrived in read_lines(options.files):
         for line in arrived.lines:
-            if pace is not None:
-                await _keep(pace, sender)
+            if limit is not None:
+                await _keep(limit, sender)
             partition, record = options.record(line, clock.wall_ms())
             _check_partition(partition, options.topic, partitions)
             await sender.add(record, partition)
@@ -176,8 +176,8 @@ async def _send_all(sender: "Sender", options: _Options, partitions: int) -> Non
             await sender.flush()
 
 
-async def _keep(pace: "Pace", sender: "Sender") -> None:
-    wait_ms = pace.wait_ms()
+async def _keep(limit: "RateLimit", sender: "Sender") -> None:
+    wait_ms = limit.wait_ms()
     if wait_ms > 0:
         await sender.flush()
         await asyncio.sleep(wait_ms / 1000)
@@ -185,7 +185,7 @@ async def _keep(pace: "Pace", sender: "Sender") -> None:
 
 def _check_partition(partition: int | None, topic: str, partitions: int) -> None:
     if partition is not None and not 0 <= partition < partitions:
-        raise wrong_usage(f"topic {topic} has {partitions} partitions, there is no {partition}")
+        raise usage_error(f"topic {topic} has {partitions} partitions, there is no {partition}")
 
 
 def _counted(records: int) -> str:
@@ -193,18 +193,18 @@ def _counted(records: int) -> str:
 
 
 def _summarise(sender: "Sender", topic: str, json: bool) -> None:
-    lanes = [lane for lane in sender.lanes if lane.sent_records]
-    records = sum(lane.sent_records for lane in lanes)
+    buffers = [buffer for buffer in sender.buffers if buffer.sent_records]
+    records = sum(buffer.sent_records for buffer in buffers)
     if json:
         told = [
             {
-                "partition": lane.partition,
-                "records": lane.sent_records,
-                "first_offset": lane.first_offset,
-                "last_offset": lane.last_offset,
+                "partition": buffer.partition,
+                "records": buffer.sent_records,
+                "first_offset": buffer.first_offset,
+                "last_offset": buffer.last_offset,
             }
-            for lane in lanes
+            for buffer in buffers
         ]
         show_json({"topic": topic, "records": records, "bytes": sender.sent_bytes, "partitions": told})
     elif sys.stderr.isatty():
-        note(f"{records} {'record' if records == 1 else 'records'} to topic {topic}, {len(lanes)} partition(s)")
+        note(f"{records} {'record' if records == 1 else 'records'} to topic {topic}, {len(buffers)} partition(s)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import show_json, show_table, topic_id_text
 
@@ -28,11 +28,11 @@ def describe(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fals
     """Who leads, who votes, who only follows, and how far each is."""
 
     async def work(quorum: "Quorum") -> None:
-        from moldau.cli.clusters import quorum_told
+        from moldau.cli.clusters import quorum_as_json
 
         view = await quorum.describe()
         if json:
-            show_json(quorum_told(view))
+            show_json(quorum_as_json(view))
         else:
             _show(view)
 
@@ -54,7 +54,7 @@ def add_controller(
     async def work(quorum: "Quorum") -> None:
         view = await quorum.describe()
         if any(each.node_id == node for each in view.voters) and directory_id is None:
-            raise Complaint(f"controller {node} votes already; if its disk was replaced, remove it first")
+            raise CommandError(f"controller {node} votes already; if its disk was replaced, remove it first")
         where = _listener(listener, view)
         directory = _parsed(directory_id) or await _newcomer(quorum, node)
         cluster = await quorum.client.describe_cluster()
@@ -130,7 +130,7 @@ def _parsed(directory_id: str | None) -> bytes | None:
     try:
         return decode_id(directory_id)
     except ValueError:
-        raise wrong_usage(
+        raise usage_error(
             f"--directory-id {directory_id}: it has 22 letters, digits, - and _; see meta.properties in its data folder"
         ) from None
 
@@ -139,7 +139,7 @@ def _directory_of(view: "QuorumView", node: int) -> bytes:
     found = [each.directory_id for each in view.voters if each.node_id == node]
     if not found:
         voters = ", ".join(str(each.node_id) for each in view.voters)
-        raise Complaint(f"controller {node} has no vote; those that have one: {voters}")
+        raise CommandError(f"controller {node} has no vote; those that have one: {voters}")
     return found[0]
 
 
@@ -147,12 +147,12 @@ async def _newcomer(quorum: "Quorum", node: int) -> bytes:
     """The folder that the node runs on."""
     heard = await quorum.newcomers(node)
     if not heard:
-        raise Complaint(
+        raise CommandError(
             f"node {node} is not heard from: moldau quorum describe shows who is. A controller must run before it is "
             "added, with the cluster id and the controllers of this cluster in its settings"
         )
     if len(heard) > 1:
-        raise Complaint(f"node {node} is there with several data folders; say which with --directory-id")
+        raise CommandError(f"node {node} is there with several data folders; say which with --directory-id")
     return heard[0].directory_id
 
 
@@ -164,15 +164,15 @@ def _listener(text: str, view: "QuorumView") -> "tuple[str, Address]":
     try:
         return (name if separator else known[0] if known else "CONTROLLER"), parse_address(address)
     except ValueError as error:
-        raise wrong_usage(f"--listener {text}: {error}") from error
+        raise usage_error(f"--listener {text}: {error}") from error
 
 
 def _run(bootstrap_servers: str, work: "Callable[[Quorum], Awaitable[None]]") -> None:
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.quorum import Quorum
 
     async def connected() -> None:
-        async with connect_asynchronously(bootstrap_servers) as client:
+        async with connect_async(bootstrap_servers) as client:
             await work(Quorum(client))
 
     asyncio.run(connected())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from moldau.cli import pipeline_options as given
-from moldau.cli.connections import Connection
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.option_groups import expanded
+from moldau.cli.connection_options import Connection
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
 
@@ -34,7 +34,7 @@ app = typer.Typer()
 
 
 @app.command()
-@expanded
+@expand_option_groups
 def sql(
     query: Annotated[str, typer.Argument(show_default=False, metavar="QUERY")],
     connection: Connection,
@@ -66,13 +66,13 @@ def sql(
     from moldau.pipelines.tables import Tables, sample_starts
 
     if stream and until is not None:
-        raise wrong_usage("--until and --stream do not go together: a stream has no end; see --limit")
+        raise usage_error("--until and --stream do not go together: a stream has no end; see --limit")
     servers = connection.plain_servers("sql")
-    with given.complaining():
+    with given.translate_pipeline_errors():
         ends = asyncio.run(_extents(servers, query))
     topics = list(dict.fromkeys(place.topic for place in ends))
     if not topics:
-        raise Complaint("the query names no topic that is there; put names with dots or dashes in backquotes")
+        raise CommandError("the query names no topic that is there; put names with dots or dashes in backquotes")
     places = [_place_of(connection, topic, start, until) for topic in topics]
     tables = Tables(
         bootstrap_servers=servers,
@@ -82,19 +82,19 @@ def sql(
         streamed_rows_max=ROWS_PER_BATCH if stream else None,
     )
     samples = {topic: sample_starts({at: each for at, each in ends.items() if at.topic == topic}) for topic in topics}
-    question = Question(query, tables, samples, limit, master, pairs(conf, "--conf"), is_json=json)
-    with given.complaining():
+    question = QueryRun(query, tables, samples, limit, master, pairs(conf, "--conf"), is_json=json)
+    with given.translate_pipeline_errors():
         question.stream() if stream else question.ask()
 
 
 def _place_of(connection: Connection, topic: str, start: str, until: str | None) -> tuple[str, str, str | None]:
-    from moldau.cli.pipeline_places import look_up
+    from moldau.cli.pipeline_offsets import look_up
 
     places = look_up(connection, [topic], start, until)
     return topic, places.starting, places.ending
 
 
-class Question:
+class QueryRun:
     """A query, and how its answer is shown."""
 
     def __init__(
@@ -175,9 +175,9 @@ class Question:
 
 
 async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[int, int]]":
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
 
-    async with connect_asynchronously(bootstrap) as client:
+    async with connect_async(bootstrap) as client:
         return await named_extents(client, query)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau import __version__
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_text
 from moldau.cli.output import note
-from moldau.cli.streams import while_there_is_room
+from moldau.cli.standard_streams import ignore_full_disk
 
 if TYPE_CHECKING:
     from moldau.node.configuration import Configuration
@@ -48,17 +48,17 @@ def start(
 
 
 def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: int | None) -> None:
-    from moldau.cli.folders import identity_in
+    from moldau.cli.files import read_identity
     from moldau.node.run import NodeFailed, serve
     from moldau.storage.log_dir import CorruptMetaProperties, LogDirLocked
 
-    identity_in(Path(configuration.settings.folders[0]))
+    read_identity(Path(configuration.settings.folders[0]))
     try:
         serve(configuration, lambda said: _announce(said, announce_fd, configuration.is_broker), lifeline=lifeline_fd)
     except (LogDirLocked, CorruptMetaProperties) as error:
-        raise Complaint(str(error)) from error
+        raise CommandError(str(error)) from error
     except NodeFailed as error:
-        raise Complaint(f"the node stopped itself: {error}") from error
+        raise CommandError(f"the node stopped itself: {error}") from error
 
 
 def _flags(data: Path | None, listen: str | None) -> list[str]:
@@ -67,7 +67,7 @@ def _flags(data: Path | None, listen: str | None) -> list[str]:
         said.append(f"log.dirs={data}")
     if listen is not None:
         if not listen.rpartition(":")[2].isdecimal():
-            raise wrong_usage(f"--listen {listen}: write it as HOST:PORT, for example localhost:9092 or 0.0.0.0:9092")
+            raise usage_error(f"--listen {listen}: write it as HOST:PORT, for example localhost:9092 or 0.0.0.0:9092")
         address = listen if ":" in listen else f"localhost:{listen}"
         said.append(f"listeners=PLAINTEXT://{address}")
     return said
@@ -76,7 +76,7 @@ def _flags(data: Path | None, listen: str | None) -> list[str]:
 def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
     from moldau.node.configuration import load_configuration
 
-    return load_configuration([(str(path), text_of(path)) for path in files], overrides)
+    return load_configuration([(str(path), read_text(path)) for path in files], overrides)
 
 
 def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> None:
@@ -86,7 +86,7 @@ def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> 
         line = {"bootstrap_servers": said.bootstrap_servers, "metrics": said.metrics}
         os.write(descriptor, json.dumps(line).encode() + b"\n")
         os.close(descriptor)
-    with while_there_is_room(sys.stdout):
+    with ignore_full_disk(sys.stdout):
         _greet(said, is_broker)
 
 

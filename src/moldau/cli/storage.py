@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
 
@@ -20,7 +20,7 @@ NODE_ID_MAX: Final = 2**31 - 1  # as the protocol has it
 def info(data: Data = DATA_DEFAULT, json: Json = False) -> None:
     """Show whose folder it is, whether it was left cleanly, and how much each partition holds."""
     if not data.is_dir():
-        raise Complaint(f"{data}: no such folder; name one with --data")
+        raise CommandError(f"{data}: no such folder; name one with --data")
     told = _describe(data)
     if json:
         show_json(told)
@@ -81,7 +81,7 @@ def format_folder(
     json: Json = False,
 ) -> None:
     """Give a new data folder its cluster, node and directory ids, and a controller its first voters."""
-    from moldau.cli.formatting import FormatFlags, format_data
+    from moldau.cli.storage_format import FormatFlags, format_data
 
     flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers)
     path, identity = format_data(flags, files or [], ignore_formatted=ignore_formatted)
@@ -100,10 +100,10 @@ def _last_stop(told: dict[str, Any]) -> str:
 
 
 def _describe(data: Path) -> dict[str, Any]:
-    from moldau.cli.folders import identity_in
+    from moldau.cli.files import read_identity
     from moldau.storage.log_dir import CLEAN_SHUTDOWN, encode_id, parse_partition
 
-    known = identity_in(data)
+    known = read_identity(data)
     identity = known and {
         "cluster_id": known.cluster_id,
         "node_id": known.node_id,

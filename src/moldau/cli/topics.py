@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Configs, Json, pairs
 from moldau.cli.output import note, show_json, show_table, topic_id_text
 
@@ -38,7 +38,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Create one or more topics."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
     from moldau.client.types import NewTopic
 
     configs = pairs(config, "--config")
@@ -56,7 +56,7 @@ def list_topics(
     json: Json = False,
 ) -> None:
     """List the topics."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
         topics = [each for each in client.describe_topics() if internal or not each.is_internal]
@@ -76,7 +76,7 @@ def describe(
     json: Json = False,
 ) -> None:
     """Show partitions, leaders, replicas, offsets and settings of topics (all if none is named)."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
         views = client.describe_topics(topics)
@@ -106,12 +106,12 @@ def alter(
     json: Json = False,
 ) -> None:
     """Give a topic more partitions, or change its settings."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
     from moldau.client.types import Resource, ResourceKind
 
     values = pairs(config, "--config")
     if partitions is None and not values and not unset:
-        raise wrong_usage("nothing to alter: give --partitions N, --config KEY=VALUE or --unset KEY")
+        raise usage_error("nothing to alter: give --partitions N, --config KEY=VALUE or --unset KEY")
     with connect(bootstrap_servers) as client:
         if values or unset:
             resource = Resource(ResourceKind.TOPIC, topic)
@@ -135,7 +135,7 @@ def delete(
     json: Json = False,
 ) -> None:
     """Delete topics with all their records."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {', '.join(topics)} with all records?", abort=True, err=True)
@@ -153,7 +153,7 @@ def _report(outcomes: "Sequence[TopicOutcome]", done: str, json: bool, tolerated
             if each not in failed:
                 print(f"topic {each.name} {'left as it is' if each.error else done}")
     if failed:
-        raise Complaint("; ".join(f"topic {each.name}: {each.error and each.error.message}" for each in failed))
+        raise CommandError("; ".join(f"topic {each.name}: {each.error and each.error.message}" for each in failed))
 
 
 def _outcome(outcome: "TopicOutcome") -> dict[str, Any]:
@@ -183,12 +183,12 @@ def _replication_factor(topic: "TopicView") -> int:
 
 async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[TopicPartition, int], int]":
     """The first and the last offsets, where they are told in time."""
-    from moldau.cli.silence import offsets_told
+    from moldau.cli.partial_results import available_offsets
     from moldau.client.types import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
 
     led = [TopicPartition(topic.name, each.index) for topic in topics for each in topic.partitions if each.leader >= 0]
-    return await offsets_told(client, [(place, at) for place in led for at in (EARLIEST, LATEST)])
+    return await available_offsets(client, [(place, at) for place in led for at in (EARLIEST, LATEST)])
 
 
 def _describe(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.silence import ANSWERS_WAIT_MS, complain_of_silent
+from moldau.cli.partial_results import ANSWERS_WAIT_MS, fail_if_unresponsive
 
 if TYPE_CHECKING:
     from moldau.client.transactions import ActiveProducer, DescribedTransaction, HangingTransaction, Transactions
@@ -54,7 +54,7 @@ def list_transactions(
         rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
         columns = ("transactional id", "coordinator", "producer", "state")
         _show(columns, rows, json, numbers=("coordinator", "producer"))
-        complain_of_silent(silent, "transactional ids")
+        fail_if_unresponsive(silent, "transactional ids")
 
     _run(bootstrap_servers, work)
 
@@ -104,7 +104,7 @@ def abort(
 ) -> None:
     """Abort what a transactional id has open; or, with --partition and --start-offset, what find-hanging found."""
     if (transactional_id is None) == (place is None) or (place is None) != (start_offset is None):
-        raise wrong_usage("say what: a TRANSACTIONAL_ID, or --partition and --start-offset")
+        raise usage_error("say what: a TRANSACTIONAL_ID, or --partition and --start-offset")
 
     async def work(transactions: "Transactions") -> None:
         if transactional_id is not None:
@@ -159,7 +159,7 @@ async def _terminate(transactions: "Transactions", transactional_id: str, yes: b
 async def _abort_at(transactions: "Transactions", place: "TopicPartition", start_offset: int, yes: bool) -> None:
     producer = await transactions.open_at(place, start_offset)
     if producer is None:
-        raise Complaint(f"no transaction is open on {place} that begins at {start_offset}")
+        raise CommandError(f"no transaction is open on {place} that begins at {start_offset}")
     if not yes:
         typer.confirm(
             f"Producer {producer.identity.producer_id}: what it wrote to {place} since then is never read. Abort?",
@@ -178,7 +178,7 @@ async def _described(transactions: "Transactions", transactional_id: str) -> "De
     except KafkaError as error:
         if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise
-    raise Complaint(f"there is no transactional id {transactional_id}; moldau txn list shows those there are")
+    raise CommandError(f"there is no transactional id {transactional_id}; moldau txn list shows those there are")
 
 
 def _fields(described: "DescribedTransaction") -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _place(text: str) -> "TopicPartition":
 
     topic, colon, index = text.rpartition(":")
     if not colon or not index.isdecimal():
-        raise wrong_usage(f"{text}: write TOPIC:PARTITION")
+        raise usage_error(f"{text}: write TOPIC:PARTITION")
     return TopicPartition(topic, int(index))
 
 
@@ -240,11 +240,11 @@ def _show(columns: tuple[str, ...], rows: list[tuple[Any, ...]], json: bool, *, 
 
 
 def _run(bootstrap_servers: str, work: Any) -> None:
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.transactions import Transactions
 
     async def connected() -> None:
-        async with connect_asynchronously(bootstrap_servers) as client:
+        async with connect_async(bootstrap_servers) as client:
             await work(Transactions(client))
 
     asyncio.run(connected())

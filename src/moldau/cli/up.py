@@ -10,7 +10,7 @@ import typer
 from moldau import __version__
 from moldau.cli.options import pairs
 from moldau.cli.output import note
-from moldau.cli.streams import while_there_is_room
+from moldau.cli.standard_streams import ignore_full_disk
 
 if TYPE_CHECKING:
     from moldau.cli.local.layout import LocalCluster
@@ -41,10 +41,10 @@ def up(
     A second start on the same folder continues the same cluster. The first three nodes are controllers too.
     """
     from moldau.cli.local.layout import LocalCluster
-    from moldau.cli.local.vacancy import check_vacant
+    from moldau.cli.local.preflight import check_folders_and_ports
 
     said = pairs(settings, "-c")
-    cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=said, check=check_vacant)
+    cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=said, check=check_folders_and_ports)
     _run(cluster, restart, quiet)
 
 
@@ -56,7 +56,7 @@ def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
             note(line)
 
     def announce() -> None:
-        with while_there_is_room(sys.stdout):
+        with ignore_full_disk(sys.stdout):
             _announce(cluster)
 
     async def supervise() -> None:
@@ -69,9 +69,9 @@ def _announce(cluster: "LocalCluster") -> None:
     servers = cluster.bootstrap_servers
     first = servers.split(",")[0]
     option = "" if first == "localhost:9092" else f" -b {first}"
-    controllers = ", ".join(str(each.node_id) for each in cluster.memory.controllers)
+    controllers = ", ".join(str(each.node_id) for each in cluster.state.controllers)
     print(f"moldau {__version__}: {len(cluster.nodes)} brokers serve on {servers}")
-    print(f"  data         {cluster.folder} (cluster {cluster.memory.cluster_id})")
+    print(f"  data         {cluster.folder} (cluster {cluster.state.cluster_id})")
     print(f"  controllers  {controllers}")
     print(f"  try          moldau cluster health{option}")
     print(f"               moldau topic create orders --partitions 6{option}")

@@ -15,7 +15,7 @@ from moldau.cli.bench.options import (
     Where,
     plan_of,
 )
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import note, show_json
 
@@ -88,7 +88,7 @@ def quick(
     from moldau_dev.bench.suite import measure_quickly
 
     if not SCRIPTS.is_dir():
-        raise Complaint("the baselines are not in this installation; run it from a source tree")
+        raise CommandError("the baselines are not in this installation; run it from a source tree")
     with progress() as tell:
         outcome, found = measure_quickly(plan_of(None, True, folder, rounds, connections), tell)
     comparisons = figures.compare(found, figures.load(SCRIPTS))
@@ -222,7 +222,7 @@ def spark(
 def _judge(verdicts: "list[Verdict]", strict: bool) -> None:
     missed = [each.text for each in verdicts if not each.is_met]
     if strict and missed:
-        raise Complaint(f"{len(missed)} targets were not met: {'; '.join(missed)}")
+        raise CommandError(f"{len(missed)} targets were not met: {'; '.join(missed)}")
 
 
 def _as_rows(comparisons: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from moldau.cli.bench.requests import Shape, probe, produce_frame
 from moldau.cli.bench.rounds import Round
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Flow
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.client.types import Resource, ResourceKind
 from moldau.model.units import MiB
 
@@ -53,7 +53,7 @@ def run_compaction(bench: Bench, case: LatencyCase, log_bytes: int) -> dict[str,
             bench.tell(f"{WHILE_NAME}: round {len(measured[WHILE_NAME]) + 1} of at most {bench.rounds}")
             _measure_both(bench, case, batch, measured)
     if not measured[WHILE_NAME]:
-        raise Complaint("compaction was not seen at work for a whole round; try a larger --log-mib or fewer --seconds")
+        raise CommandError("compaction did not run for a whole round; try a larger --log-mib or fewer --seconds")
     return measured
 
 
@@ -90,7 +90,7 @@ def _begin_compaction(bench: Bench, topic: Topic) -> None:
     deadline = time.monotonic() + BEGIN_S_MAX
     while processes.children_cpu_s(_pid(bench)) < before_s + STARTED_CPU_S:
         if time.monotonic() > deadline:
-            raise Complaint(f"compaction has not begun within {BEGIN_S_MAX:g} s")
+            raise CommandError(f"compaction has not begun within {BEGIN_S_MAX:g} s")
         time.sleep(CHECK_S)
 
 
@@ -100,5 +100,5 @@ def _log_bytes(bench: Bench, topic: Topic) -> int:
     page = stalls.scrape(bench.cluster.server.metrics)
     found = re.search(rf'^kafka_log_log_size\{{topic="{topic.name}",partition="0"\}} (\d+)', page, re.MULTILINE)
     if found is None:
-        raise Complaint("the broker's metrics do not tell the size of the log")
+        raise CommandError("the broker's metrics do not tell the size of the log")
     return int(found[1])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moldau.cli.bench import cases, fetch_load
 from moldau.cli.bench.targets import Measured
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.model.units import MiB
 
 FILE_NAME: Final = "figures.json"
@@ -74,7 +74,7 @@ def load(folder: Path) -> Figures | None:
         requests = {name: Figure(**each) for name, each in told["cpu_per_request"].items()}
         return Figures(requests, told["loop_stall_p99_ms"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Complaint(f"{path} cannot be read ({error}); --save writes it anew") from error
+        raise CommandError(f"{path} cannot be read ({error}); --save writes it anew") from error
 
 
 def save(found: Figures, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from moldau.cli.bench.cluster import Cluster, own_broker
 from moldau.cli.bench.rounds import Tell
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Address, connected
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.wire.framing import RequestHeader, frame_request
 from moldau.wire.messages import ApiVersionsRequest
 
@@ -90,7 +90,7 @@ def _greeted(address: Address) -> socket.socket:
     header = RequestHeader(ApiVersionsRequest.API_KEY, 0, 0, "moldau-bench")
     connection.sendall(b"".join(frame_request(header, ApiVersionsRequest())))  # type: ignore[arg-type]
     if not connection.recv(4096):
-        raise Complaint("the broker closed a connection on its first request; its log says why")
+        raise CommandError("the broker closed a connection on its first request; its log says why")
     return connection
 
 
@@ -99,7 +99,7 @@ def allow_descriptors(count: int) -> None:
     if soft >= count:
         return
     if hard != resource.RLIM_INFINITY and hard < count:
-        raise Complaint(f"{count} file descriptors are needed and {hard} are allowed here (ulimit -Hn)")
+        raise CommandError(f"{count} file descriptors are needed and {hard} are allowed here (ulimit -Hn)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 

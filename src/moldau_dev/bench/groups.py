@@ -17,7 +17,7 @@ from moldau.cli.bench.rounds import Round, Subjects, Tell
 from moldau.cli.bench.servers import Server, Servers
 from moldau.cli.bench.session import Plan, session
 from moldau.cli.bench.streams import Address, Flow
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.client.coordinators import GROUP_KEY, Coordinator
 from moldau_dev.bench.membership import PROTOCOLS, Group, Seat, Settle
 from moldau_dev.bench.offset_reload import Commit, Meanwhile, Reload, Reloaded
@@ -107,7 +107,7 @@ def _beat(bench: Bench, server: Server | Servers | None, flows: list[Flow], size
 def _reply_bytes(address: Address, frame: bytes) -> int:
     found = try_once(address, frame)
     if found.answer.error_code:
-        raise Complaint(f"a heartbeat was refused with error {found.answer.error_code}")
+        raise CommandError(f"a heartbeat was refused with error {found.answer.error_code}")
     return found.reply_bytes
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from moldau.cli.bench.requests import frame_of
 from moldau.cli.bench.streams import Address
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.model.errors import ErrorCode
 from moldau.wire.data_records import encode_versioned
 from moldau.wire.messages import (
@@ -179,7 +179,7 @@ class ConsumerMember:
 
 def _refuse(code: int) -> None:
     if code:
-        raise Complaint(f"a member of a group was refused with {ErrorCode(code).name}")
+        raise CommandError(f"a member of a group was refused with {ErrorCode(code).name}")
 
 
 def new_member(protocol: str, group: Group, party: Party, number: int) -> "ClassicMember | ConsumerMember":

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from moldau.cli.bench.requests import Shape, frame_of, produce_frame
 from moldau.cli.bench.streams import Address
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetCommitRequest, OffsetFetchRequest
 from moldau_dev.bench.conversations import Asked, Conversation, Reply, Talk, ask, converse
@@ -60,7 +60,7 @@ class Commit:
         answer = yield from ask(self.address, request, COMMIT_VERSION)
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         if codes - {0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
-            raise Complaint(f"a commit was refused with {ErrorCode(max(codes)).name}")
+            raise CommandError(f"a commit was refused with {ErrorCode(max(codes)).name}")
         return bool(codes - {0})
 
     def _request(self, group: int) -> OffsetCommitRequest:
@@ -98,7 +98,7 @@ class Reload:
         began_s = time.monotonic()
         while not self.after.exists():
             if time.monotonic() > began_s + BEGIN_S_MAX:
-                raise Complaint(f"nothing was produced within {BEGIN_S_MAX:g} s after the start")
+                raise CommandError(f"nothing was produced within {BEGIN_S_MAX:g} s after the start")
             time.sleep(LOOK_AGAIN_S)
         talk = Talk()
         try:
@@ -124,7 +124,7 @@ class Reload:
     def _check(self, group: int, told: Any) -> None:
         offsets = [each.committed_offset for topic in told.topics for each in topic.partitions]
         if offsets != [COMMITTED + group] * self.partitions:
-            raise Complaint(f"after the start, group {group} has the offsets {offsets[:10]}")
+            raise CommandError(f"after the start, group {group} has the offsets {offsets[:10]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from moldau.cli.bench.closed_loop import Pumped
 from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.requests import PRODUCE_TIMEOUT_MS
 from moldau.cli.bench.streams import Address
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.client.errors import error_of
 from moldau.client.leader_requests import first_error
 from moldau.client.transactional_producer import added_codes
@@ -137,7 +137,7 @@ def _persist(
             return answer
         if refusals[0] not in _PASSING:
             raise error_of(refusals[0])
-    raise Complaint(f"the broker asked {TRIES_MAX} times to try again")
+    raise CommandError(f"the broker asked {TRIES_MAX} times to try again")
 
 
 def _produced_codes(answer: Any) -> list[int]:
@@ -233,7 +233,7 @@ class OpenMany:
         finally:
             talk.close()
         if len(found) != self.producers:
-            raise Complaint(f"{self.producers} transactions were to be open, and {len(found)} are")
+            raise CommandError(f"{self.producers} transactions were to be open, and {len(found)} are")
 
     def _list(self, found: list[str]) -> Conversation:
         request = messages.ListTransactionsRequest(state_filters=["Ongoing"])

@@ -13,7 +13,7 @@ from moldau.cli.bench.requests import Shape, fetch_frame
 from moldau.cli.bench.rounds import Round
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Address
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.client.coordinators import TRANSACTION_KEY, Coordinator
 from moldau.model.units import MiB
 from moldau.records.record import iterate_batches
@@ -195,7 +195,7 @@ class Walk:
         while time.perf_counter() < deadline:
             reply = yield Asked(leader, frames[position], is_kept=False)
             if reply.size < slices[position].bytes:
-                raise Complaint(f"a reader got {reply.size} bytes where {slices[position].bytes} are in the log")
+                raise CommandError(f"a reader got {reply.size} bytes where {slices[position].bytes} are in the log")
             count.answers += 1
             count.bytes += slices[position].bytes
             position = (position + 1) % len(slices)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from moldau.cli.bench import servers, stalls
-from moldau.cli.connecting import connect
-from moldau.cli.errors import Complaint
+from moldau.cli.cluster_client import connect
+from moldau.cli.errors import CommandError
 from moldau.cli.local.layout import LocalCluster
 from moldau.client.blocking_client import BlockingClient
 from moldau.client.types import LATEST
@@ -105,7 +105,7 @@ class Cluster:
                 if len(view.partitions) == partitions and all(each.leader in brokers for each in view.partitions):
                     return tuple(brokers[each.leader] for each in view.partitions)
             time.sleep(REMOVAL_CHECK_S)
-        raise Complaint(f"topic {name} has no leaders after {LEADER_S_MAX:g} s")
+        raise CommandError(f"topic {name} has no leaders after {LEADER_S_MAX:g} s")
 
     def _wait_for_removal(self, name: str) -> None:
         deadline = time.monotonic() + REMOVAL_S_MAX
@@ -123,7 +123,7 @@ def bench_folder(where: Path | None) -> Iterator[Path]:
     try:
         free_bytes = shutil.disk_usage(folder).free
         if free_bytes < DISK_FREE_BYTES_MIN:
-            raise Complaint(
+            raise CommandError(
                 f"{folder} has {free_bytes / GiB:.1f} GiB free and 5 are needed; name another with --folder"
             )
         yield folder

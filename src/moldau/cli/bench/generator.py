@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 
 JOB_S_MAX: Final = 600.0
 STOP_S_MAX: Final = 5.0
@@ -33,11 +33,11 @@ class Generator:
     def run(self, job: Job[Result]) -> Result:
         self._pipe.send(job)
         if not self._pipe.poll(JOB_S_MAX):
-            raise Complaint(f"the load generator did not finish within {JOB_S_MAX:g} s")
+            raise CommandError(f"the load generator did not finish within {JOB_S_MAX:g} s")
         try:
             outcome, result = self._pipe.recv()
         except EOFError:
-            raise Complaint("the load generator ended unexpectedly") from None
+            raise CommandError("the load generator ended unexpectedly") from None
         if outcome == "failed":
             raise result
         return result  # type: ignore[no-any-return]  # what `run` of this job gave

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.rounds import Round
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 
 PRODUCE_NAME: Final = "librdkafka produce, each record a request"
 CONSUME_NAME: Final = "librdkafka consume, each record a request"
@@ -28,7 +28,7 @@ class RecordsCase:
 
 def require_librdkafka() -> None:
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise Complaint(
+        raise CommandError(
             "--client librdkafka needs confluent-kafka, which is not installed: pip install confluent-kafka"
         )
 
@@ -109,7 +109,7 @@ class ConsumeRecords:
             while count < self.case.records:
                 came = consumer.consume(CONSUMED_AT_ONCE, timeout=SILENCE_S_MAX)
                 if not came:
-                    raise Complaint(f"librdkafka read {count} of {self.case.records} records, then nothing came")
+                    raise CommandError(f"librdkafka read {count} of {self.case.records} records, then nothing came")
                 count += sum(message.error() is None for message in came)
             return time.perf_counter() - started
         finally:
@@ -163,4 +163,4 @@ def _offer(producer: Any, topic: str, value: bytes, partition: int, delivered: A
 def _finish(producer: Any) -> None:
     left = producer.flush(SILENCE_S_MAX)
     if left:
-        raise Complaint(f"librdkafka could not deliver {left} records")
+        raise CommandError(f"librdkafka could not deliver {left} records")

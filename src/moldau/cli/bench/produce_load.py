@@ -11,7 +11,7 @@ from moldau.cli.bench.requests import Probe, Shape, probe, produce_frame
 from moldau.cli.bench.rounds import Round, Subjects
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.streams import Flow
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _verify(bench: Bench, topic: Topic, records: int) -> None:
     """Answers were only counted; the offsets say whether they were acknowledgements."""
     found = sum(bench.cluster.end_offsets(topic))
     if found != records:
-        raise Complaint(f"{records} records were answered, and the log has {found}: some requests were refused")
+        raise CommandError(f"{records} records were answered, and the log has {found}: some requests were refused")
 
 
 def _plain_round(bench: Bench, case: ProduceCase, server: Server, flow: Flow, batch_bytes: int) -> Round:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from moldau.cli.bench import processes
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 
 READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 60.0
@@ -96,7 +96,7 @@ class Server:
             readable, _, _ = select.select([announced], [], [], max(deadline - time.monotonic(), 0.0))
             part = os.read(announced, 4096) if readable else b""
             if not part:
-                raise Complaint(f"{self.name} did not start. It said:\n{self._last_words()}")
+                raise CommandError(f"{self.name} did not start. It said:\n{self._last_words()}")
             line += part
         return line
 

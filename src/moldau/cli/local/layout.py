@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from moldau.broker.configs.declarations import broker_setting
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.folders import identity_in
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_identity
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
 from moldau.node.identity import random_id
@@ -25,7 +25,7 @@ from moldau.node.ports.randomness import system_random
 from moldau.node.storage_format import FirstVoters, format_folder
 from moldau.storage.log_dir import LogDir, MetaProperties, decode_id, encode_id
 
-MEMORY: Final = "cluster.json"
+STATE_FILE: Final = "cluster.json"
 BROKERS_DEFAULT: Final = 3
 BROKERS_MAX: Final = 100
 CONTROLLERS: Final = 3  # two of three are a majority; more voters make each write wait for more disks
@@ -55,7 +55,7 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ClusterState:
     """What a cluster must find again when it is started another time."""
 
     cluster_id: str
@@ -70,7 +70,7 @@ class Memory:
             controllers = tuple(Controller(**each) for each in told["controllers"])
             return cls(told["cluster_id"], told["brokers"], told["port"], controllers)
         except (ValueError, KeyError, TypeError) as error:
-            raise Complaint(f"{path} cannot be read ({error}); is this the folder of a cluster?") from error
+            raise CommandError(f"{path} cannot be read ({error}); is this the folder of a cluster?") from error
 
     def write(self, path: Path) -> None:
         fresh = path.with_name(f"{path.name}.new")
@@ -99,7 +99,7 @@ class LocalCluster:
     """Nodes 1 to n on this machine. Made by `LocalCluster.open`."""
 
     folder: Path
-    memory: Memory
+    state: ClusterState
     nodes: tuple[LocalNode, ...]
 
     @classmethod
@@ -118,13 +118,13 @@ class LocalCluster:
 
         `check` may refuse it before anything is written: what is refused is not remembered.
         """
-        memory = _remembered(folder, brokers, port, controller_port)
-        if memory.port + memory.brokers - 1 > PORT_MAX:
-            raise wrong_usage(f"--port {memory.port} leaves no room for {memory.brokers} brokers")
-        nodes = tuple(_node(folder, host_of, memory, node_id, settings or {}) for node_id in _ids(memory))
-        cluster = cls(folder, memory, nodes)
+        state = _saved_state(folder, brokers, port, controller_port)
+        if state.port + state.brokers - 1 > PORT_MAX:
+            raise usage_error(f"--port {state.port} leaves no room for {state.brokers} brokers")
+        nodes = tuple(_node(folder, host_of, state, node_id, settings or {}) for node_id in _ids(state))
+        cluster = cls(folder, state, nodes)
         check(cluster)
-        cluster._write(_first_voters(memory, host_of))
+        cluster._write(_first_voters(state, host_of))
         return cluster
 
     @property
@@ -137,28 +137,28 @@ class LocalCluster:
     def _write(self, voters: VoterSet) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for node in self.nodes:
-            _format(node, self.memory.cluster_id, voters)
+            _format(node, self.state.cluster_id, voters)
             node.settings_file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
-        self.memory.write(self.folder / MEMORY)  # last: a folder without it is one that was never finished
+        self.state.write(self.folder / STATE_FILE)  # last: a folder without it is one that was never finished
 
 
-def _remembered(folder: Path, brokers: int | None, port: int | None, controller_port: int | None) -> Memory:
-    path = folder / MEMORY
+def _saved_state(folder: Path, brokers: int | None, port: int | None, controller_port: int | None) -> ClusterState:
+    path = folder / STATE_FILE
     if not path.exists():
         return _new(brokers or BROKERS_DEFAULT, port or 9092, controller_port)
-    known = Memory.read(path)
+    known = ClusterState.read(path)
     wanted = brokers or known.brokers
     if wanted < len(known.controllers):
-        raise wrong_usage(f"the cluster in {folder} has {len(known.controllers)} controllers: --brokers cannot be less")
-    return Memory(known.cluster_id, wanted, port or known.port, known.controllers)
+        raise usage_error(f"the cluster in {folder} has {len(known.controllers)} controllers: --brokers cannot be less")
+    return ClusterState(known.cluster_id, wanted, port or known.port, known.controllers)
 
 
-def _new(brokers: int, port: int, controller_port: int | None) -> Memory:
+def _new(brokers: int, port: int, controller_port: int | None) -> ClusterState:
     random = system_random()
     first = controller_port or _controller_port(port)
     count = CONTROLLERS if brokers >= CONTROLLERS else 1
     controllers = tuple(Controller(1 + index, first + index, encode_id(random_id(random))) for index in range(count))
-    return Memory(encode_id(random_id(random)), brokers, port, controllers)
+    return ClusterState(encode_id(random_id(random)), brokers, port, controllers)
 
 
 def _controller_port(port: int) -> int:
@@ -166,22 +166,22 @@ def _controller_port(port: int) -> int:
     return above if above + CONTROLLERS <= OUTGOING_PORTS_FROM or below <= PORTS_OF_ROOT else below
 
 
-def _ids(memory: Memory) -> Iterator[int]:
-    yield from range(1, memory.brokers + 1)
+def _ids(state: ClusterState) -> Iterator[int]:
+    yield from range(1, state.brokers + 1)
 
 
-def _node(folder: Path, host_of: HostOf, memory: Memory, node_id: int, more: Mapping[str, str]) -> LocalNode:
-    controller = next((each for each in memory.controllers if each.node_id == node_id), None)
-    address = Address(host_of(node_id), memory.port + node_id - 1)
+def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more: Mapping[str, str]) -> LocalNode:
+    controller = next((each for each in state.controllers if each.node_id == node_id), None)
+    address = Address(host_of(node_id), state.port + node_id - 1)
     place = folder / f"node-{node_id}"
     settings = {
         "node.id": str(node_id),
         "process.roles": "broker,controller" if controller else "broker",
         **_listeners(address, controller),
-        "controller.quorum.bootstrap.servers": ",".join(str(_endpoint(each, host_of)) for each in memory.controllers),
+        "controller.quorum.bootstrap.servers": ",".join(str(_endpoint(each, host_of)) for each in state.controllers),
         "log.dirs": str(place.absolute()),
         "moldau.metrics.listener": str(Address(address.host, METRICS_PORT + node_id - 1)),
-        **_replication(memory.brokers),
+        **_replication(state.brokers),
         **more,
     }
     return LocalNode(node_id, place, folder / f"node-{node_id}.properties", address, controller, settings)
@@ -221,17 +221,17 @@ def _endpoint(controller: Controller, host_of: HostOf) -> Address:
     return Address(host_of(controller.node_id), controller.port)
 
 
-def _first_voters(memory: Memory, host_of: HostOf) -> VoterSet:
+def _first_voters(state: ClusterState, host_of: HostOf) -> VoterSet:
     return VoterSet.of(
         Voter(NodeId(each.node_id), decode_id(each.directory_id), ((CONTROLLER, _endpoint(each, host_of)),))
-        for each in memory.controllers
+        for each in state.controllers
     )
 
 
 def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
     """Say in a new folder whose it is, and who votes; refuse one that belongs to somebody else."""
     disk = SystemDisk(Capabilities.detect())
-    known = identity_in(node.folder)
+    known = read_identity(node.folder)
     if known is not None:
         _check(node, known, cluster_id)
         return
@@ -252,7 +252,7 @@ def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
 
 def _check(node: LocalNode, known: MetaProperties, cluster_id: str) -> None:
     if known.cluster_id != cluster_id or known.node_id != node.node_id:
-        raise Complaint(
+        raise CommandError(
             f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "
             f"{node.node_id} of {cluster_id}: choose another --data folder"
         )

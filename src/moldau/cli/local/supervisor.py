@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.local.layout import LocalCluster, LocalNode
 
 LATE_S: Final = 60.0  # a node that takes longer to serve is told of, and waited for
@@ -47,7 +47,7 @@ class Supervisor:
         self._lives: dict[int, _Life] = {}
         self._awaited = {node.node_id for node in cluster.nodes}
         self._ending = asyncio.Event()
-        self._failure: Complaint | None = None
+        self._failure: CommandError | None = None
 
     async def run(self, announce: Callable[[], None]) -> None:
         """`announce` is called once all nodes serve. Raises if they cannot, or when none is left."""
@@ -68,7 +68,7 @@ class Supervisor:
             await self._stop_all(keeping)
             ending.cancel()
         if self._failure is not None or not was_told:
-            raise self._failure or Complaint("no node is left")
+            raise self._failure or CommandError("no node is left")
 
     # The lives of one node
 
@@ -81,7 +81,7 @@ class Supervisor:
             if self._ending.is_set():
                 return
             if node.node_id in self._awaited:
-                self._fail(Complaint(f"node {node.node_id} did not start: it {_how(code)}"))
+                self._fail(CommandError(f"node {node.node_id} did not start: it {_how(code)}"))
                 return
             if not self._restarts:
                 self._say(f"{_ended(node, code)} and stays down. To have it back: {_by_hand(node)}")
@@ -174,7 +174,7 @@ class Supervisor:
                 _send(life.process, signal.SIGKILL)
         self._ending.set()
 
-    def _fail(self, failure: Complaint) -> None:
+    def _fail(self, failure: CommandError) -> None:
         self._failure = self._failure or failure
         self._ending.set()
 

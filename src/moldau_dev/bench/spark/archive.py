@@ -9,7 +9,7 @@ from typing import Final
 from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.rounds import Round
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.records import Records
 
 ARCHIVE: Final = "archive of 1 KiB records to Parquet"
@@ -23,11 +23,11 @@ def archive_rounds(bench: Bench, topic: Topic, records: Records, batches: int, *
     bench.tell(f"{ARCHIVE}: {batches} batches")
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DONE_S_MAX, check=False)
     if done.returncode:
-        raise Complaint(f"the archive ended with code {done.returncode}:\n{done.stderr[-_ERROR_CHARACTERS:]}")
+        raise CommandError(f"the archive ended with code {done.returncode}:\n{done.stderr[-_ERROR_CHARACTERS:]}")
     rounds = rounds_of(done.stdout, records.record_bytes)
     found = sum(each.records for each in rounds)
     if found != records.count:
-        raise Complaint(f"the archive tells of {found} records, the topic has {records.count}")
+        raise CommandError(f"the archive tells of {found} records, the topic has {records.count}")
     return rounds[warm_up:]
 
 

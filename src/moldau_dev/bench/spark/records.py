@@ -13,7 +13,7 @@ from moldau.cli.bench.closed_loop import Pump
 from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.requests import probe, produce_frame
 from moldau.cli.bench.streams import Flow
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.records.builder import build_batch
 
 PARTITIONS: Final = 2  # as many tasks as cores
@@ -70,7 +70,7 @@ def _fill(bench: Bench, topic: Topic, records: Records) -> None:
     bench.generator.run(Pump(flows, _IN_FLIGHT, records.count // records.per_batch - PARTITIONS, _FILL_S_MAX))
     found = sum(bench.cluster.end_offsets(topic))
     if found != records.count:
-        raise Complaint(f"{records.count} records were wanted, and the log has {found}")
+        raise CommandError(f"{records.count} records were wanted, and the log has {found}")
 
 
 def _flow(topic: Topic, partition: int, batches: list[bytes]) -> Flow:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from moldau.cli.bench.bench import Bench
 from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.rounds import Round, Subjects
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.records import PARTITIONS, Records
 
 SINK: Final = "stream of 100 B rows, exactly once into a topic"
@@ -47,7 +47,7 @@ def _into_topic(spark: Any, bench: Bench, topic: Topic, records: Records) -> Rou
         measured = _round(writer, bench, records)
         # The markers of transactions have offsets as well.
         if sum(bench.cluster.end_offsets(target)) < records.count:
-            raise Complaint("the sink has written fewer rows than the stream has")
+            raise CommandError("the sink has written fewer rows than the stream has")
     return measured
 
 
@@ -56,7 +56,7 @@ def _round(writer: Any, bench: Bench, records: Records) -> Round:
         query = writer.option("checkpointLocation", str(Path(checkpoint))).trigger(availableNow=True).start()
         try:
             if not query.awaitTermination(_DONE_S_MAX):
-                raise Complaint(f"a stream of {records.count} rows did not end within {_DONE_S_MAX} s")
+                raise CommandError(f"a stream of {records.count} rows did not end within {_DONE_S_MAX} s")
         finally:
             query.stop()
         return of_batches([json.loads(each.json) for each in query.recentProgress], records)
@@ -66,7 +66,7 @@ def of_batches(progress: Sequence[dict[str, Any]], records: Records) -> Round:
     """The first batch opens connections and begins the query: it is not counted."""
     told = [each for each in progress if each["numInputRows"]]
     if len(told) != BATCHES:
-        raise Complaint(f"{BATCHES} batches were expected, Spark tells of {len(told)}")
+        raise CommandError(f"{BATCHES} batches were expected, Spark tells of {len(told)}")
     counted = told[1:]
     rows = sum(each["numInputRows"] for each in counted)
     elapsed_s = sum(each["durationMs"]["triggerExecution"] for each in counted) / 1000

@@ -12,7 +12,7 @@ from moldau.cli.bench.session import Plan
 from moldau.cli.bench.session import session as bench_session
 from moldau.cli.bench.statistics import Spread, ratios, spread
 from moldau.cli.bench.targets import Measured, Verdict
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.archive import ARCHIVE, archive_rounds
 from moldau_dev.bench.spark.reads import CEILING, READ, reads
 from moldau_dev.bench.spark.records import Records, filled
@@ -34,9 +34,9 @@ class SparkPlan:
 
     def __post_init__(self) -> None:
         if self.records < RECORDS_MIN or self.records % RECORDS_MIN:
-            raise Complaint(f"records come in batches: their number must be a multiple of {RECORDS_MIN}")
+            raise CommandError(f"records come in batches: their number must be a multiple of {RECORDS_MIN}")
         if self.official_jars is not None and not self.jars:
-            raise Complaint(f"there are no jars in {self.official_jars}")
+            raise CommandError(f"there are no jars in {self.official_jars}")
 
     @property
     def small(self) -> Records:

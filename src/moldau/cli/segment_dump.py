@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from moldau.cli.records_text import to_json
+from moldau.cli.record_format import to_json
 from moldau.model.errors import KafkaError
 from moldau.records.compression import Compression
 from moldau.records.control import ControlType, read_control_type

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.model.units import KiB, MiB
 
 CHUNK_BYTES: Final = 256 * KiB
@@ -17,18 +17,18 @@ LINE_END: Final = b"\n"
 STANDARD_INPUT: Final = Path("-")
 
 
-class Arrived(NamedTuple):
+class LineChunk(NamedTuple):
     """Lines that came together, and whether the input pauses after them."""
 
     lines: list[bytes]
     is_pause: bool
 
 
-async def lines_of(paths: list[Path]) -> AsyncIterator[Arrived]:
+async def read_lines(paths: list[Path]) -> AsyncIterator[LineChunk]:
     """The lines as they arrive, in order. `-`, or no path, is standard input."""
     for path in paths or [STANDARD_INPUT]:
         if path == STANDARD_INPUT and not _has_descriptor():
-            yield Arrived(_split(sys.stdin.buffer.read()), True)
+            yield LineChunk(_split(sys.stdin.buffer.read()), True)
             continue
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
         try:
@@ -54,29 +54,29 @@ def _split(text: bytes) -> list[bytes]:
     return [*lines, rest] if rest else lines
 
 
-async def _lines(descriptor: int) -> AsyncIterator[Arrived]:
-    begun = bytearray()  # which grows in place: bytes would be copied with each chunk of a long line
+async def _lines(descriptor: int) -> AsyncIterator[LineChunk]:
+    partial = bytearray()  # which grows in place: bytes would be copied with each chunk of a long line
     while chunk := await _read(descriptor):
-        yield Arrived(_lines_ended(begun, chunk), not select.select([descriptor], [], [], 0)[0])
-    yield Arrived([bytes(begun)] if begun else [], True)
+        yield LineChunk(_complete_lines(partial, chunk), not select.select([descriptor], [], [], 0)[0])
+    yield LineChunk([bytes(partial)] if partial else [], True)
 
 
-def _lines_ended(begun: bytearray, chunk: bytes) -> list[bytes]:
-    """The lines that end in this chunk; what follows them is the next one begun."""
+def _complete_lines(partial: bytearray, chunk: bytes) -> list[bytes]:
+    """The lines that end in this chunk; what follows them is the next one partial."""
     lines = []
     *ends, rest = chunk.split(LINE_END)
     for end in ends:
-        lines.append(bytes(_longer(begun, end)) if begun else end)
-        begun.clear()
-    _longer(begun, rest)
+        lines.append(bytes(_append(partial, end)) if partial else end)
+        partial.clear()
+    _append(partial, rest)
     return lines
 
 
-def _longer(begun: bytearray, piece: bytes) -> bytearray:
-    begun += piece
-    if len(begun) > LINE_BYTES_MAX:
-        raise Complaint(f"a line is longer than {LINE_BYTES_MAX} bytes, and no record may be; is it a text file?")
-    return begun
+def _append(partial: bytearray, piece: bytes) -> bytearray:
+    partial += piece
+    if len(partial) > LINE_BYTES_MAX:
+        raise CommandError(f"a line is longer than {LINE_BYTES_MAX} bytes, and no record may be; is it a text file?")
+    return partial
 
 
 async def _read(descriptor: int) -> bytes:

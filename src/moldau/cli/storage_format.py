@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
-from moldau.cli.folders import identity_in
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_identity, read_text
 from moldau.machines.raft import Endpoints, VoterSet
 from moldau.model.errors import InvalidConfig
 from moldau.node.configuration import Configuration, load_configuration
@@ -38,7 +37,7 @@ def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool
     _check(flags)
     configuration = _configuration(files) if files else None
     path = _path(flags, configuration)
-    identity_in(Path(path))
+    read_identity(Path(path))
     disk = SystemDisk(Capabilities.detect())
     try:
         voters = _voters(flags, configuration)
@@ -48,7 +47,7 @@ def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool
         finally:
             folder.close()
     except (LogDirLocked, CorruptMetaProperties, InvalidConfig) as error:
-        raise Complaint(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def _format(
@@ -63,7 +62,7 @@ def _format(
     node_id = _node_id(flags, configuration)
     known = folder.identity()
     if known is not None and not ignore_formatted:
-        raise Complaint(f"{folder.path} is formatted already; --ignore-formatted accepts that")
+        raise CommandError(f"{folder.path} is formatted already; --ignore-formatted accepts that")
     if known is not None:
         voters = FirstVoters.UNSAID
     return format_folder(
@@ -81,18 +80,18 @@ def _format(
 def _check(flags: FormatFlags) -> None:
     said = [flags.is_standalone, flags.initial_controllers is not None, flags.has_no_initial_controllers]
     if sum(said) > 1:
-        raise wrong_usage("--standalone, --initial-controllers and --no-initial-controllers exclude each other")
+        raise usage_error("--standalone, --initial-controllers and --no-initial-controllers exclude each other")
     if flags.cluster_id is not None:
         try:
             decode_id(flags.cluster_id)
         except ValueError:
-            raise wrong_usage(
+            raise usage_error(
                 f"--cluster-id {flags.cluster_id}: it has 22 letters, digits, - and _, as Kafka prints a UUID"
             ) from None
 
 
 def _configuration(files: list[Path]) -> Configuration:
-    return load_configuration([(str(path), text_of(path)) for path in files])
+    return load_configuration([(str(path), read_text(path)) for path in files])
 
 
 def _path(flags: FormatFlags, configuration: Configuration | None) -> str:

@@ -1,4 +1,4 @@
-"""Reading partitions until told to stop: one fetch under way per leader, records in the order of each partition."""
+"""Read partitions for `moldau consume`: one fetch in flight per leader, records in order within each partition."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -25,7 +25,7 @@ _Fetch = asyncio.Task[dict[TopicPartition, Fetched]]
 
 
 @dataclass(slots=True)
-class Reading:
+class PartitionReader:
     """Where each partition stands and where it ends. A partition that has reached its end is not asked any more."""
 
     client: AsyncClient

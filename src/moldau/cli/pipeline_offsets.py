@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from moldau.cli.connections import Connection
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.connection_options import Connection
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.output import topic_id_text
 from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
 from moldau.client import types
@@ -19,7 +19,7 @@ _COMMITTED: Final = Isolation.READ_COMMITTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class OffsetRange:
     """What the options startingOffsets, endingOffsets and topicIds are told."""
 
     starting: str
@@ -41,37 +41,37 @@ class Cluster(ListsOffsets, Protocol):
     async def find(self, topics: list[str]) -> Partitions: ...
 
 
-def look_up(connection: Connection, topics: list[str], start: str, until: str | None) -> Places:
+def look_up(connection: Connection, topics: list[str], start: str, until: str | None) -> OffsetRange:
     """--from and --until of these topics, which must be there."""
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")
     if isinstance(finish, AtStart):
-        raise wrong_usage("--until start: nothing comes before the start")
+        raise usage_error("--until start: nothing comes before the start")
     return asyncio.run(_look_up(connection, topics, begin, finish))
 
 
-async def _look_up(connection: Connection, topics: list[str], begin: Position, finish: Position | None) -> Places:
+async def _look_up(connection: Connection, topics: list[str], begin: Position, finish: Position | None) -> OffsetRange:
     if connection.is_secured:
         return await _resolve(SecuredCluster(connection), topics, begin, finish)
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
 
-    async with connect_asynchronously(connection.servers) as client:
+    async with connect_async(connection.servers) as client:
         return await _resolve(PlainCluster(client), topics, begin, finish)
 
 
-async def _resolve(cluster: Cluster, topics: list[str], begin: Position, finish: Position | None) -> Places:
+async def _resolve(cluster: Cluster, topics: list[str], begin: Position, finish: Position | None) -> OffsetRange:
     from moldau.pipelines.flow import offsets_text
 
     found = await cluster.find(topics)
     if isinstance(begin, AtStart) and finish is None:
-        return Places(starting="earliest", topic_ids=found.topic_ids)
+        return OffsetRange(starting="earliest", topic_ids=found.topic_ids)
     known = await extents(cluster, found.places, _COMMITTED)
     starts = await resolve(cluster, begin, known, _COMMITTED)
     if finish is None:
-        return Places(starting=offsets_text(starts), topic_ids=found.topic_ids)
+        return OffsetRange(starting=offsets_text(starts), topic_ids=found.topic_ids)
     ends = await resolve(cluster, finish, known, _COMMITTED)
     ending = offsets_text({place: max(end, starts[place]) for place, end in ends.items()})
-    return Places(starting=offsets_text(starts), ending=ending, topic_ids=found.topic_ids)
+    return OffsetRange(starting=offsets_text(starts), ending=ending, topic_ids=found.topic_ids)
 
 
 class PlainCluster:
@@ -102,14 +102,14 @@ class SecuredCluster:
         from pyspark_moldau.options import batch_options
 
         where = {"kafka.bootstrap.servers": connection.servers, "kafka.isolation.level": "read_committed"}
-        with _told_in_words():
+        with _translate_kafka_errors():
             self._cluster = ConfluentCluster(batch_options({**connection.options, **where, "subscribe": "any"}))
 
     async def find(self, topics: list[str]) -> Partitions:
         from pyspark_moldau.options import Topics
         from pyspark_moldau.planning import existing_topics
 
-        with _told_in_words():
+        with _translate_kafka_errors():
             found = existing_topics(Topics(tuple(topics)), self._cluster)
         places = [TopicPartition(name, each) for name, topic in found.items() for each in topic.partitions]
         return Partitions(places, {name: topic.topic_id for name, topic in found.items()})
@@ -119,7 +119,7 @@ class SecuredCluster:
     ) -> Mapping[TopicPartition, OffsetAt]:
         assert isolation is _COMMITTED
         (time_ms,) = set(times.values())  # the same for all, and nobody asks about none
-        with _told_in_words():
+        with _translate_kafka_errors():
             match time_ms:
                 case types.EARLIEST:
                     found: Mapping[TopicPartition, int | None] = self._cluster.earliest(times)
@@ -131,7 +131,7 @@ class SecuredCluster:
 
 
 @contextmanager
-def _told_in_words() -> Iterator[None]:
+def _translate_kafka_errors() -> Iterator[None]:
     from confluent_kafka import KafkaException
 
     from pyspark_moldau.limits import OptionError
@@ -139,6 +139,6 @@ def _told_in_words() -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        raise Complaint(str(error)) from error
+        raise CommandError(str(error)) from error
     except KafkaException as error:
-        raise Complaint(f"the cluster does not answer: {error.args[0].str()}") from error
+        raise CommandError(f"the cluster does not answer: {error.args[0].str()}") from error

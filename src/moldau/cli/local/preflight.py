@@ -4,8 +4,8 @@ import errno
 import socket
 from typing import Final
 
-from moldau.cli.errors import Complaint
-from moldau.cli.local.layout import MEMORY, LocalCluster, LocalNode
+from moldau.cli.errors import CommandError
+from moldau.cli.local.layout import STATE_FILE, LocalCluster, LocalNode
 from moldau.model.ids import Address
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
@@ -15,12 +15,12 @@ CHOOSE: Final = "does another cluster run? choose another --port; controllers li
 FREE: Final = "stop what listens there; this cluster knows its controllers by their ports, so they stay"
 
 
-def check_vacant(cluster: LocalCluster) -> None:
+def check_folders_and_ports(cluster: LocalCluster) -> None:
     """Looked at before anything is written: a cluster that runs keeps the settings that its nodes are started again
     with, and a new one is not made with ports of controllers that are taken, since those can never change."""
     for node in cluster.nodes:
         _check_folder(cluster, node)
-    is_known = (cluster.folder / MEMORY).exists()
+    is_known = (cluster.folder / STATE_FILE).exists()
     for node in cluster.nodes:
         _check_port(node.address, CHOOSE)
         if node.controller is not None:
@@ -33,7 +33,7 @@ def _check_folder(cluster: LocalCluster, node: LocalNode) -> None:
     try:
         LogDir.open(SystemDisk(Capabilities.detect()), str(node.folder)).close()
     except LogDirLocked:
-        raise Complaint(
+        raise CommandError(
             f"the cluster in {cluster.folder} runs already (node {node.node_id} does): stop it, or choose another "
             "--data folder"
         ) from None
@@ -45,4 +45,4 @@ def _check_port(address: Address, advice: str) -> None:
         socket.create_server((address.host, address.port)).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Complaint(f"{address} is in use: {advice}") from None
+            raise CommandError(f"{address} is in use: {advice}") from None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from moldau.cli.errors import Complaint
+from moldau.cli.errors import CommandError
 from moldau.cli.output import note
 
 if TYPE_CHECKING:
@@ -19,17 +19,17 @@ PLACES_NAMED_MAX: Final = 5
 SILENCE: Final = (ConnectionError, TimeoutError, asyncio.CancelledError)
 
 
-def complain_of_silent(brokers: Collection[int], what: str) -> None:
+def fail_if_unresponsive(brokers: Collection[int], what: str) -> None:
     """If there are any."""
     if brokers:
         nodes = ", ".join(str(each) for each in sorted(brokers))
         who, it = ("broker", "it knows") if len(brokers) == 1 else ("brokers", "they know")
-        raise Complaint(
+        raise CommandError(
             f"no answer from {who} {nodes}: {what} that only {it} of are not shown; see: moldau cluster health"
         )
 
 
-async def offsets_told(
+async def available_offsets(
     client: "AsyncClient", wanted: "Sequence[tuple[TopicPartition, int]]"
 ) -> "dict[tuple[TopicPartition, int], int]":
     """The offsets of partitions at times, where they are told in time. In an outage one wants to see who leads, who is

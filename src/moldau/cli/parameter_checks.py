@@ -9,13 +9,13 @@ from typing import Any, get_args
 import typer
 
 
-def guard(command: Any) -> None:
+def add_parameter_checks(command: Any) -> None:
     """Make every parameter of a command, and of its subcommands, reject such values."""
     for parameter in command.params:
         # `process_value` gets the text as given: a callback may see `Path("")`, which equals `Path(".")`.
         parameter.process_value = functools.partial(_process, parameter.process_value, parameter)
     for each in getattr(command, "commands", {}).values():
-        guard(each)
+        add_parameter_checks(each)
 
 
 def _process(process_value: Callable[..., Any], parameter: Any, context: Any, value: Any) -> Any:

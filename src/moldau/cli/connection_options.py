@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
 
 _ADDRESS: Final = "bootstrap.servers"
@@ -58,12 +58,12 @@ class Connection:
     def plain_servers(self, job: str) -> str:
         """The address, for what talks to the cluster through our own client."""
         if self.is_secured:
-            raise Complaint(f"{job} asks the cluster for more than records, and cannot do that over TLS or SASL yet")
+            raise CommandError(f"{job} asks the cluster for more than records, and cannot do that over TLS or SASL yet")
         return self.servers
 
     def _all(self) -> dict[str, str]:
         path = self.command_config
-        of_file = {} if path is None else properties(text_of(path), path)
+        of_file = {} if path is None else properties(read_text(path), path)
         return of_file | pairs(self.kafka, "--kafka")
 
 
@@ -73,7 +73,7 @@ def properties(text: str, path: Path) -> dict[str, str]:
     for line in _whole_lines(text):
         match = _PROPERTY.fullmatch(line)
         if match is None:
-            raise wrong_usage(f"{path}: {line!r} is no setting; write it as KEY=VALUE")
+            raise usage_error(f"{path}: {line!r} is no setting; write it as KEY=VALUE")
         found[match[1] or match[3]] = (match[2] or "").strip()
     return found
 

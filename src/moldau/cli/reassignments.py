@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -58,7 +58,7 @@ def generate(
         racks = await moves.racks()
         absent = [each for each in wanted if each not in racks]
         if absent:
-            raise Complaint(f"no such broker serves: {_listed(absent)}; those that do: {_listed(sorted(racks))}")
+            raise CommandError(f"no such broker serves: {_listed(absent)}; those that do: {_listed(sorted(racks))}")
         before = await moves.assignment(names or None)
         plan = balanced(before, {each: racks[each] for each in wanted}, replicas)
         if out is not None:
@@ -102,14 +102,14 @@ def execute(
         try:
             before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional, keep=keep)
         except MovesRunning as running:
-            raise Complaint(f"{running}: wait for them (moldau reassign list), or add --additional") from None
+            raise CommandError(f"{running}: wait for them (moldau reassign list), or add --additional") from None
         if json:
-            show_json({"before": _plan_told(before), "partitions": _outcomes_told(outcomes)})
+            show_json({"before": _plan_as_json(before), "partitions": _outcomes_as_json(outcomes)})
         else:
             rest = ", the others are there or on their way" if len(outcomes) < len(wanted) else ""
             limit = f"; each broker copies at most {throttle} bytes a second" if throttle is not None else ""
             print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}{limit}")
-        _complain(outcomes)
+        _fail_on_errors(outcomes)
 
     _run(bootstrap_servers, work)
 
@@ -130,11 +130,11 @@ def verify(
 
     async def work(moves: "Moves") -> None:
         nonlocal is_done
-        found = await (until_settled(moves, wanted) if wait else moves.progress(wanted))
+        found = await (wait_until_settled(moves, wanted) if wait else moves.progress(wanted))
         is_done = all(each.is_done for each in found)
         freed = [] if preserve_throttles or any(_moves(each) for each in found) else await moves.clear_up(wanted)
         if json:
-            show_json({"is_done": is_done, "unthrottled": freed, "partitions": [_move_told(each) for each in found]})
+            show_json({"is_done": is_done, "unthrottled": freed, "partitions": [_move_as_json(each) for each in found]})
             return
         rows = [
             (each.partition.topic, each.partition.partition, each.stage.value, each.replicas, each.target, _share(each))
@@ -163,11 +163,11 @@ def cancel(
         outcomes = await moves.cancel(wanted)
         freed = [] if preserve_throttles else await moves.clear_up(wanted)
         if json:
-            show_json({"unthrottled": freed, "partitions": _outcomes_told(outcomes)})
+            show_json({"unthrottled": freed, "partitions": _outcomes_as_json(outcomes)})
         else:
             done = len(outcomes) - _failures(outcomes)
             print(f"{done} moves called off" if outcomes else "no partition of the plan is being moved")
-        _complain(outcomes)
+        _fail_on_errors(outcomes)
 
     _run(bootstrap_servers, work)
 
@@ -200,7 +200,7 @@ def list_moves(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fa
     _run(bootstrap_servers, work)
 
 
-async def until_settled(moves: "Moves", plan: "Assignment") -> "list[Move]":
+async def wait_until_settled(moves: "Moves", plan: "Assignment") -> "list[Move]":
     """Look until nothing of the plan moves any more; each step forward is told."""
     told = -1
     while True:
@@ -236,9 +236,9 @@ def _read(path: Path) -> "Assignment":
     from moldau.client.reassignment_plans import BrokenPlan, decode_plan
 
     try:
-        return decode_plan(text_of(path))
+        return decode_plan(read_text(path))
     except BrokenPlan as error:
-        raise wrong_usage(f"{path}: {error}") from error
+        raise usage_error(f"{path}: {error}") from error
 
 
 def _topics(names: list[str] | None, file: Path | None) -> list[str]:
@@ -247,15 +247,15 @@ def _topics(names: list[str] | None, file: Path | None) -> list[str]:
     if file is None:
         return names or []
     try:
-        return [*(names or ()), *decode_topics(text_of(file))]
+        return [*(names or ()), *decode_topics(read_text(file))]
     except BrokenPlan as error:
-        raise wrong_usage(f"{file}: {error}") from error
+        raise usage_error(f"{file}: {error}") from error
 
 
 def _brokers(text: str) -> list[int]:
     parts = [each.strip() for each in text.split(",") if each.strip()]
     if not parts or not all(each.isdecimal() for each in parts):
-        raise wrong_usage(f"--brokers {text}: write their ids, as in 1,2,3")
+        raise usage_error(f"--brokers {text}: write their ids, as in 1,2,3")
     return sorted({int(each) for each in parts})
 
 
@@ -278,7 +278,7 @@ def _newcomers(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return [each for each in after if each not in before]
 
 
-def _plan_told(assignment: "Assignment") -> Any:
+def _plan_as_json(assignment: "Assignment") -> Any:
     import json
 
     from moldau.client.reassignment_plans import encode_plan
@@ -286,7 +286,7 @@ def _plan_told(assignment: "Assignment") -> Any:
     return json.loads(encode_plan(assignment))
 
 
-def _move_told(move: "Move") -> dict[str, Any]:
+def _move_as_json(move: "Move") -> dict[str, Any]:
     return {
         "topic": move.partition.topic,
         "partition": move.partition.partition,
@@ -297,7 +297,7 @@ def _move_told(move: "Move") -> dict[str, Any]:
     }
 
 
-def _outcomes_told(outcomes: "Outcomes") -> list[dict[str, Any]]:
+def _outcomes_as_json(outcomes: "Outcomes") -> list[dict[str, Any]]:
     return [
         {
             "topic": place.topic,
@@ -312,22 +312,22 @@ def _failures(outcomes: "Outcomes") -> int:
     return sum(error is not None for error in outcomes.values())
 
 
-def _complain(outcomes: "Outcomes") -> None:
+def _fail_on_errors(outcomes: "Outcomes") -> None:
     failed = [f"{place}: {error.message}" for place, error in sorted(outcomes.items()) if error is not None]
     if failed:
-        raise Complaint("; ".join(failed))
+        raise CommandError("; ".join(failed))
 
 
 def _run(bootstrap_servers: str, work: "Callable[[Moves], Awaitable[None]]") -> None:
-    from moldau.cli.connecting import connect_asynchronously
+    from moldau.cli.cluster_client import connect_async
     from moldau.client.plan_executor import Moves
     from moldau.client.reassignment_plans import BrokenPlan
 
     async def connected() -> None:
-        async with connect_asynchronously(bootstrap_servers) as client:
+        async with connect_async(bootstrap_servers) as client:
             await work(Moves(client))
 
     try:
         asyncio.run(connected())
     except BrokenPlan as broken:
-        raise Complaint(str(broken)) from broken
+        raise CommandError(str(broken)) from broken

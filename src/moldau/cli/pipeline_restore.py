@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from moldau.cli.errors import Complaint, wrong_usage
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.output import note, show_json, show_table
 from moldau.cli.positions import AtEnd, AtOffset, AtTime, parse_position
 
@@ -33,7 +33,7 @@ def parse_until(text: str | None) -> "Until":
         case AtEnd():
             return Until()
         case _:
-            raise wrong_usage(f"--until {text}: an archive is restored up to @TIME, an offset, 0:120,1:98, or end")
+            raise usage_error(f"--until {text}: an archive is restored up to @TIME, an offset, 0:120,1:98, or end")
 
 
 def show_restored(restored: "Restored", *, is_json: bool, folder: Path) -> None:
@@ -56,7 +56,7 @@ def show_restored(restored: "Restored", *, is_json: bool, folder: Path) -> None:
     for line in restored.notes:
         note(line)
     if restored.differences:
-        raise Complaint(f"{restored.topic} is not what was archived: {'; '.join(restored.differences)}")
+        raise CommandError(f"{restored.topic} is not what was archived: {'; '.join(restored.differences)}")
 
 
 def _show_map(restored: "Restored", folder: Path) -> None:

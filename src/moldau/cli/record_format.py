@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 from moldau.records.record import Headers, Record
 
 Formatter = Callable[[str, int, Record], bytes]
@@ -29,7 +29,7 @@ _FIELDS: Final[dict[str, Formatter]] = {
 }
 
 
-def compile_format(template: str) -> Formatter:
+def compile_template(template: str) -> Formatter:
     """A function from a record to its line, newline included."""
     if template == "json":
         return json_line
@@ -64,7 +64,7 @@ def _parts(template: str) -> list[bytes | Formatter]:
 def _field(letter: str, template: str) -> Formatter:
     if letter not in _FIELDS:
         known = " ".join(f"%{each}" for each in _FIELDS)
-        raise wrong_usage(f"--format {template}: %{letter} is not known; there are {known} %%, and json")
+        raise usage_error(f"--format {template}: %{letter} is not known; there are {known} %%, and json")
     return _FIELDS[letter]
 
 

@@ -5,14 +5,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moldau.cli import pipeline_activity, pipeline_flows
+from moldau.cli import pipeline_activity
 from moldau.cli import pipeline_options as given
-from moldau.cli.connections import Connection
-from moldau.cli.option_groups import expanded
+from moldau.cli.connection_options import Connection
+from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.options import Json
 from moldau.cli.output import note
-from moldau.cli.pipeline_groups import BATCH_ROWS, Reading, Running, Session, Topic
-from moldau.cli.pipeline_options import complaining, local_or_url
+from moldau.cli.pipeline_option_groups import BATCH_ROWS, JobOptions, ReadOptions, SessionOptions, Topic
+from moldau.cli.pipeline_options import local_or_url, translate_pipeline_errors
+from moldau.cli.pipeline_transforms import aggregate, dedupe, transform
 
 
 class Jobs(TyperGroup):
@@ -25,7 +26,7 @@ class Jobs(TyperGroup):
 
 
 app = typer.Typer(cls=Jobs, no_args_is_help=True, help="Run a job, or FILE.py with a function transform(frame).")
-for each in (pipeline_activity.activity, pipeline_flows.transform, pipeline_flows.aggregate, pipeline_flows.dedupe):
+for each in (pipeline_activity.activity, transform, aggregate, dedupe):
     app.command()(each)
 
 
@@ -35,18 +36,18 @@ def run() -> None:
 
 
 @app.command()
-@expanded
+@expand_option_groups
 def archive(
     topic: Topic,
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", show_default=False, help="Parquet files go to PATH/TOPIC.")
     ],
-    reading: Reading,
-    running: Running,
+    reading: ReadOptions,
+    running: JobOptions,
     connection: Connection,
 ) -> None:
     """A topic as Parquet files that any reader sees each record in once, with all that `restore` needs."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
     from moldau.pipelines.archive import Archive
     from moldau.pipelines.folders import new_run
 
@@ -57,19 +58,19 @@ def archive(
     if options.eject is not None:
         given.eject(job.flow(source), options)
         return
-    with complaining():
+    with translate_pipeline_errors():
         identity = {"topic": topic, "to": job.root}
         job.run(options.conditions(), new_run("archive", identity, options.master or "local[*]"))
     note(f"{options.name} is done: {job.root}")
 
 
 @app.command()
-@expanded
+@expand_option_groups
 def restore(
     root: Annotated[
         str, typer.Option("--archive", metavar="PATH", show_default=False, help="What `archive` wrote: PATH/TOPIC.")
     ],
-    session: Session,
+    session: SessionOptions,
     connection: Connection,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TOPIC", help="A topic that is not there yet; else its old name.")
@@ -88,8 +89,8 @@ def restore(
     json: Json = False,
 ) -> None:
     """Bring an archived topic back, to a moment: same partitions, order, times, keys, values and headers."""
-    from moldau.cli.connecting import connect
-    from moldau.cli.pipeline_restores import parse_until, show_restored
+    from moldau.cli.cluster_client import connect
+    from moldau.cli.pipeline_restore import parse_until, show_restored
     from moldau.pipelines.folders import new_run
     from moldau.pipelines.restore import Restore
     from moldau.pipelines.running import run_work
@@ -112,7 +113,7 @@ def restore(
         tell=note,
     )
     results: list[Any] = []
-    with complaining():
+    with translate_pipeline_errors():
         identity = {"archive": job.root, "topic": topic}
         run_work(
             lambda spark: results.append(job.run(spark)),

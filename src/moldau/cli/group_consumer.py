@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.pipes import reader_watched_aside, write_out
+from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, Position
+from moldau.cli.standard_streams import stop_thread_on_broken_pipe, write_out
 from moldau.records.record import Record
 
 if TYPE_CHECKING:
-    from moldau.cli.records_text import Formatter
+    from moldau.cli.record_format import Formatter
 
 LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # later times have no name in Python
 
@@ -32,14 +32,14 @@ def consume_in_group(
     try:
         from moldau.api import Failed, connect
     except ModuleNotFoundError as missing:
-        raise Complaint("--group needs confluent-kafka: pip install confluent-kafka") from missing
+        raise CommandError("--group needs confluent-kafka: pip install confluent-kafka") from missing
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
     start = _start(begin)
     _look_for(topic, bootstrap_servers)
     try:
         with (
             _ended_by_sigterm(),
-            reader_watched_aside(),
+            stop_thread_on_broken_pipe(),
             connect(bootstrap_servers) as connection,
             connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
         ):
@@ -49,7 +49,7 @@ def consume_in_group(
                 if number == count:
                     return
     except Failed as error:
-        raise Complaint(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _look_for(topic: str, bootstrap_servers: str) -> None:
     """Asked with our own client, which says in one line what librdkafka would try to reach for ever."""
-    from moldau.cli.connecting import connect
+    from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
         for view in client.describe_topics([topic]):
@@ -87,4 +87,4 @@ def _start(begin: Position) -> str | int | datetime:
         case AtTime(timestamp_ms):
             return datetime.fromtimestamp(min(timestamp_ms, LAST_MS) / 1000, UTC)
         case _:
-            raise wrong_usage("--from -N does not go with --group; there are start, end, @TIME and an offset")
+            raise usage_error("--from -N does not go with --group; there are start, end, @TIME and an offset")

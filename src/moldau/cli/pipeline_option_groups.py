@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli import pipeline_options as given
-from moldau.cli.connections import Connection
+from moldau.cli.connection_options import Connection
+from moldau.cli.pipeline_offsets import OffsetRange, look_up
 from moldau.cli.pipeline_options import RunOptions
-from moldau.cli.pipeline_places import Places, look_up
 
 if TYPE_CHECKING:
     from moldau.pipelines.flow import TopicSource
@@ -24,7 +24,7 @@ To = Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, he
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class SessionOptions:
     """What a pipeline is called, and where Spark runs it."""
 
     name: given.Name = None
@@ -38,7 +38,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running(Session):
+class JobOptions(SessionOptions):
     """How a job is run that may go on and on, whatever it does."""
 
     once: given.Once = False
@@ -47,12 +47,12 @@ class Running(Session):
     json: given.JsonLines = False
 
     def options(self, name: str) -> RunOptions:
-        plain = Session.options(self, name)
+        plain = SessionOptions.options(self, name)
         return replace(plain, once=self.once, checkpoint=self.checkpoint, json=self.json, eject=self.eject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """From where to where a job reads, and how much at once."""
 
     start: given.From = "start"
@@ -62,10 +62,10 @@ class Reading:
         bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were read.")
     ] = False
 
-    def look_up(self, connection: Connection, topics: Sequence[str]) -> Places:
+    def look_up(self, connection: Connection, topics: Sequence[str]) -> OffsetRange:
         return look_up(connection, list(topics), self.start, self.until)
 
-    def source(self, connection: Connection, topics: Sequence[str], places: Places, group: str) -> "TopicSource":
+    def source(self, connection: Connection, topics: Sequence[str], places: OffsetRange, group: str) -> "TopicSource":
         from moldau.pipelines.flow import TopicSource
 
         loss: Mapping[str, str] = {"failOnDataLoss": "false"} if self.allow_data_loss else {}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from moldau.cli import pipeline_options as given
-from moldau.cli.connections import Connection
-from moldau.cli.errors import Complaint, wrong_usage
-from moldau.cli.files import text_of
-from moldau.cli.option_groups import expanded
+from moldau.cli.connection_options import Connection
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import read_text
+from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.output import note
-from moldau.cli.pipeline_groups import Reading, Running, To, Topics
-from moldau.cli.pipeline_options import RunOptions, complaining
+from moldau.cli.pipeline_option_groups import JobOptions, ReadOptions, To, Topics
+from moldau.cli.pipeline_options import RunOptions, translate_pipeline_errors
 
 if TYPE_CHECKING:
     from moldau.pipelines.flow import Flow, Step
@@ -44,13 +44,13 @@ class TopicJob:
         letters = self.sink_options.get("deadLetterTopic")
         return {"--to": self.to} | ({"--dead-letters": letters} if letters else {})
 
-    def run(self, reading: Reading, running: Running, connection: Connection) -> None:
+    def run(self, reading: ReadOptions, running: JobOptions, connection: Connection) -> None:
         from moldau.pipelines.flow import Flow, TopicSink
         from moldau.pipelines.presets import ChangesSink
 
         for option, written in self.written.items():
             if written in self.topics:
-                raise wrong_usage(f"{option} {written} is read as well: the job would never end")
+                raise usage_error(f"{option} {written} is read as well: the job would never end")
         options = running.options(f"{self.job}-{self.topics[0]}")
         places = reading.look_up(connection, self.topics)
         flow = Flow(
@@ -68,12 +68,12 @@ class TopicJob:
         run_or_eject(flow, identity, options, places.topic_ids)
 
 
-@expanded
+@expand_option_groups
 def transform(
     topic: Topics,
     to: To,
-    reading: Reading,
-    running: Running,
+    reading: ReadOptions,
+    running: JobOptions,
     connection: Connection,
     sql: Annotated[
         Path | None, typer.Option("--sql", metavar="FILE", help="A query over the view `input` that gives a `value`.")
@@ -90,7 +90,7 @@ def transform(
     ] = None,
 ) -> None:
     """From topics to a topic, exactly once, through a query or a function; with neither, records are replayed."""
-    with complaining():
+    with translate_pipeline_errors():
         job = TopicJob(
             job="transform",
             topics=topic,
@@ -101,12 +101,12 @@ def transform(
     job.run(reading, running, connection)
 
 
-@expanded
+@expand_option_groups
 def aggregate(
     topic: Topics,
     to: To,
-    reading: Reading,
-    running: Running,
+    reading: ReadOptions,
+    running: JobOptions,
     connection: Connection,
     by: Annotated[
         Fields,
@@ -142,7 +142,7 @@ def aggregate(
     from moldau.pipelines.presets import Aggregate
 
     asked = {"sum": sums, "avg": averages, "min": least, "max": most, "distinct": distinct}
-    with complaining():
+    with translate_pipeline_errors():
         preset = Aggregate(
             by=[field_of(each, "--by") for each in by or ()],
             window=span_of(window, "--window"),
@@ -169,12 +169,12 @@ def _identity(preset: "Aggregate") -> dict[str, Any]:
     }
 
 
-@expanded
+@expand_option_groups
 def dedupe(
     topic: Topics,
     to: To,
-    reading: Reading,
-    running: Running,
+    reading: ReadOptions,
+    running: JobOptions,
     connection: Connection,
     key: Annotated[
         list[str],
@@ -200,7 +200,7 @@ def dedupe(
     from moldau.pipelines.fields import field_of, span_of
     from moldau.pipelines.presets import Dedupe
 
-    with complaining():
+    with translate_pipeline_errors():
         preset = Dedupe(
             key=[field_of(each, "--key") for each in key],
             lateness=span_of(lateness, "--lateness"),
@@ -225,7 +225,7 @@ def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions, to
     if options.eject is not None:
         given.eject(flow, options)
         return
-    with complaining():
+    with translate_pipeline_errors():
         source = with_known_topics(flow.source, topic_ids, options.folder, options.checkpoint)
         if options.folder.has_checkpoint and not flow.is_bounded:
             note(f"{options.name} goes on where it was: {options.folder.checkpoint}")
@@ -247,7 +247,7 @@ def _steps(sql: Path | None, python: str | None, files: list[str]) -> "list[Step
 
     chosen = [*(["--sql"] if sql else []), *(["--python"] if python else []), *(["--step"] if files else [])]
     if len(chosen) > 1:
-        raise wrong_usage(f"{' and '.join(chosen)} do not go together; for several steps, repeat --step")
+        raise usage_error(f"{' and '.join(chosen)} do not go together; for several steps, repeat --step")
     if sql is not None:
         return [SqlStep(_text(sql))]
     if python is not None:
@@ -265,7 +265,7 @@ def _step(file: str) -> "Step":
         return SqlStep(_text(Path(file)))
     if file.partition(":")[0].endswith(".py"):
         return _function(file)
-    raise wrong_usage(f"--step {file}: a step is FILE.sql or FILE.py[:FUNCTION]")
+    raise usage_error(f"--step {file}: a step is FILE.sql or FILE.py[:FUNCTION]")
 
 
 def _function(python: str) -> "Step":
@@ -278,7 +278,7 @@ def _function(python: str) -> "Step":
 
 
 def _text(path: Path) -> str:
-    text = text_of(path)
+    text = read_text(path)
     if not text.strip():
-        raise Complaint(f"{path} is empty")
+        raise CommandError(f"{path} is empty")
     return text

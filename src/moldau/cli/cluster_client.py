@@ -1,6 +1,6 @@
 """Clients on the real network, for the commands that talk to a cluster."""
 
-from moldau.cli.errors import wrong_usage
+from moldau.cli.errors import usage_error
 from moldau.client.addresses import parse_bootstrap
 from moldau.client.async_client import AsyncClient
 from moldau.client.blocking_client import BlockingClient
@@ -17,7 +17,7 @@ def connect(bootstrap: str, settings: ClientSettings | None = None) -> BlockingC
     )
 
 
-def connect_asynchronously(bootstrap: str, settings: ClientSettings | None = None) -> AsyncClient:
+def connect_async(bootstrap: str, settings: ClientSettings | None = None) -> AsyncClient:
     return AsyncClient(
         SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=settings or ClientSettings()
     )
@@ -27,4 +27,4 @@ def _addresses(bootstrap: str) -> list[Address]:
     try:
         return parse_bootstrap(bootstrap)
     except ValueError as error:
-        raise wrong_usage(str(error)) from error
+        raise usage_error(str(error)) from error

@@ -1,4 +1,4 @@
-"""Records into batches, batches to their leaders: one lane per partition, so that order and sequences hold."""
+"""Records into batches, batches to their leaders: one buffer per partition, so that order and sequences hold."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ RECORD_OVERHEAD_BYTES: Final = 20
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionBuffer:
     """What goes to one partition: the batch being filled, and the one on its way."""
 
     partition: int
@@ -27,7 +27,7 @@ class Lane:
     sent_records: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
-    under_way: "asyncio.Task[None] | None" = None
+    in_flight: "asyncio.Task[None] | None" = None
 
 
 class Sender:
@@ -55,11 +55,11 @@ class Sender:
         self._acks = acks
         self._compression = compression
         self._batch_bytes = batch_bytes
-        self._sticky = StickyPartition(random, partitions, self._led)
-        self._lanes: dict[int, Lane] = {}
+        self._sticky = StickyPartition(random, partitions, self._partitions_with_leader)
+        self._lanes: dict[int, PartitionBuffer] = {}
 
     @property
-    def lanes(self) -> list[Lane]:
+    def buffers(self) -> list[PartitionBuffer]:
         return [self._lanes[each] for each in sorted(self._lanes)]
 
     async def add(self, record: NewRecord, partition: int | None = None) -> None:
@@ -67,65 +67,65 @@ class Sender:
         _, key, value, headers = record
         if partition is None:
             partition = self._sticky.current if key is None else partition_of(key, self._partitions)
-        lane = self._lanes.setdefault(partition, Lane(partition))
+        buffer = self._lanes.setdefault(partition, PartitionBuffer(partition))
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size += sum(len(name) + len(text or b"") for name, text in headers)
-        if lane.records and lane.pending_bytes + size > self._batch_bytes:
-            await self._dispatch(lane)
-        lane.records.append(record)
-        lane.pending_bytes += size
+        if buffer.records and buffer.pending_bytes + size > self._batch_bytes:
+            await self._dispatch(buffer)
+        buffer.records.append(record)
+        buffer.pending_bytes += size
 
     async def flush(self) -> None:
         """Send what there is and wait until all of it is acknowledged."""
-        for lane in self.lanes:
-            if lane.records:
-                await self._dispatch(lane)
-        for lane in self.lanes:
-            await _settle(lane)
+        for buffer in self.buffers:
+            if buffer.records:
+                await self._dispatch(buffer)
+        for buffer in self.buffers:
+            await _await_in_flight(buffer)
 
     async def cancel(self) -> None:
-        tasks = [lane.under_way for lane in self.lanes if lane.under_way is not None]
+        tasks = [buffer.in_flight for buffer in self.buffers if buffer.in_flight is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _led(self) -> list[int]:
+    def _partitions_with_leader(self) -> list[int]:
         metadata = self._client.metadata
         topic = metadata.topics.get(self._topic)
         return [each.index for each in topic.partitions if each.leader in metadata.brokers] if topic is not None else []
 
-    async def _dispatch(self, lane: Lane) -> None:
-        await _settle(lane)
-        records, lane.records, lane.pending_bytes = lane.records, [], 0
-        if lane.partition == self._sticky.current:
+    async def _dispatch(self, buffer: PartitionBuffer) -> None:
+        await _await_in_flight(buffer)
+        records, buffer.records, buffer.pending_bytes = buffer.records, [], 0
+        if buffer.partition == self._sticky.current:
             self._sticky.batch_left()
-        lane.under_way = asyncio.get_running_loop().create_task(self._send(lane, records))
+        buffer.in_flight = asyncio.get_running_loop().create_task(self._send(buffer, records))
 
-    async def _send(self, lane: Lane, records: list[NewRecord]) -> None:
+    async def _send(self, buffer: PartitionBuffer, records: list[NewRecord]) -> None:
         producer_id, epoch = self._identity or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         batch = build_batch(
             records,
             compression=self._compression,
             producer_id=producer_id,
             producer_epoch=epoch,
-            base_sequence=NO_SEQUENCE if self._identity is None else lane.next_sequence,
+            base_sequence=NO_SEQUENCE if self._identity is None else buffer.next_sequence,
         )
-        produced = await self._client.produce(self._topic, lane.partition, batch, acks=self._acks)
-        lane.next_sequence = (lane.next_sequence + len(records)) % SEQUENCE_END
-        lane.sent_records += len(records)
+        produced = await self._client.produce(self._topic, buffer.partition, batch, acks=self._acks)
+        buffer.next_sequence = (buffer.next_sequence + len(records)) % SEQUENCE_END
+        buffer.sent_records += len(records)
         self.sent_bytes += len(batch)
         if produced.base_offset >= 0:
-            lane.first_offset = produced.base_offset if lane.first_offset is None else lane.first_offset
-            lane.last_offset = produced.base_offset + len(records) - 1
+            buffer.first_offset = produced.base_offset if buffer.first_offset is None else buffer.first_offset
+            buffer.last_offset = produced.base_offset + len(records) - 1
 
 
-async def _settle(lane: Lane) -> None:
-    if lane.under_way is not None:
-        task, lane.under_way = lane.under_way, None
+async def _await_in_flight(buffer: PartitionBuffer) -> None:
+    if buffer.in_flight is not None:
+        task, buffer.in_flight = buffer.in_flight, None
         await task
 
 
-class Pace:
+class RateLimit:
     """So many records a second, evenly, without falling behind for a moment's pause."""
 
     def __init__(self, clock: Clock, per_second: float) -> None:
