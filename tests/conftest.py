@@ -1,4 +1,4 @@
-"""For all tests: an `async def` test runs on an event loop of its own, and Ctrl-C is heard."""
+"""For all tests: run each `async def` test on its own event loop, and enable SIGINT."""
 
 import asyncio
 import inspect
@@ -17,6 +17,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure() -> None:
-    """What a shell starts with `&` is deaf to it, and so is all that it starts; but tests send it to programs."""
+    """Restore the SIGINT handler: shell jobs started with `&` and their children ignore SIGINT, but tests send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Hosts whose logs are written by hand, for what looks into simulated disks."""
+"""Simulated hosts with hand-written logs, for tests of code that reads simulated disks."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ TOPIC: Final = "t"
 
 
 def batch(base_offset: int, *, epoch: int = 0, value: bytes = b"x", records: int = 1) -> bytes:
-    made = bytearray(build_batch([(1, None, value, ())] * records))
-    write_offsets(made, 0, base_offset, epoch)
-    return bytes(made)
+    data = bytearray(build_batch([(1, None, value, ())] * records))
+    write_offsets(data, 0, base_offset, epoch)
+    return bytes(data)
 
 
 class Disks:
-    """Three hosts whose logs are written by hand."""
+    """Three hosts with hand-written logs."""
 
     def __init__(self) -> None:
         self.simulation = Simulation(0)
@@ -26,7 +26,7 @@ class Disks:
         self.ends: dict[tuple[str, str, str], int] = {}
 
     def write(self, host: str, *batches: bytes, folder: str = f"{TOPIC}-0", segment: int = 0) -> None:
-        """Append to a segment."""
+        """Append batches to a segment."""
         disk = self.hosts[host].disk.mount()
         disk.make_folder(f"{FOLDER}/{folder}")
         file = disk.open(f"{FOLDER}/{folder}/{segment:020}.log", create=True)
@@ -39,7 +39,7 @@ class Disks:
             disk.open(f"{FOLDER}/{folder}/{name}").fsync()
         disk.sync_folder(f"{FOLDER}/{folder}")
 
-    def cut(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
+    def truncate(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
         self.hosts[host].disk.mount().open(f"{FOLDER}/{folder}/{0:020}.log").truncate(size)
 
     def log(self, host: str, folder: str = f"{TOPIC}-0") -> LogOnDisk:

@@ -1,4 +1,4 @@
-"""The public fixture with the real broker: what somebody who tests against Kafka would do with it."""
+"""The public fixtures with a real broker, as an application test would use them."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_a_client_library_produces_and_consumes(moldau_broker: Broker, moldau_topic: str) -> None:
+def test_client_library_produces_and_consumes(moldau_broker: Broker, moldau_topic: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
     producer.produce(moldau_topic, value=b"hello", key=b"k")
     assert producer.flush(30) == 0
@@ -36,7 +36,7 @@ def test_a_client_library_produces_and_consumes(moldau_broker: Broker, moldau_to
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-def test_every_test_has_a_topic_of_its_own(moldau_broker: Broker, moldau_topic: str, turn: int) -> None:  # noqa: ARG001
+def test_every_test_gets_its_own_topic(moldau_broker: Broker, moldau_topic: str, turn: int) -> None:  # noqa: ARG001
     with moldau_broker.client() as client:
         assert client.list_offset(moldau_topic, 0, LATEST).offset == 0
         client.produce(moldau_topic, 0, [(0, None, b"mine", ())])
@@ -68,19 +68,19 @@ def test_acknowledged_records_survive_a_kill_and_a_clean_restart(broker: Broker)
     assert broker.bootstrap_servers == where
 
 
-async def test_a_test_that_is_a_coroutine_asks_as_any_other(moldau_broker: Broker, moldau_topic: str) -> None:
+async def test_blocking_client_works_in_an_async_test(moldau_broker: Broker, moldau_topic: str) -> None:
     assert moldau_broker.create_topic(f"{moldau_topic}-more") == f"{moldau_topic}-more"
     with moldau_broker.client() as client:
         client.produce(moldau_topic, 0, [(0, None, b"mine", ())])
         assert client.list_offset(moldau_topic, 0, LATEST).offset == 1
 
 
-def test_what_a_time_limit_interrupts_is_not_done_later(broker: Broker) -> None:
-    class TookTooLong(Exception):
+def test_interrupted_request_leaves_no_task_behind(broker: Broker) -> None:
+    class TimeLimit(Exception):
         pass
 
     def ring(*_: object) -> None:
-        raise TookTooLong
+        raise TimeLimit
 
     async def tasks_left() -> int:
         return len(asyncio.all_tasks()) - 1
@@ -92,7 +92,7 @@ def test_what_a_time_limit_interrupts_is_not_done_later(broker: Broker) -> None:
             assert client.list_offset("awaited", 0, LATEST).offset == 0
             broker.pause()
             signal.setitimer(signal.ITIMER_REAL, 0.5)
-            with pytest.raises(TookTooLong):
+            with pytest.raises(TimeLimit):
                 client.list_offset("awaited", 0, LATEST)
             assert client.run(tasks_left()) == 0
             broker.resume()
@@ -102,22 +102,20 @@ def test_what_a_time_limit_interrupts_is_not_done_later(broker: Broker) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_metrics_have_a_port_of_their_own(broker: Broker) -> None:
+def test_metrics_have_their_own_port(broker: Broker) -> None:
     assert broker.metrics is not None
     with urllib.request.urlopen(broker.metrics, timeout=30) as page:
         assert b"kafka_" in page.read()
 
 
-def test_a_folder_in_use_and_a_wrong_setting_are_told_in_the_brokers_words(broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(BrokerFailed, match=r"before it was ready. It said:\n.*data"), Broker(data=broker.data):
+def test_error_reports_a_locked_directory_and_an_unknown_setting(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=r"before it was ready. Its output:\n.*data"), Broker(data=broker.data):
         pass
     with pytest.raises(BrokerFailed, match=r"no\.such\.setting"), Broker(data=tmp_path, no_such_setting=1):
         pass
 
 
-def test_files_of_the_project_under_test_are_not_taken_for_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_ignores_modules_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("queue", "types", "select"):
         (tmp_path / f"{module}.py").write_text("class Order: ...\n")
     monkeypatch.chdir(tmp_path)
@@ -125,7 +123,7 @@ def test_files_of_the_project_under_test_are_not_taken_for_modules(
         broker.create_topic("orders")
 
 
-def test_a_broker_finds_its_data_again_though_the_test_went_elsewhere(
+def test_restart_finds_the_data_after_a_change_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()

@@ -1,4 +1,4 @@
-"""How the broker fixture treats its process, tried on a stand-in that keeps the agreement about pipes and no more."""
+"""Process handling of the broker fixture, tested with a stub program that implements only the two pipes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from moldau.testing.broker import Broker, BrokerFailed
 
-STAND_IN = """
+STUB_PROGRAM = """
 import json, os, select, signal, sys
 options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 print("started with", *sys.argv[1:], flush=True)
@@ -25,7 +25,7 @@ host, port = options["--listen"].split(":")
 ready = {{"bootstrap_servers": f"{{host}}:{{port if port != '0' else 40404}}", "metrics": None}}
 woken, wake = os.pipe()
 os.set_blocking(wake, False)
-signal.set_wakeup_fd(wake)  # a handler in Python may be put off until after the select
+signal.set_wakeup_fd(wake)  # a Python handler may only run after the select
 signal.signal(signal.SIGTERM, lambda *_: None)
 with os.fdopen(int(options["--announce-fd"]), "w") as announce:
     announce.write(json.dumps(ready) + "\\n")
@@ -35,19 +35,19 @@ sys.exit({code})
 """
 
 
-class StandIn(Broker):
-    """The fixture with another program behind it."""
+class StubBroker(Broker):
+    """The fixture with a stub program instead of `moldau start`."""
 
     def __init__(self, folder: Path, before: str = "", code: int = 0, **options: Any) -> None:
         super().__init__(**options)
-        program = folder / "stand_in.py"
-        program.write_text(STAND_IN.format(before=textwrap.dedent(before), code=code))
+        program = folder / "stub.py"
+        program.write_text(STUB_PROGRAM.format(before=textwrap.dedent(before), code=code))
         self.command = (sys.executable, str(program))  # type: ignore[misc]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[StandIn]:
-    with StandIn(tmp_path, log_segment_bytes=1024, auto_create_topics_enable=False) as broker:
+def broker(tmp_path: Path) -> Iterator[StubBroker]:
+    with StubBroker(tmp_path, log_segment_bytes=1024, auto_create_topics_enable=False) as broker:
         yield broker
 
 
@@ -59,14 +59,14 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_it_is_ready_when_it_says_so_and_gets_its_settings_by_kafkas_names(broker: StandIn) -> None:
+def test_broker_is_ready_once_announced_and_gets_settings_by_kafka_name(broker: StubBroker) -> None:
     assert broker.bootstrap_servers == "127.0.0.1:40404"
     assert broker.is_running
     assert "-c log.segment.bytes=1024 -c auto.create.topics.enable=false" in broker.log
     assert f"--data {broker.data}" in broker.log
 
 
-def test_a_restart_keeps_folder_and_port(broker: StandIn) -> None:
+def test_restart_keeps_data_and_port(broker: StubBroker) -> None:
     first = broker.pid
     broker.restart()
     assert broker.pid != first
@@ -75,7 +75,7 @@ def test_a_restart_keeps_folder_and_port(broker: StandIn) -> None:
     assert broker.log.count("stopping") == 1
 
 
-def test_a_kill_gives_no_time_to_stop(broker: StandIn) -> None:
+def test_kill_skips_the_shutdown(broker: StubBroker) -> None:
     pid = broker.pid
     broker.kill()
     assert not is_alive(pid)
@@ -85,7 +85,7 @@ def test_a_kill_gives_no_time_to_stop(broker: StandIn) -> None:
     assert broker.is_running
 
 
-def test_a_paused_broker_can_go_on_and_be_stopped(broker: StandIn) -> None:
+def test_paused_broker_can_be_resumed_and_stopped(broker: StubBroker) -> None:
     broker.pause()
     broker.resume()
     broker.pause()
@@ -95,14 +95,14 @@ def test_a_paused_broker_can_go_on_and_be_stopped(broker: StandIn) -> None:
     broker.stop()
 
 
-def test_starting_twice_is_refused(broker: StandIn) -> None:
+def test_start_of_a_running_broker_is_rejected(broker: StubBroker) -> None:
     with pytest.raises(BrokerFailed, match="already"):
         broker.start()
 
 
 @pytest.fixture
-def crowd() -> Iterator[None]:
-    """So many open files that the next one has a number that `select.select` refuses."""
+def many_open_files() -> Iterator[None]:
+    """Open so many files that the next descriptor is too large for `select.select`."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(4096, limits[1])), limits[1]))
     opened = [os.open(os.devnull, os.O_RDONLY)]
@@ -114,60 +114,65 @@ def crowd() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.usefixtures("crowd")
-def test_a_process_with_many_open_files_may_start_a_broker(tmp_path: Path) -> None:
-    lower = 'options["--lifeline-fd"] = os.dup(int(options["--lifeline-fd"]))'  # for the select of the stand-in
-    with StandIn(tmp_path, before=lower) as broker:
+@pytest.mark.usefixtures("many_open_files")
+def test_broker_starts_from_a_process_with_many_open_files(tmp_path: Path) -> None:
+    lower = 'options["--lifeline-fd"] = os.dup(int(options["--lifeline-fd"]))'  # small enough for the stub's select
+    with StubBroker(tmp_path, before=lower) as broker:
         assert broker.bootstrap_servers == "127.0.0.1:40404"
 
 
-def test_a_broker_that_cannot_start_says_why_in_its_own_words(tmp_path: Path) -> None:
-    broken = StandIn(tmp_path, before='sys.exit("the port is taken")')
-    with pytest.raises(BrokerFailed, match=r"(?s)ended with code 1 before it was ready.*the port is taken"), broken:
+def test_error_contains_the_output_when_the_broker_cannot_start(tmp_path: Path) -> None:
+    broken = StubBroker(tmp_path, before='sys.exit("the port is taken")')
+    with (
+        pytest.raises(
+            BrokerFailed, match=r"(?s)exited with code 1 before it was ready. Its output:.*the port is taken"
+        ),
+        broken,
+    ):
         pass
     assert not broken.data.parent.exists()
 
 
-def test_a_broker_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
-    slow = StandIn(tmp_path, before="select.select([], [], [], 60)", ready_s_max=0.5)
+def test_start_times_out_when_the_broker_is_never_ready(tmp_path: Path) -> None:
+    slow = StubBroker(tmp_path, before="select.select([], [], [], 60)", ready_s_max=0.5)
     with pytest.raises(BrokerFailed, match=r"not ready within 0\.5 s"), slow:
         pass
     assert not slow.is_running
 
 
-def test_a_broker_that_does_not_stop_is_killed_and_told_of(tmp_path: Path) -> None:
-    stubborn = StandIn(tmp_path, code="signal.pause()", stop_s_max=0.5)  # type: ignore[arg-type]
+def test_broker_is_killed_and_reported_when_it_does_not_stop(tmp_path: Path) -> None:
+    stubborn = StubBroker(tmp_path, code="signal.pause()", stop_s_max=0.5)  # type: ignore[arg-type]
     with pytest.raises(BrokerFailed, match=r"did not stop within 0\.5 s"), stubborn:
         pass
     assert not stubborn.is_running
 
 
-def test_a_broker_that_ends_badly_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(BrokerFailed, match="code 3"), StandIn(tmp_path, code=3):
+def test_exit_code_of_the_broker_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match="code 3"), StubBroker(tmp_path, code=3):
         pass
 
 
-def test_a_failing_test_shows_the_brokers_log(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="of the test") as caught, StandIn(tmp_path):
+def test_failing_test_shows_the_log_of_the_broker(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the test") as caught, StubBroker(tmp_path):
         raise ValueError("of the test")
     assert "started with" in caught.value.__notes__[0]
 
 
-def test_a_broker_ends_with_what_is_raised_though_it_takes_no_notes(tmp_path: Path) -> None:
-    broker = StandIn(tmp_path).start()
+def test_broker_is_closed_when_the_raised_error_takes_no_notes(tmp_path: Path) -> None:
+    broker = StubBroker(tmp_path).start()
     pid = broker.pid
-    confluents_error: Any = object()  # its `KafkaError` is no exception, and yet comes out of callbacks as one
+    confluents_error: Any = object()  # its `KafkaError`, raised in callbacks, is not an exception
     broker.__exit__(None, confluents_error, None)
     assert not is_alive(pid)
     assert not broker.data.parent.exists()
 
 
-LEAVES_THE_BLOCK = """
+FORKS_IN_BLOCK = """
     import os, sys
     sys.path.insert(0, {here!r})
     from pathlib import Path
-    from test_broker_process import StandIn
-    with StandIn(Path({folder!r})) as broker:
+    from test_broker_process import StubBroker
+    with StubBroker(Path({folder!r})) as broker:
         forked = os.fork()
         if not forked:
             sys.exit()
@@ -176,14 +181,14 @@ LEAVES_THE_BLOCK = """
 """
 
 
-def test_a_forked_process_that_leaves_the_block_takes_nothing_along(tmp_path: Path) -> None:
-    program = textwrap.dedent(LEAVES_THE_BLOCK.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
+def test_broker_stays_when_a_forked_child_leaves_the_block(tmp_path: Path) -> None:
+    program = textwrap.dedent(FORKS_IN_BLOCK.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_a_program_that_is_not_there_leaves_no_pipes_open(tmp_path: Path) -> None:
-    broker = StandIn(tmp_path)
+def test_no_pipe_stays_open_when_the_program_is_missing(tmp_path: Path) -> None:
+    broker = StubBroker(tmp_path)
     broker.command = (str(tmp_path / "nothing"),)  # type: ignore[misc]
     before = os.listdir("/dev/fd")
     with pytest.raises(FileNotFoundError), broker:
@@ -191,24 +196,24 @@ def test_a_program_that_is_not_there_leaves_no_pipes_open(tmp_path: Path) -> Non
     assert os.listdir("/dev/fd") == before
 
 
-def test_temporary_data_goes_and_given_data_stays(tmp_path: Path) -> None:
-    with StandIn(tmp_path) as temporary:
+def test_close_removes_temporary_data_and_keeps_given_data(tmp_path: Path) -> None:
+    with StubBroker(tmp_path) as temporary:
         temporary.data.mkdir()
     assert not temporary.data.exists()
     (tmp_path / "mine").mkdir()
-    with StandIn(tmp_path, data=tmp_path / "mine"):
+    with StubBroker(tmp_path, data=tmp_path / "mine"):
         pass
     assert (tmp_path / "mine").exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux lets us wait for a process that is not ours")
-def test_a_broker_does_not_outlive_the_test_process(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux can wait for a process that is not a child")
+def test_broker_does_not_outlive_the_test_process(tmp_path: Path) -> None:
     program = f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from test_broker_process import StandIn
-        broker = StandIn(Path({str(tmp_path)!r})).start()
+        from test_broker_process import StubBroker
+        broker = StubBroker(Path({str(tmp_path)!r})).start()
         print(broker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -223,10 +228,10 @@ def wait_for_end(pid: int) -> None:
     except ProcessLookupError:
         return
     with os.fdopen(descriptor):
-        assert select.select([descriptor], [], [], 30)[0], "the broker lives on"
+        assert select.select([descriptor], [], [], 30)[0], "the broker is still running"
 
 
-def test_the_plugin_costs_a_pytest_run_nothing() -> None:
+def test_pytest_plugin_imports_no_broker_code() -> None:
     program = (
         "import sys, json, moldau.testing.pytest_plugin;"
         "print(json.dumps([name for name in sys.modules if name.startswith('moldau')]))"
@@ -235,7 +240,7 @@ def test_the_plugin_costs_a_pytest_run_nothing() -> None:
     assert sorted(json.loads(done.stdout)) == ["moldau", "moldau.testing", "moldau.testing.pytest_plugin"]
 
 
-def test_the_public_names_are_at_hand() -> None:
+def test_public_names_are_importable_from_the_package() -> None:
     import moldau.testing
 
     assert moldau.testing.Broker is Broker

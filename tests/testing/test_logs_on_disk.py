@@ -51,11 +51,11 @@ def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
     log = disks.log("node-1")
     disks.write("node-1", batch(0), batch(1))
     log.refresh()
-    disks.cut("node-1", len(batch(0)))
+    disks.truncate("node-1", len(batch(0)))
     assert (log.refresh(), log.end_offset) == (True, 1)
     disks.write("node-1", batch(1, value=b"y", epoch=1))
     assert log.refresh() is False
-    disks.cut("node-1", len(batch(0)))
+    disks.truncate("node-1", len(batch(0)))
     disks.write("node-1", batch(1, value=b"z", epoch=2))
     assert (log.refresh(), log.batches[-1].leader_epoch) == (True, 2)
 

@@ -1,4 +1,4 @@
-"""What is proven on simulated ports must hold on real ones: the same scripts on both."""
+"""The simulated ports behave like the real ones: the same scripts run on both."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ def test_folders_agree(where: Where) -> None:
     assert 0 < disk.free_bytes(folder) <= disk.total_bytes(folder)
 
 
-def test_refusals_agree(where: Where) -> None:
+def test_disk_errors_agree(where: Where) -> None:
     disk, folder = where
     file = disk.open(f"{folder}/file", create=True)
     disk.make_folder(f"{folder}/full")
@@ -145,7 +145,7 @@ def test_locks_agree(where: Where) -> None:
 
 
 class Echo:
-    """Answers every frame with itself, and closes after an empty one."""
+    """Echo every frame; close after an empty one."""
 
     def connected(self, connection: Connection) -> None:
         self.connection = connection
@@ -161,24 +161,24 @@ class Echo:
     def disconnected(self, reason: str) -> None: ...
 
 
-class Listening:
-    """Keeps what it hears."""
+class RecordingEndpoint:
+    """Record all events."""
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.events: list[object] = []
         self.ended = asyncio.Event()
 
     def connected(self, connection: Connection) -> None:
-        self.heard.append("connected")
+        self.events.append("connected")
         self.connection = connection
 
     def frame_received(self, frame: memoryview) -> None:
-        self.heard.append(bytes(frame))
+        self.events.append(bytes(frame))
 
     def drained(self) -> None: ...
 
     def disconnected(self, reason: str) -> None:
-        self.heard.append(reason)
+        self.events.append(reason)
         self.ended.set()
 
 
@@ -202,19 +202,19 @@ on_both = pytest.mark.parametrize("run", [run_real, run_simulated], ids=["real",
 
 
 @on_both
-def test_conversations_agree(run: Run, where: Where) -> None:
+def test_connections_agree(run: Run, where: Where) -> None:
     async def script(network: Network, executor: Executor) -> None:  # noqa: ARG001
         listener = await network.listen(Address("127.0.0.1", 0), Echo, 1000)
-        listening = Listening()
-        connection = await network.connect(listener.address, listening, 1000)
-        assert listening.heard == ["connected"]
+        endpoint = RecordingEndpoint()
+        connection = await network.connect(listener.address, endpoint, 1000)
+        assert endpoint.events == ["connected"]
         disk, folder = where
         file = disk.open(f"{folder}/file", create=True)
         file.pwrite(b"..from a file..", 0)
         connection.send([b"\0\0\0\5hello", b"\0\0", b"\0\x0b", FileSlice(file, 2, 11)])
         connection.send([b"\0\0\0\0"])
-        await asyncio.wait_for(listening.ended.wait(), 60)
-        assert listening.heard == ["connected", b"hello", b"from a file", b"", ""]
+        await asyncio.wait_for(endpoint.ended.wait(), 60)
+        assert endpoint.events == ["connected", b"hello", b"from a file", b"", ""]
         connection.send([b"\0\0\0\1x"])
         connection.close()
         assert connection.queued_bytes == 0
@@ -225,17 +225,17 @@ def test_conversations_agree(run: Run, where: Where) -> None:
 
 
 @on_both
-def test_refused_frames_and_ports_agree(run: Run) -> None:
+def test_rejected_frames_and_ports_agree(run: Run) -> None:
     async def script(network: Network, executor: Executor) -> None:  # noqa: ARG001
         listener = await network.listen(Address("127.0.0.1", 0), Echo, 10)
-        listening = Listening()
-        connection = await network.connect(listener.address, listening, 10)
+        endpoint = RecordingEndpoint()
+        connection = await network.connect(listener.address, endpoint, 10)
         connection.send([b"\0\0\0\1x", b"\0\0\0\x0b", bytes(11)])
-        await asyncio.wait_for(listening.ended.wait(), 60)
-        assert listening.heard[:2] == ["connected", b"x"]
+        await asyncio.wait_for(endpoint.ended.wait(), 60)
+        assert endpoint.events[:2] == ["connected", b"x"]
         await listener.close()
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(listener.address, Listening(), 10)
+            await network.connect(listener.address, RecordingEndpoint(), 10)
         again = await network.listen(listener.address, Echo, 10)
         with pytest.raises(OSError, match="in use"):
             await network.listen(listener.address, Echo, 10)
@@ -248,16 +248,16 @@ def test_refused_frames_and_ports_agree(run: Run) -> None:
 def test_paused_reading_agrees(run: Run) -> None:
     async def script(network: Network, executor: Executor) -> None:
         listener = await network.listen(Address("127.0.0.1", 0), Echo, 1 << 20)
-        listening = Listening()
-        connection = await network.connect(listener.address, listening, 1 << 20)
+        endpoint = RecordingEndpoint()
+        connection = await network.connect(listener.address, endpoint, 1 << 20)
         connection.pause_reading()
         connection.send([b"\0\0\0\1x", b"\0\0\0\0"])
         for _ in range(20):
             await executor.run(len, b"")
-        assert listening.heard == ["connected"]
+        assert endpoint.events == ["connected"]
         connection.resume_reading()
-        await asyncio.wait_for(listening.ended.wait(), 60)
-        assert listening.heard == ["connected", b"x", b"", ""]
+        await asyncio.wait_for(endpoint.ended.wait(), 60)
+        assert endpoint.events == ["connected", b"x", b"", ""]
         await listener.close()
 
     run(script)
@@ -268,7 +268,7 @@ def fail_on(disk: Disk, job: str) -> list[str]:
 
 
 @on_both
-def test_work_beside_the_loop_agrees(run: Run) -> None:
+def test_executors_agree(run: Run) -> None:
     async def script(network: Network, executor: Executor) -> None:  # noqa: ARG001
         assert await executor.run(max, 1, 2) == 2
         with pytest.raises(ZeroDivisionError):

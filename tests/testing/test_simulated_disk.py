@@ -1,4 +1,4 @@
-"""The simulated disk fails as real ones do."""
+"""The simulated disk fails like real ones."""
 
 import errno
 
@@ -22,7 +22,7 @@ def prepared(seed: int = 0) -> SimulatedDisk:
     return disk
 
 
-def test_a_file_reads_back_what_was_written() -> None:
+def test_file_returns_what_was_written() -> None:
     disk: Disk = prepared().mount()
     file = disk.open("/data/a", create=True)
     assert file.pwrite(b"hello", 0) == 5
@@ -37,7 +37,7 @@ def test_a_file_reads_back_what_was_written() -> None:
     assert file.fileno() == -1
 
 
-def test_paths_that_are_not_there_are_refused_as_the_kernel_does() -> None:
+def test_missing_paths_raise_the_errors_of_the_kernel() -> None:
     disk = prepared().mount()
     for call in (
         lambda: disk.open("/data/no"),
@@ -59,7 +59,7 @@ def test_paths_that_are_not_there_are_refused_as_the_kernel_does() -> None:
         disk.open("/data/file", read_only=True).pwrite(b"x", 0)
 
 
-def test_a_rename_replaces_a_file_in_one_step_and_moves_whole_folders() -> None:
+def test_rename_replaces_files_atomically_and_moves_folders() -> None:
     disk = prepared().mount()
     write(disk, "/data/new", b"new")
     write(disk, "/data/old", b"old")
@@ -73,7 +73,7 @@ def test_a_rename_replaces_a_file_in_one_step_and_moves_whole_folders() -> None:
     assert disk.list("/data") == ["old"]
 
 
-def test_a_process_crash_keeps_all_that_was_written_and_kills_old_handles() -> None:
+def test_process_crash_keeps_writes_and_invalidates_handles() -> None:
     disk = prepared()
     mounted = disk.mount()
     file = mounted.open("/data/a", create=True)
@@ -86,7 +86,7 @@ def test_a_process_crash_keeps_all_that_was_written_and_kills_old_handles() -> N
     assert disk.mount().read("/data/a") == b"kept"
 
 
-def test_a_power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
+def test_power_loss_keeps_synced_data_and_a_prefix_of_the_rest() -> None:
     survivors = set()
     for seed in range(200):
         disk = prepared(seed)
@@ -106,7 +106,7 @@ def test_a_power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     assert any(content.endswith(b"\0") for content in survivors), "no length ever outlived its bytes"
 
 
-def test_a_power_loss_may_scatter_what_was_not_synced() -> None:
+def test_power_loss_may_keep_scattered_unsynced_writes() -> None:
     survivors = set()
     for seed in range(100):
         disk = prepared(seed)
@@ -121,7 +121,7 @@ def test_a_power_loss_may_scatter_what_was_not_synced() -> None:
     assert survivors == {b"A", b"Ab", b"A\0c", b"Abc"}
 
 
-def test_a_file_whose_folder_was_not_synced_may_vanish_though_its_bytes_were() -> None:
+def test_synced_file_may_vanish_when_its_folder_was_not_synced() -> None:
     there = set()
     for seed in range(50):
         disk = prepared(seed)
@@ -131,7 +131,7 @@ def test_a_file_whose_folder_was_not_synced_may_vanish_though_its_bytes_were() -
     assert there == {True, False}
 
 
-def test_a_synced_folder_keeps_its_names_but_not_unsynced_bytes() -> None:
+def test_synced_folder_keeps_names_but_not_unsynced_content() -> None:
     contents = set()
     for seed in range(50):
         disk = prepared(seed)
@@ -145,7 +145,7 @@ def test_a_synced_folder_keeps_its_names_but_not_unsynced_bytes() -> None:
     assert contents >= {b"", b"A"}
 
 
-def test_an_unsynced_rename_leaves_either_the_old_file_or_the_new_one() -> None:
+def test_unsynced_rename_leaves_the_old_or_the_new_file() -> None:
     outcomes = set()
     for seed in range(50):
         disk = prepared(seed)
@@ -160,7 +160,7 @@ def test_an_unsynced_rename_leaves_either_the_old_file_or_the_new_one() -> None:
     assert outcomes == {(("a", "a.tmp"), b"old"), (("a",), b"new")}
 
 
-def test_an_unsynced_move_between_folders_is_never_half_done() -> None:
+def test_unsynced_move_between_folders_is_atomic() -> None:
     outcomes = set()
     for seed in range(50):
         disk = prepared(seed)
@@ -176,7 +176,7 @@ def test_an_unsynced_move_between_folders_is_never_half_done() -> None:
     assert outcomes == {(("a",), ()), ((), ("a",))}
 
 
-def test_an_unsynced_removal_may_come_back() -> None:
+def test_unsynced_removal_may_be_undone() -> None:
     there = set()
     for seed in range(50):
         disk = prepared(seed)
@@ -193,7 +193,7 @@ def test_an_unsynced_removal_may_come_back() -> None:
     ("when", "expected"),
     [(When.BEFORE, {b""}), (When.AFTER, {b"0123456789"}), (When.TORN, {b"01234", b"", b"0123456"})],
 )
-def test_a_planned_crash_strikes_before_after_or_within_the_write(when: When, expected: set[bytes]) -> None:
+def test_planned_crash_happens_before_within_or_after_the_write(when: When, expected: set[bytes]) -> None:
     found = set()
     for seed in range(60):
         disk = prepared(seed)
@@ -223,7 +223,7 @@ def test_every_change_is_a_numbered_io_point() -> None:
     assert [point.number for point in seen] == list(range(first + 1, first + 7))
 
 
-def test_planned_failures_strike_the_named_call_on_the_named_file_only() -> None:
+def test_planned_failure_affects_only_the_given_call_and_file() -> None:
     disk = prepared()
     mounted = disk.mount()
     file = mounted.open("/data/a.log", create=True)
@@ -237,7 +237,7 @@ def test_planned_failures_strike_the_named_call_on_the_named_file_only() -> None
     assert disk.fired["failed pwrite"] == 1
 
 
-def test_a_short_write_says_how_much_it_took() -> None:
+def test_short_write_returns_the_written_length() -> None:
     disk = prepared()
     file = disk.mount().open("/data/a", create=True)
     disk.shorten_write(3)
@@ -247,7 +247,7 @@ def test_a_short_write_says_how_much_it_took() -> None:
     assert 1 <= file.pwrite(b"0123456789", 0) < 10
 
 
-def test_a_full_disk_takes_what_fits_then_refuses_and_recovers_when_there_is_room() -> None:
+def test_full_disk_writes_what_fits_fails_and_recovers() -> None:
     disk = prepared()
     disk.capacity_bytes = 10
     mounted = disk.mount()
@@ -266,7 +266,7 @@ def test_a_full_disk_takes_what_fits_then_refuses_and_recovers_when_there_is_roo
     assert (disk.used_bytes, mounted.total_bytes("/data")) == (7, 10)
 
 
-def test_room_of_a_removed_file_is_free_once_nobody_holds_it_open() -> None:
+def test_space_of_a_removed_file_is_freed_at_the_last_close() -> None:
     disk = prepared()
     mounted = disk.mount()
     file = mounted.open("/data/a", create=True)
@@ -278,7 +278,7 @@ def test_room_of_a_removed_file_is_free_once_nobody_holds_it_open() -> None:
 
 
 @pytest.mark.parametrize("scatters", [False, True])
-def test_after_a_failed_fsync_a_second_one_proves_nothing(scatters: bool) -> None:
+def test_second_fsync_after_a_failed_one_does_not_make_data_durable(scatters: bool) -> None:
     contents = set()
     for seed in range(100):
         disk = prepared(seed)
@@ -300,7 +300,7 @@ def test_after_a_failed_fsync_a_second_one_proves_nothing(scatters: bool) -> Non
 
 
 @pytest.mark.parametrize(("scatters", "expected"), [(False, {b""}), (True, {b"", b"ABC"})])
-def test_the_next_process_may_be_shown_what_a_failed_fsync_lost(scatters: bool, expected: set[bytes]) -> None:
+def test_next_process_may_read_what_a_failed_fsync_lost(scatters: bool, expected: set[bytes]) -> None:
     contents = set()
     for seed in range(100):
         disk = prepared(seed)
@@ -317,7 +317,7 @@ def test_the_next_process_may_be_shown_what_a_failed_fsync_lost(scatters: bool, 
     assert contents == expected
 
 
-def test_a_flipped_bit_is_on_the_platter_too() -> None:
+def test_flipped_bit_is_durable() -> None:
     disk = prepared()
     mounted = disk.mount()
     write(mounted, "/data/a", bytes(4), synced=True)
@@ -328,7 +328,7 @@ def test_a_flipped_bit_is_on_the_platter_too() -> None:
     assert disk.mount().read("/data/a") == b"\0\0\1\0"
 
 
-def test_a_lock_is_refused_to_a_second_node_and_dies_with_its_process() -> None:
+def test_lock_excludes_a_second_node_and_is_released_by_a_crash() -> None:
     disk = prepared()
     lock = disk.mount().lock("/data/.lock")
     with pytest.raises(BlockingIOError):
@@ -342,7 +342,7 @@ def test_a_lock_is_refused_to_a_second_node_and_dies_with_its_process() -> None:
         disk.mount().lock("/data/.lock")
 
 
-def test_one_seed_is_one_run() -> None:
+def test_one_seed_gives_one_run() -> None:
     def run(seed: int) -> str:
         disk = prepared(seed)
         mounted = disk.mount()

@@ -1,4 +1,4 @@
-"""The network in memory behaves as TCP does, and fails as it does."""
+"""The simulated network behaves and fails like TCP."""
 
 import asyncio
 import random
@@ -24,14 +24,14 @@ def frame(body: bytes) -> bytes:
 
 
 class Recorder:
-    """An endpoint that keeps what it hears."""
+    """An endpoint that records all events."""
 
-    def __init__(self, answer: Callable[[Connection, bytes], None] | None = None) -> None:
+    def __init__(self, respond: Callable[[Connection, bytes], None] | None = None) -> None:
         self.frames: list[bytes] = []
         self.views: list[memoryview] = []
         self.drains = 0
         self.ends: list[str] = []
-        self.answer = answer
+        self.respond = respond
         self.changed = asyncio.Event()
 
     def connected(self, connection: Connection) -> None:
@@ -40,8 +40,8 @@ class Recorder:
     def frame_received(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
         self.views.append(frame)
-        if self.answer:
-            self.answer(self.connection, bytes(frame))
+        if self.respond:
+            self.respond(self.connection, bytes(frame))
         self.changed.set()
 
     def drained(self) -> None:
@@ -52,15 +52,15 @@ class Recorder:
         self.ends.append(reason)
         self.changed.set()
 
-    async def until(self, is_so: Callable[["Recorder"], object]) -> None:
+    async def until(self, condition: Callable[["Recorder"], object]) -> None:
         async with asyncio.timeout(120):
-            while not is_so(self):
+            while not condition(self):
                 self.changed.clear()
                 await self.changed.wait()
 
 
 class World:
-    """A server that echoes, a client, and the network between."""
+    """An echo server, a client, and the network between them."""
 
     def __init__(self, seed: int) -> None:
         self.trace = Trace()
@@ -88,7 +88,7 @@ def simulate(script: Callable[[World], Coroutine[Any, Any, None]], seed: int = 0
     return world
 
 
-def test_frames_come_whole_in_order_and_without_their_prefix() -> None:
+def test_frames_arrive_whole_in_order_and_without_prefix() -> None:
     bodies = [bytes([number]) * number * 100 for number in range(100)]
 
     async def script(world: World) -> None:
@@ -105,7 +105,7 @@ def test_frames_come_whole_in_order_and_without_their_prefix() -> None:
     simulate(script)
 
 
-def test_a_lent_frame_is_rubbish_once_the_call_has_returned() -> None:
+def test_frame_is_overwritten_after_the_turn() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -133,12 +133,12 @@ def test_file_slices_are_read_when_they_are_sent() -> None:
         assert recorder.drains == 1
         connection.send([b"\0\0\0\x09", FileSlice(file, 0, 9)])
         await recorder.until(lambda each: each.ends)
-        assert "a file ended" in recorder.ends[0]
+        assert "file slice is 2 bytes short" in recorder.ends[0]
 
     simulate(script)
 
 
-def test_a_file_that_was_closed_before_its_slice_was_sent_costs_the_connection() -> None:
+def test_connection_is_lost_when_a_queued_file_was_closed() -> None:
     async def script(world: World) -> None:
         await world.serve()
         file = SimulatedDisk().mount().open("/a", create=True)
@@ -153,7 +153,7 @@ def test_a_file_that_was_closed_before_its_slice_was_sent_costs_the_connection()
     simulate(script)
 
 
-def test_a_peer_that_does_not_read_fills_the_queue() -> None:
+def test_queue_fills_when_the_peer_does_not_read() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -172,7 +172,7 @@ def test_a_peer_that_does_not_read_fills_the_queue() -> None:
     simulate(script)
 
 
-def test_an_ordinary_close_sends_what_is_queued_first() -> None:
+def test_close_sends_the_queue_first() -> None:
     async def script(world: World) -> None:
         await world.serve()
         world.network.faults.stall = 0.5
@@ -190,7 +190,7 @@ def test_an_ordinary_close_sends_what_is_queued_first() -> None:
     simulate(script)
 
 
-def test_an_abort_is_a_reset_for_the_peer() -> None:
+def test_abort_resets_the_peer() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -203,7 +203,7 @@ def test_an_abort_is_a_reset_for_the_peer() -> None:
     simulate(script)
 
 
-def test_an_oversized_frame_closes_the_connection() -> None:
+def test_oversized_frame_closes_the_connection() -> None:
     async def script(world: World) -> None:
         await world.serve(frame_bytes_max=10)
         connection, recorder = await world.connect()
@@ -212,12 +212,12 @@ def test_an_oversized_frame_closes_the_connection() -> None:
         assert [len(body) for body in world.accepted[0].frames] == [10]
         await asyncio.sleep(1)
         assert "11 bytes" in world.accepted[0].ends[0]
-        assert recorder.frames == [bytes(10)], "what was answered before still comes"
+        assert recorder.frames == [bytes(10)], "the response to the first frame is still delivered"
 
     simulate(script)
 
 
-def test_connecting_to_nobody_is_refused_and_ports_are_taken_once() -> None:
+def test_connect_fails_without_listener_and_listen_fails_on_a_used_port() -> None:
     async def script(world: World) -> None:
         with pytest.raises(ConnectionRefusedError):
             await world.connect()
@@ -229,13 +229,13 @@ def test_connecting_to_nobody_is_refused_and_ports_are_taken_once() -> None:
         await listener.close()
         with pytest.raises(ConnectionRefusedError):
             await world.client.connect(listener.address, Recorder(), 100)
-        with pytest.raises(OSError, match="no host"):
+        with pytest.raises(OSError, match="unknown host"):
             await world.client.connect(Address("nowhere", 1), Recorder(), 100)
 
     simulate(script)
 
 
-def test_a_cut_holds_one_direction_until_it_is_healed() -> None:
+def test_cut_holds_one_direction_until_heal() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -250,7 +250,7 @@ def test_a_cut_holds_one_direction_until_it_is_healed() -> None:
     simulate(script)
 
 
-def test_a_partition_stops_both_ways_and_new_connections_time_out() -> None:
+def test_partition_stops_both_directions_and_times_out_connects() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -266,7 +266,7 @@ def test_a_partition_stops_both_ways_and_new_connections_time_out() -> None:
     simulate(script)
 
 
-def test_a_crashed_process_resets_its_peers_and_refuses_new_ones() -> None:
+def test_crashed_process_resets_peers_and_refuses_connections() -> None:
     ends = set()
 
     async def script(world: World) -> None:
@@ -279,7 +279,7 @@ def test_a_crashed_process_resets_its_peers_and_refuses_new_ones() -> None:
         world.network.crash("server")
         await recorder.until(lambda each: each.ends)
         ends.add(recorder.ends[0])
-        assert world.accepted[0].ends == [], "the dead hear nothing"
+        assert world.accepted[0].ends == [], "no callback in a dead process"
         with pytest.raises(ConnectionRefusedError):
             await world.connect()
         world.network.host("server")
@@ -291,7 +291,7 @@ def test_a_crashed_process_resets_its_peers_and_refuses_new_ones() -> None:
     assert len(ends) == 2
 
 
-def test_a_host_without_power_says_nothing_until_it_is_back() -> None:
+def test_power_loss_leaves_peers_unnotified_until_the_host_is_up() -> None:
     async def script(world: World) -> None:
         life = Life("server")
         await world.loop.run_as(life, world.serve())
@@ -299,7 +299,7 @@ def test_a_host_without_power_says_nothing_until_it_is_back() -> None:
         _, idle = await world.connect()
         world.loop.kill(life)
         world.network.crash("server", silently=True)
-        connection.send([frame(b"into the void")])
+        connection.send([frame(b"lost")])
         with pytest.raises(TimeoutError):
             await world.connect()
         assert recorder.ends == []
@@ -314,7 +314,7 @@ def test_a_host_without_power_says_nothing_until_it_is_back() -> None:
     simulate(script)
 
 
-def test_resets_strike_by_likelihood_and_by_hand() -> None:
+def test_resets_are_random_or_explicit() -> None:
     async def script(world: World) -> None:
         await world.serve()
         _, recorder = await world.connect()
@@ -329,7 +329,7 @@ def test_resets_strike_by_likelihood_and_by_hand() -> None:
     simulate(script)
 
 
-def test_a_connection_that_waits_for_its_handshake_can_be_given_up() -> None:
+def test_connect_can_be_cancelled_during_the_handshake() -> None:
     async def script(world: World) -> None:
         await world.serve()
         world.network.cut("server", "client")
@@ -356,7 +356,7 @@ def test_pages_can_be_fetched() -> None:
     simulate(script)
 
 
-def test_two_runs_of_one_seed_are_the_same_run() -> None:
+def test_two_runs_of_one_seed_have_the_same_trace() -> None:
     async def script(world: World) -> None:
         await world.serve()
         world.network.faults.delay = 0.3
@@ -374,7 +374,7 @@ def test_two_runs_of_one_seed_are_the_same_run() -> None:
     assert hashes[0] != hashes[2]
 
 
-def test_a_group_of_hosts_that_is_isolated_hears_only_itself() -> None:
+def test_isolated_group_of_hosts_reaches_only_itself() -> None:
     async def script(world: World) -> None:
         await world.serve()
         world.network.host("outside")
@@ -391,7 +391,7 @@ def test_a_group_of_hosts_that_is_isolated_hears_only_itself() -> None:
     assert simulate(script).network.fired == {"cut": 4}
 
 
-def test_a_block_refuses_new_connections_and_leaves_the_open_ones() -> None:
+def test_block_refuses_new_connections_and_keeps_open_ones() -> None:
     async def script(world: World) -> None:
         await world.serve()
         connection, recorder = await world.connect()
@@ -406,12 +406,12 @@ def test_a_block_refuses_new_connections_and_leaves_the_open_ones() -> None:
     simulate(script)
 
 
-def test_a_request_that_is_held_back_holds_what_follows_and_nothing_else() -> None:
+def test_delayed_request_delays_only_its_own_connection() -> None:
     async def script(world: World) -> None:
         await world.serve()
         slow, slow_recorder = await world.connect()
         quick, quick_recorder = await world.connect()
-        world.network.slow_requests(26, 5.0)
+        world.network.delay_requests(26, 5.0)
         start_s = world.loop.time()
         slow.send([frame(b"\0\x1a\0\1 EndTxn")])
         slow.send([frame(b"\0\0\0\1 after it")])

@@ -224,7 +224,7 @@ def test_a_member_of_the_isr_that_cuts_committed_records_is_found() -> None:
     probe.look("node-2", [follower], has_written=True)
     probe.look("node-1", [leader(0, 2)], has_written=True)
     probe.look("node-1", [leader(2, 2)], has_written=False)
-    disks.cut("node-2", len(batch(0)))
+    disks.truncate("node-2", len(batch(0)))
     with pytest.raises(Violation, match="node-2 ends at 1"):
         probe.look("node-2", [follower._replace(end_offset=1)], has_written=True)
 

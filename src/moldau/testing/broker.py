@@ -1,14 +1,14 @@
-"""A real broker for a test: its own process, its own folder, any free port.
+"""A real broker for a test: its own process, its own data directory, a free port.
 
     with Broker(log_segment_bytes=1_048_576) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-It runs `moldau start` with two pipes that only this file and the command line know of:
+It runs `moldau start` with two internal options, one pipe each:
 
---announce-fd N   the broker writes one line of JSON there once it serves, `{"bootstrap_servers": "127.0.0.1:1234",
+--announce-fd N   the broker writes one line of JSON to it once it is ready, `{"bootstrap_servers": "127.0.0.1:1234",
                   "metrics": "http://127.0.0.1:2345/metrics"}` (metrics may be null), and closes it
---lifeline-fd N   the broker ends, as after SIGTERM, when the other end of that pipe is closed: so it never
-                  outlives the test, however the test dies
+--lifeline-fd N   the broker shuts down, as on SIGTERM, when the other end of the pipe is closed: so it never
+                  outlives the test process, however that ends
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-# Any free port for metrics, since several brokers run side by side; and a group's first rebalance starts at once, where
-# Kafka's default of 3 s waits for more members and adds that time to every test of a consumer group.
+# A free port for metrics, since several brokers run side by side. A group's first rebalance starts at once: Kafka's
+# default delay of 3 s, which waits for more members, would be added to every consumer group test.
 TEST_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
 
 READY_S_MAX: Final = 30.0
@@ -37,18 +37,18 @@ LOG_LINES_SHOWN: Final = 40
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not start, or did not end well; the message has its own last words."""
+    """The broker did not start, or exited with an error; the message contains the end of its log."""
 
 
 class Broker:
-    """`with Broker() as broker:`, or `start` and `stop` by hand.
+    """Use `with Broker() as broker:`, or `start` and `close`.
 
-    Keyword arguments are Kafka's settings with `_` for `.`; `settings` takes them by their own names. Without `data`
-    the broker keeps its data in a temporary folder that goes when it is closed. `listen=None` leaves the ports to the
-    settings.
+    Keyword arguments are Kafka settings with `_` for `.`; `settings` takes them under their Kafka names. Without
+    `data` the broker uses a temporary directory, which `close` removes. With `listen=None` the settings decide the
+    listeners.
     """
 
-    # -P: a file of the project under test is not taken for a module of that name, though tests run in its folder.
+    # -P: modules in the working directory, the project under test, must not shadow installed ones.
     command: ClassVar[Sequence[str]] = (sys.executable, "-P", "-m", "moldau.cli.main")
 
     def __init__(
@@ -66,18 +66,18 @@ class Broker:
         self.metrics: str | None = None
         self._listen = listen
         self._bootstrap_servers = ""
-        self._folder = Path(tempfile.mkdtemp(prefix="moldau-"))
-        # Absolute, because a test may go to another folder before it starts the broker again.
-        self.data = Path(data).absolute() if data is not None else self._folder / "data"
-        self._log_path = self._folder / "log"
+        self._temporary = Path(tempfile.mkdtemp(prefix="moldau-"))
+        # Absolute: a test may change the working directory before it restarts the broker.
+        self.data = Path(data).absolute() if data is not None else self._temporary / "data"
+        self._log_path = self._temporary / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = self._announced = -1
-        self._is_ending = self._is_paused = False
+        self._lifeline = self._ready_fd = -1
+        self._is_stopping = self._is_paused = False
         self._owner = os.getpid()
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect: `host:port`. It stays the same over a restart."""
+        """The address for clients, `host:port`. A restart keeps it."""
         if not self._bootstrap_servers:
             raise BrokerFailed("The broker has not been started.")
         return self._bootstrap_servers
@@ -92,31 +92,31 @@ class Broker:
 
     @property
     def is_paused(self) -> bool:
-        """It runs, but is frozen."""
+        """Whether the process is stopped by SIGSTOP."""
         return self._is_paused and self.is_running
 
     @property
     def log(self) -> str:
-        """All it has printed, over all its starts."""
+        """The output of the broker, over all its starts."""
         with contextlib.suppress(FileNotFoundError):
             return self._log_path.read_text(errors="replace")
         return ""
 
     def start(self) -> Self:
-        """Start it and wait until it serves."""
+        """Start the broker and wait until it is ready."""
         return self.launch().wait_until_ready()
 
     def launch(self) -> Self:
-        """Start it without waiting: one node of a cluster serves when others do."""
+        """Start the broker without waiting: a cluster node becomes ready only once others run."""
         if self.is_running:
             raise BrokerFailed("The broker is running already.")
-        self._forget_process()
-        self._announced, announce = os.pipe()
+        self._clear_process()
+        self._ready_fd, announce = os.pipe()
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = self._spawn(announce, lifeline)
         except BaseException:
-            self._forget_process()
+            self._clear_process()
             raise
         finally:
             os.close(announce)
@@ -124,24 +124,27 @@ class Broker:
         return self
 
     def wait_until_ready(self, wait_s: float | None = None) -> Self:
-        """After `launch`: until it serves."""
+        """After `launch`: wait until the broker is ready."""
         try:
-            self._take_announcement(self._read_line(self._announced, self.ready_s_max if wait_s is None else wait_s))
+            self._parse_announcement(self._read_line(self._ready_fd, self.ready_s_max if wait_s is None else wait_s))
         except BaseException:
             self.kill()
             raise
         finally:
-            self._close_announced()
+            self._close_ready_fd()
         return self
 
     @property
-    def announced(self) -> int:
-        """After `launch`, a descriptor that can be read once it serves or has ended."""
-        return self._announced
+    def ready_fd(self) -> int:
+        """After `launch`: a descriptor that becomes readable once the broker is ready or has exited."""
+        return self._ready_fd
 
     def stop(self, *, may_be_killed: bool = False) -> None:
-        """Ask it to end (SIGTERM) and wait until it has, which must be without error: that the test itself has killed
-        it (`os.kill`) is none if it may be."""
+        """Shut down the broker (SIGTERM) and wait for it.
+
+        Raises `BrokerFailed` if it exits with an error. `may_be_killed` accepts a broker that the test has killed
+        with SIGKILL.
+        """
         process = self._process
         if process is None:
             return
@@ -151,31 +154,33 @@ class Broker:
         except subprocess.TimeoutExpired:
             self.kill()
             raise self._failure(f"The broker did not stop within {self.stop_s_max:g} s") from None
-        self._forget_process()
+        self._clear_process()
         if code != 0 and not (may_be_killed and code == -signal.SIGKILL):
-            raise self._failure(f"The broker ended with code {code}")
+            raise self._failure(f"The broker exited with code {code}")
 
     def terminate(self) -> None:
-        """Ask it to end, and do not wait: `stop` does."""
-        if self.is_running and not self._is_ending:  # a second signal might hit a process that listens no more
-            self._is_ending = True
+        """Send SIGTERM without waiting."""
+        if (
+            self.is_running and not self._is_stopping
+        ):  # a second SIGTERM would kill a process that has restored the default handler
+            self._is_stopping = True
             self.resume()
             self._running().send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it without warning (SIGKILL)."""
+        """Kill the broker (SIGKILL)."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._forget_process()
+            self._clear_process()
 
     def restart(self) -> Self:
-        """Stop it if it runs, whoever may have killed it before, and start it again on the same folder and port."""
+        """Stop the broker if it runs, and start it on the same data and port. It may have been killed before."""
         self.stop(may_be_killed=True)
         return self.start()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): its connections stay open and nothing answers."""
+        """Freeze the broker (SIGSTOP): connections stay open, requests time out."""
         self._running().send_signal(signal.SIGSTOP)
         self._is_paused = True
 
@@ -184,39 +189,39 @@ class Broker:
         self._is_paused = False
 
     def close(self) -> None:
-        """Stop it and remove its temporary folder."""
+        """Stop the broker and remove its temporary directory."""
         try:
             self.stop()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
-        """Create a topic; keyword arguments are its settings with `_` for `.`. The name comes back."""
+        """Create a topic and return its name. Keyword arguments are topic settings with `_` for `.`."""
         with self.client() as client:
             client.create_topic(name, partitions=partitions, replication_factor=1, configs=texts(setting_names(config)))
         return name
 
     def client(self) -> Any:
-        """A blocking client of this broker, to use in a `with`."""
-        from moldau.testing.client import AskingClient
+        """Return a blocking client for this broker, for use in a `with` statement."""
+        from moldau.testing.client import SocketClient
 
-        return AskingClient(self.bootstrap_servers)
+        return SocketClient(self.bootstrap_servers)
 
     def __enter__(self) -> Self:
         try:
             return self.start()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._temporary, ignore_errors=True)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if os.getpid() != self._owner:
-            return  # a process that was forked in the block leaves it: the broker is not its own
+            return  # a forked child leaves the block: the broker belongs to the parent
         if error is not None:
-            if isinstance(error, BaseException):  # confluent-kafka raises a `KafkaError`, which is none, in callbacks
-                error.add_note(f"The broker's log:\n{self.last_words}")
+            if isinstance(error, BaseException):  # confluent-kafka's `KafkaError`, raised in callbacks, is not one
+                error.add_note(f"The broker's log:\n{self.log_tail}")
             self.kill()
         self.close()
 
@@ -234,30 +239,30 @@ class Broker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(announce, lifeline),
-                start_new_session=True,  # an interrupt of the test must not reach the broker before its teardown does
+                start_new_session=True,  # Ctrl-C in the test must not reach the broker before the teardown does
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
             )
 
-    def _take_announcement(self, line: bytes) -> None:
+    def _parse_announcement(self, line: bytes) -> None:
         announcement = json.loads(line)
         self._bootstrap_servers = announcement["bootstrap_servers"]
         self.metrics = announcement.get("metrics")
         if self._listen is not None:
             self._listen = self._bootstrap_servers.split(",")[0]
 
-    def _read_line(self, announced: int, wait_s: float) -> bytes:
+    def _read_line(self, ready_fd: int, wait_s: float) -> bytes:
         deadline = time.monotonic() + wait_s
         line = b""
-        watched = select.poll()  # `select.select` refuses a descriptor above 1023
-        watched.register(announced, select.POLLIN)
+        poll = select.poll()  # `select.select` fails for descriptors above 1023
+        poll.register(ready_fd, select.POLLIN)
         while not line.endswith(b"\n") and len(line) < ANNOUNCEMENT_BYTES_MAX:
             left_s = max(deadline - time.monotonic(), 0.0)
-            if not watched.poll(left_s * 1000):
+            if not poll.poll(left_s * 1000):
                 raise self._failure(f"The broker was not ready within {self.ready_s_max:g} s")
-            part = os.read(announced, 4096)
+            part = os.read(ready_fd, 4096)
             if not part:
                 code = self._running().wait(self.stop_s_max)
-                raise self._failure(f"The broker ended with code {code} before it was ready")
+                raise self._failure(f"The broker exited with code {code} before it was ready")
             line += part
         return line
 
@@ -266,35 +271,35 @@ class Broker:
             raise BrokerFailed("The broker is not running.")
         return self._process
 
-    def _forget_process(self) -> None:
+    def _clear_process(self) -> None:
         self._process = None
-        self._is_ending = self._is_paused = False
+        self._is_stopping = self._is_paused = False
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        self._close_announced()
+        self._close_ready_fd()
 
-    def _close_announced(self) -> None:
-        if self._announced >= 0:
-            os.close(self._announced)
-            self._announced = -1
+    def _close_ready_fd(self) -> None:
+        if self._ready_fd >= 0:
+            os.close(self._ready_fd)
+            self._ready_fd = -1
 
     def _failure(self, what: str) -> BrokerFailed:
-        return BrokerFailed(f"{what}. It said:\n{self.last_words}")
+        return BrokerFailed(f"{what}. Its output:\n{self.log_tail}")
 
     @property
-    def last_words(self) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(nothing)"
+    def log_tail(self) -> str:
+        """The last lines of `log`."""
+        return "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(empty)"
 
 
 def setting_names(named: Mapping[str, object]) -> dict[str, object]:
-    """`log_segment_bytes` is `log.segment.bytes`."""
+    """Convert keyword names to Kafka names: `log_segment_bytes` to `log.segment.bytes`."""
     return {name.replace("_", "."): value for name, value in named.items()}
 
 
 def texts(settings: Mapping[str, object]) -> dict[str, str]:
-    """Values as a settings file has them."""
+    """Format values as in a properties file."""
     return {name: _text(value) for name, value in settings.items()}
 
 

@@ -1,4 +1,4 @@
-"""The client behind `Broker.client` and `Cluster.client`: it waits, also where an event loop is running already."""
+"""The client behind `Broker.client` and `Cluster.client`; it also blocks in a thread whose event loop is running."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,21 +14,21 @@ from moldau.node.ports.sockets import SocketNetwork
 Result = TypeVar("Result")
 
 
-class AskingClient(BlockingClient):
+class SocketClient(BlockingClient):
     """A blocking client on the real network."""
 
     def __init__(self, bootstrap_servers: str, settings: ClientSettings | None = None) -> None:
         super().__init__(SocketNetwork(), SystemClock(), system_random(), bootstrap_servers, settings=settings)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if not _is_in_a_loop():
+        if not _is_loop_running():
             return super().run(work)
-        # A test that is a coroutine: no second loop may run in its thread.
-        with ThreadPoolExecutor(max_workers=1) as elsewhere:
-            return elsewhere.submit(super().run, work).result()
+        # In an async test: a thread cannot run two event loops.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            return pool.submit(super().run, work).result()
 
 
-def _is_in_a_loop() -> bool:
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Both clocks of a simulated host: virtual time, and a wall clock that a test may set wrong."""
+"""The clocks of a simulated host: virtual monotonic time, and a wall clock that a test can skew."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,7 +7,7 @@ WALL_START_MS: Final = 1_760_000_000_000
 
 
 class SimulatedClock:
-    """Monotonic time is the loop's. `skew_ms` is how far the wall clock is off; it may jump at any time."""
+    """Monotonic time comes from the loop. `skew_ms` is the error of the wall clock; tests may change it."""
 
     def __init__(self, now_ms: Callable[[], float], *, wall_start_ms: int = WALL_START_MS, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms

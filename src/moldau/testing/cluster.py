@@ -1,4 +1,4 @@
-"""A real cluster for a test: a process for each node, ports of its own, folders that go when it goes.
+"""A real cluster for a test: a process per node, reserved ports, temporary data directories.
 
 with Cluster(brokers=3) as cluster:
     cluster.create_topic("orders", replication_factor=3)
@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from moldau.cli.local.layout import LocalCluster, LocalNode
 from moldau.testing.broker import READY_S_MAX, STOP_S_MAX, TEST_SETTINGS, Broker, BrokerFailed, setting_names, texts
-from moldau.testing.free_ports import HOST, PortsInARow
+from moldau.testing.free_ports import HOST, PortRange
 
 if TYPE_CHECKING:
     from moldau.client.blocking_client import BlockingClient
 
-SPARE_PORTS: Final = 5  # for nodes that are added
-LOOK_EVERY_S: Final = 0.02
+SPARE_PORTS: Final = 5  # for nodes added later
+POLL_INTERVAL_S: Final = 0.02
 WAIT_S_MAX: Final = 60.0
-ANSWER_MS_MAX: Final = 5_000  # of a node that may be frozen
+REQUEST_TIMEOUT_MS: Final = 5_000  # short, because the node may be paused
 
 Result = TypeVar("Result")
 
 
 class Cluster:
-    """`with Cluster() as cluster:`, or `start` and `close` by hand. Nodes are numbered from 1.
+    """Use `with Cluster() as cluster:`, or `start` and `close`. Nodes are numbered from 1.
 
-    The first three nodes are controllers too (with one or two brokers: the first). Keyword arguments are settings of
-    all nodes with `_` for `.`; `settings` takes them by their own names.
+    The first three nodes are also controllers (with one or two brokers: the first). Keyword arguments are settings of
+    all nodes with `_` for `.`; `settings` takes them under their Kafka names.
     """
 
     broker_class: type[Broker] = Broker
@@ -53,17 +53,17 @@ class Cluster:
         self._settings = texts({**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)})
         self._ready_s_max, self._stop_s_max = ready_s_max, stop_s_max
         self._brokers: dict[int, Broker] = {}
-        self._reserved = PortsInARow()
+        self._reserved = PortRange()
         self._owner = os.getpid()
-        self._own_folder = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
-        self.data = Path(data).absolute() if data is not None else self._own_folder / "data"
+        self._temporary = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
+        self.data = Path(data).absolute() if data is not None else self._temporary / "data"
         try:
             self._lay_out(brokers)
         except BaseException:
-            self._clear_away()
+            self._clean_up()
             raise
 
-    # Who there is
+    # Nodes
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -76,46 +76,48 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """All nodes, running or not; it stays the same."""
+        """The addresses of all nodes, running or not. Constant."""
         return self.layout.bootstrap_servers
 
     def __getitem__(self, node: int) -> Broker:
-        """One node as a `Broker`: its `data`, `log`, `pid`, `metrics`."""
+        """Return one node as a `Broker`, with its `data`, `log`, `pid` and `metrics`."""
         return self._brokers[node]
 
     def host_of(self, node: int) -> str:  # noqa: ARG002
-        """Where a node is; for clusters whose nodes have networks of their own."""
+        """Return the host of a node. Override it for clusters whose nodes run in separate networks."""
         return HOST
 
-    # Their lives
+    # Lifecycle
 
     def start(self, *nodes: int) -> Self:
-        """Start these nodes, or all that do not run, and wait until they serve."""
+        """Start the given nodes (default: all that do not run) and wait until they are ready."""
         wanted = nodes or tuple(node for node in self.nodes if node not in self.running)
         self.launch(*wanted)
         deadline = time.monotonic() + self._ready_s_max
-        for node in self._as_they_speak(wanted, deadline):
+        for node in self._in_order_of_readiness(wanted, deadline):
             try:
                 self[node].wait_until_ready(max(deadline - time.monotonic(), 0.0))
             except BrokerFailed as error:
-                error.add_note(
-                    f"It was node {node}.\n{self._last_words(other for other in self.nodes if other != node)}"
-                )
+                others = (other for other in self.nodes if other != node)
+                error.add_note(f"Failed node: {node}.\n{self._log_tails(others)}")
                 raise
         return self
 
     def launch(self, *nodes: int) -> None:
-        """Start these nodes and do not wait for them."""
+        """Start the given nodes without waiting."""
         for node in nodes:
             self[node].launch()
 
     def kill(self, *nodes: int) -> None:
-        """End these nodes without warning (SIGKILL), as good as at once."""
+        """Kill the given nodes (SIGKILL), with no delay in between."""
         for node in nodes:
             self[node].kill()
 
     def stop(self, *nodes: int, may_be_killed: bool = False) -> None:
-        """Ask these nodes, or all, to end, and wait until they have. None may have ended badly, unless killed."""
+        """Shut down the given nodes (default: all) and wait for them.
+
+        Raises `BrokerFailed` if one exits with an error; `may_be_killed` accepts nodes that the test has killed.
+        """
         wanted = nodes or self.running
         for node in wanted:
             self[node].terminate()
@@ -124,92 +126,92 @@ class Cluster:
             try:
                 self[node].stop(may_be_killed=may_be_killed)
             except BrokerFailed as error:
-                error.add_note(f"It was node {node}.")
+                error.add_note(f"Failed node: {node}.")
                 failures.append(error)
         if failures:
             raise failures[0]
 
     def restart(self, *nodes: int) -> None:
-        """Stop and start again, one after the other; all if none is named. Those that were killed are only started."""
+        """Restart the given nodes (default: all), one after the other. Nodes that were killed are only started."""
         for node in nodes or self.nodes:
             self.stop(node, may_be_killed=True)
             self.start(node)
 
     def pause(self, *nodes: int) -> None:
-        """Freeze these nodes (SIGSTOP): connections stay open, nothing answers."""
+        """Freeze the given nodes (SIGSTOP): connections stay open, requests time out."""
         for node in nodes:
             self[node].pause()
 
     def resume(self, *nodes: int) -> None:
-        """Let these go on, or all that are frozen."""
+        """Resume the given nodes (default: all that are paused)."""
         for node in nodes or tuple(node for node in self.nodes if self[node].is_paused):
             self[node].resume()
 
     def add(self, count: int = 1) -> tuple[int, ...]:
-        """Start new brokers beside those there are; their ids."""
+        """Add brokers to the cluster, start them and return their ids."""
         _check_count(count)
-        known = self.nodes
-        self._lay_out(len(known) + count)
-        fresh = tuple(node for node in self.nodes if node not in known)
-        self.start(*fresh)
-        return fresh
+        before = self.nodes
+        self._lay_out(len(before) + count)
+        added = tuple(node for node in self.nodes if node not in before)
+        self.start(*added)
+        return added
 
     def heal(self) -> None:
-        """Resume what is paused, start what is dead, and wait until every partition has all its replicas in sync."""
+        """Resume paused nodes, start stopped ones, and wait until all replicas of all partitions are in sync."""
         self.resume()
         self.start()
         self.wait_until_in_sync()
 
     def close(self) -> None:
-        """Stop all nodes and remove what was temporary."""
+        """Stop all nodes and remove temporary files."""
         try:
             self.stop()
         finally:
-            self._clear_away()
+            self._clean_up()
 
-    # What they say
+    # Requests
 
     def client(self) -> "BlockingClient":
-        """A blocking client of the nodes that run and are not frozen, to use in a `with`."""
+        """Return a blocking client for the nodes that run and are not paused, for use in a `with` statement."""
         from moldau.client.settings import ClientSettings
-        from moldau.testing.client import AskingClient
+        from moldau.testing.client import SocketClient
 
-        servers = ",".join(str(self.layout.node(node).address) for node in self._answering())
-        return AskingClient(servers, ClientSettings(request_timeout_ms=ANSWER_MS_MAX))
+        servers = ",".join(str(self.layout.node(node).address) for node in self._responsive())
+        return SocketClient(servers, ClientSettings(request_timeout_ms=REQUEST_TIMEOUT_MS))
 
     def create_topic(
         self, name: str, partitions: int = 1, replication_factor: int | None = None, **config: object
     ) -> str:
-        """Create a topic, with as many replicas as there are nodes (three at most) if not said otherwise.
+        """Create a topic and return its name. The default replication factor is the number of nodes, at most three.
 
-        Keyword arguments are its settings with `_` for `.`. When this returns, each partition has its leader, and every
-        broker knows that, whichever is asked next.
+        Keyword arguments are topic settings with `_` for `.`. Returns once every partition has a leader in the metadata
+        of every broker, so that the next request may go to any of them.
         """
         replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
         with self.client() as client:
             configs = texts(setting_names(config))
             client.create_topic(name, partitions=partitions, replication_factor=replicas, configs=configs)
-        self.wait_until(lambda: self._is_known_to_all(name), f"leaders of {name}")
+        self.wait_until(lambda: self._is_in_all_metadata(name), f"leaders of {name}")
         return name
 
-    def _is_known_to_all(self, topic: str) -> bool:
+    def _is_in_all_metadata(self, topic: str) -> bool:
         from moldau.wire.messages import MetadataRequest
 
-        asked = MetadataRequest.MetadataRequestTopic(name=topic)
-        request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+        topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         with self.client() as client:
             brokers = client.run(client.asynchronous.brokers())
-            told = [client.run(client.asynchronous.send(request, node=each.node_id)).topics[0] for each in brokers]
-        return all(not each.error_code and all(part.leader_id >= 0 for part in each.partitions) for each in told)
+            views = [client.run(client.asynchronous.send(request, node=each.node_id)).topics[0] for each in brokers]
+        return all(not each.error_code and all(part.leader_id >= 0 for part in each.partitions) for each in views)
 
     def leaders_of(self, topic: str) -> dict[int, int | None]:
-        """Who leads each partition just now; None where nobody does."""
+        """Return the current leader of each partition; None where there is no leader."""
         with self.client() as client:
             view = client.describe_topic(topic)
         return {each.index: each.leader if each.leader >= 0 else None for each in view.partitions}
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Who leads a partition; waits until somebody does who runs."""
+        """Return the leader of a partition; wait until there is one and its node runs."""
 
         def leader() -> int | None:
             node = self.leaders_of(topic).get(partition)
@@ -224,11 +226,11 @@ class Cluster:
 
     @property
     def controller_id(self) -> int:
-        """The active controller: who leads the metadata quorum. Waits until there is one."""
+        """The active controller, the leader of the metadata quorum. Waits until there is one."""
         return self.wait_for(self._controller, "an active controller")
 
     def wait_until_in_sync(self, *topics: str, wait_s: float = WAIT_S_MAX) -> None:
-        """Until every replica of these topics, or of all, is in sync."""
+        """Wait until all replicas of the given topics (default: all topics) are in sync."""
 
         def are_in_sync() -> bool:
             with self.client() as client:
@@ -241,48 +243,48 @@ class Cluster:
         self.wait_until(are_in_sync, "all replicas in sync", wait_s)
 
     def wait_until(self, condition: Callable[[], bool], what: str, wait_s: float = WAIT_S_MAX) -> None:
-        """Look again and again, over failures to get an answer, until it holds."""
+        """Poll until the condition holds; failed requests count as "not yet"."""
         self.wait_for(lambda: condition() or None, what, wait_s)
 
-    def wait_for(self, look: Callable[[], Result | None], what: str, wait_s: float = WAIT_S_MAX) -> Result:
-        """The first thing other than None that `look` finds."""
+    def wait_for(self, probe: Callable[[], Result | None], what: str, wait_s: float = WAIT_S_MAX) -> Result:
+        """Poll until `probe` returns something other than None, and return that."""
         from moldau.model.errors import KafkaError
 
         deadline = time.monotonic() + wait_s
         while True:
-            trouble: BaseException | None = None
+            cause: BaseException | None = None
             try:
-                found = look()
+                found = probe()
             except (OSError, KafkaError) as error:
-                found, trouble = None, error
+                found, cause = None, error
             if found is not None:
                 return found
             if time.monotonic() > deadline:
-                raise BrokerFailed(f"Not within {wait_s:g} s: {what}.\n{self._last_words()}") from trouble
-            time.sleep(LOOK_EVERY_S)
+                raise BrokerFailed(f"Timed out after {wait_s:g} s: {what}.\n{self._log_tails()}") from cause
+            time.sleep(POLL_INTERVAL_S)
 
-    # As a context
+    # Context manager
 
     def __enter__(self) -> Self:
         try:
             return self.start()
         except BaseException:
             self.kill(*self.nodes)
-            self._clear_away()
+            self._clean_up()
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if os.getpid() != self._owner:
-            return  # as with a broker: a process that was forked in the block has none of it
+            return  # a forked child leaves the block: the cluster belongs to the parent
         if error is not None:
-            if isinstance(error, BaseException):  # or else it is a `KafkaError` of confluent-kafka
-                error.add_note(self._last_words())
+            if isinstance(error, BaseException):  # confluent-kafka's `KafkaError` is not one
+                error.add_note(self._log_tails())
             self.kill(*self.nodes)
         self.close()
 
-    # Inside
+    # Internals
 
     def _lay_out(self, brokers: int) -> None:
         is_new = not self._brokers
@@ -308,19 +310,22 @@ class Cluster:
             stop_s_max=self._stop_s_max,
         )
 
-    def _as_they_speak(self, nodes: Iterable[int], deadline: float) -> Iterator[int]:
-        """Each node once it serves or has ended: one that waits for others says nothing, they may have said why."""
-        silent = {self[node].announced: node for node in nodes}
-        watched = select.poll()
-        for descriptor in silent:
-            watched.register(descriptor, select.POLLIN)
-        while silent and (heard := watched.poll(max(deadline - time.monotonic(), 0.0) * 1000)):
-            for descriptor, _ in heard:
-                watched.unregister(descriptor)
-                yield silent.pop(descriptor)
-        yield from silent.values()
+    def _in_order_of_readiness(self, nodes: Iterable[int], deadline: float) -> Iterator[int]:
+        """Yield each node once it is ready or has exited.
 
-    def _answering(self) -> Iterable[int]:
+        A node that waits for a failed one just times out, so the failure of the other must be reported first.
+        """
+        pending = {self[node].ready_fd: node for node in nodes}
+        poll = select.poll()
+        for descriptor in pending:
+            poll.register(descriptor, select.POLLIN)
+        while pending and (events := poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)):
+            for descriptor, _ in events:
+                poll.unregister(descriptor)
+                yield pending.pop(descriptor)
+        yield from pending.values()
+
+    def _responsive(self) -> Iterable[int]:
         return [node for node in self.running if not self[node].is_paused] or self.nodes
 
     def _controller(self) -> int | None:
@@ -330,26 +335,26 @@ class Cluster:
             leader = client.run(Quorum(client.asynchronous).describe()).leader_id
         return leader if leader in self.running else None
 
-    def _clear_away(self) -> None:
-        """Nothing temporary stays, though nodes may have ended badly; the first of those is told of then."""
+    def _clean_up(self) -> None:
+        """Close all nodes and remove all temporary files, even if some nodes fail; then raise the first failure."""
         failures: list[BrokerFailed] = []
         try:
             for node, broker in self._brokers.items():
                 try:
                     broker.close()
                 except BrokerFailed as error:
-                    error.add_note(f"It was node {node}.")
+                    error.add_note(f"Failed node: {node}.")
                     failures.append(error)
         finally:
             self._reserved.release()
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+            shutil.rmtree(self._temporary, ignore_errors=True)
         if failures:
             raise failures[0]
 
-    def _last_words(self, nodes: Iterable[int] | None = None) -> str:
-        return "\n".join(f"Node {node} said:\n{self[node].last_words}" for node in nodes or self.nodes)
+    def _log_tails(self, nodes: Iterable[int] | None = None) -> str:
+        return "\n".join(f"Output of node {node}:\n{self[node].log_tail}" for node in nodes or self.nodes)
 
 
 def _check_count(brokers: int) -> None:
     if brokers < 1:
-        raise ValueError(f"{brokers} brokers cannot be started: say how many, at least one.")
+        raise ValueError(f"Cannot start {brokers} brokers: the number must be at least 1.")

@@ -1,4 +1,4 @@
-"""One TCP connection in memory: two sides, and a line in each direction that keeps order, takes time and may be cut."""
+"""A simulated TCP connection: two sides, and one ordered line per direction with latency, which can be cut."""
 
 import asyncio
 import struct
@@ -15,17 +15,17 @@ from moldau.wire.foreign_protocols import refused_length
 if TYPE_CHECKING:
     from moldau.testing.network import SimulatedNetwork
 
-FIRST_FREE_PORT: Final = 32768  # those who connect are given one from here on
+FIRST_FREE_PORT: Final = 32768  # the first ephemeral port of a host
 RESET: Final = "[Errno 104] Connection reset by peer"
 GARBAGE: Final = 0xDD
 FRAMES_PER_TURN_MAX: Final = 32
-WINDOW_BYTES: Final = 256 * 1024  # taken by the network and not yet read by the peer; the rest stays queued
+WINDOW_BYTES: Final = 256 * 1024  # sent and not yet read by the peer, at most; the rest stays queued
 
 _length_at = struct.Struct(">i").unpack_from
 
 
 class Line:
-    """One direction of a connection. What is put in comes out in order, later, unless the connection is lost."""
+    """One direction of a connection: delivers packets later and in order, unless the connection is lost."""
 
     def __init__(self, network: "SimulatedNetwork", sender: str, receiver: str) -> None:
         self.sender, self.receiver = sender, receiver
@@ -34,13 +34,13 @@ class Line:
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, arrive: Callable[[], None], held_back_s: float = 0.0) -> None:
-        self._last_s = max(self._last_s, self._network.arrival_s() + held_back_s)
+    def put(self, arrive: Callable[[], None], delay_s: float = 0.0) -> None:
+        self._last_s = max(self._last_s, self._network.arrival_s() + delay_s)
         self._packets.append((self._last_s, arrive))
-        self.move()
+        self.schedule()
 
-    def move(self) -> None:
-        """See to it that the first packet arrives in its time; a cut holds it until it is healed."""
+    def schedule(self) -> None:
+        """Schedule the arrival of the first packet; a cut holds it until `heal`."""
         if self._timer is not None or not self._packets:
             return
         if self._network.is_cut(self.sender, self.receiver):
@@ -59,15 +59,15 @@ class Line:
         if not self._network.is_cut(self.sender, self.receiver):
             _, arrive = self._packets.popleft()
             arrive()
-        self.move()
+        self.schedule()
 
 
-def _nothing() -> None:
-    """Nobody asked to be told."""
+def _no_op() -> None:
+    """The default of `when_turn_ends`."""
 
 
 class SimulatedConnection:
-    """One side of a connection: the `Connection` port of whoever holds it."""
+    """One side of a connection: the `Connection` port of its owner."""
 
     other: "SimulatedConnection"
 
@@ -77,22 +77,22 @@ class SimulatedConnection:
         self.local, self.peer = local, peer
         self.frame_bytes_max = frame_bytes_max
         self.is_lost = False
-        self.is_in_void = False  # its host lost power, so nobody told the peer
-        self.swallowed_bytes = 0  # what the peer sent into that void
+        self.is_half_open = False  # this host lost power, so the peer got neither FIN nor RST
+        self.dropped_bytes = 0  # sent by the peer since then
         self._network = network
-        self._context = context  # whose code the endpoint is
+        self._context = context  # of the process that runs the endpoint
         self._endpoint: Endpoint | None = None
         self._line = Line(network, local.host, peer.host)
         self._queue: deque[Piece] = deque()
         self._queued_bytes = 0
-        self._unread_bytes = 0  # on the line, or waiting at the peer
+        self._unread_bytes = 0  # in flight, or not yet read by the peer
         self._received = bytearray()
         self._lent: list[bytearray] = []  # frames of this turn
         self.may_wait = False
         self.is_in_run = False
-        self.when_turn_ends: Callable[[], None] = _nothing
-        self._untold_bytes = 0  # received while paused: the peer's window still counts them
-        self._has_ended = False  # the peer has closed; seen once all frames are read
+        self.when_turn_ends: Callable[[], None] = _no_op
+        self._uncredited_bytes = 0  # received while paused: they still fill the peer's window
+        self._has_eof = False  # the peer has closed; handled once all frames are read
         self._is_paused = False
         self._is_delivering = False
         self._is_waiting_to_write = False
@@ -128,7 +128,7 @@ class SimulatedConnection:
     def resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            self._tell_read()
+            self._return_credit()
             self._soon(self._deliver)
 
     def close(self) -> None:
@@ -142,19 +142,19 @@ class SimulatedConnection:
         if not self.is_lost:
             self._is_closing = True
             self._drop_queue()
-            self._line.put(lambda: self.other._soon(self.other.be_reset))
+            self._line.put(lambda: self.other._soon(self.other.on_reset))
             self._soon(lambda: self.lose(self._reason))
 
     # For the network
 
     def begin(self, endpoint: Endpoint) -> None:
-        """Give the connection to its endpoint. What came before that has waited."""
+        """Attach the endpoint and deliver what arrived before."""
         self._endpoint = endpoint
         endpoint.connected(self)
         self._soon(self._deliver)
 
     def lose(self, reason: str) -> None:
-        """The end, once."""
+        """Close this side and notify the endpoint, once."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -163,37 +163,37 @@ class SimulatedConnection:
         if self._endpoint is not None:
             self._endpoint.disconnected(reason)
 
-    def be_reset(self) -> None:
+    def on_reset(self) -> None:
         self._received.clear()
         self.lose(RESET)
 
     def die(self, *, silently: bool) -> None:
-        """The process is gone. A kernel that lives tells the peer, after what was sent; one without power does not."""
+        """Handle the death of the process: the kernel sends RST or FIN after the data, unless the power is lost."""
         self.is_lost = True
-        self.is_in_void = silently
+        self.is_half_open = silently
         self._drop_queue()
         if silently:
             self._line.lose()
             return
         self._network.forget(self)
-        is_abrupt = self._network.chance.random() < 0.5  # a reset if anything was unread, else an ordinary end
-        self._line.put(lambda: self.other._soon(self.other.be_reset if is_abrupt else self.other._end))
+        is_rst = self._network.chance.random() < 0.5  # RST if there was unread data, else FIN
+        self._line.put(lambda: self.other._soon(self.other.on_reset if is_rst else self.other._on_eof))
 
     def reset_both(self) -> None:
-        """Somebody between the two lost patience."""
+        """Reset both sides, as a middlebox may."""
         for side in (self, self.other):
             side._line.lose()
-            side._soon(side.be_reset)
+            side._soon(side.on_reset)
 
     # Out
 
     def _transmit(self) -> None:
-        """Put on the line what the window lets through, file slices read only now."""
+        """Send what fits into the window; file slices are read only now."""
         if self.is_lost:
             return
         if self._network.stalls_sender():
             self._is_waiting_to_write = True
-            self._network.loop.call_later(self._network.stall_s(), self._transmit_again, context=self._context)
+            self._network.loop.call_later(self._network.stall_s(), self._resume_transmission, context=self._context)
             return
         parts = []
         while self._queue and self._unread_bytes < WINDOW_BYTES:
@@ -205,7 +205,7 @@ class SimulatedConnection:
             self._put(b"".join(parts))
         self._after_transmission()
 
-    def _transmit_again(self) -> None:
+    def _resume_transmission(self) -> None:
         if (self._queue or self._is_closing) and not self.is_lost:
             self._transmit()
 
@@ -227,12 +227,12 @@ class SimulatedConnection:
             self.reset_both()
         else:
             is_client = self.local.port >= FIRST_FREE_PORT
-            self._line.put(lambda: self._arrive(data), self._network.held_back_s(data) if is_client else 0.0)
+            self._line.put(lambda: self._arrive(data), self._network.request_delay_s(data) if is_client else 0.0)
 
     def _arrive(self, data: bytes) -> None:
         other = self.other
-        if other.is_in_void:
-            other.swallowed_bytes += len(data)
+        if other.is_half_open:
+            other.dropped_bytes += len(data)
             self._network.reset_if_up(other)
         elif not other.is_lost:
             other._soon(lambda: other._receive(data))
@@ -251,7 +251,7 @@ class SimulatedConnection:
     def _finish(self) -> None:
         if not self._has_finished:
             self._has_finished = True
-            self._line.put(lambda: self.other._soon(self.other._end))
+            self._line.put(lambda: self.other._soon(self.other._on_eof))
             self._soon(lambda: self.lose(self._reason))
 
     def _drop_queue(self) -> None:
@@ -262,22 +262,22 @@ class SimulatedConnection:
 
     def _receive(self, data: bytes) -> None:
         self._received += data
-        self._untold_bytes += len(data)
-        self._tell_read()
+        self._uncredited_bytes += len(data)
+        self._return_credit()
         self._deliver()
 
-    def _tell_read(self) -> None:
-        """Whoever reads takes what comes, whole frames or not, and so makes room in the window."""
-        if not self._is_paused and self._untold_bytes:
-            self._network.loop.call_soon(self.other._credit, self._untold_bytes, context=self.other._context)
-            self._untold_bytes = 0
+    def _return_credit(self) -> None:
+        """Unless paused, reading frees the peer's window for all received bytes, whole frames or not."""
+        if not self._is_paused and self._uncredited_bytes:
+            self._network.loop.call_soon(self.other._credit, self._uncredited_bytes, context=self.other._context)
+            self._uncredited_bytes = 0
 
-    def _end(self) -> None:
-        self._has_ended = True
+    def _on_eof(self) -> None:
+        self._has_eof = True
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hand over whole frames, a bounded number a turn; answers leave together at the end."""
+        """Deliver whole frames, a bounded number per turn; responses are sent together at the end of the turn."""
         if self._endpoint is None or self._is_delivering:
             return
         self._is_delivering = True
@@ -289,12 +289,14 @@ class SimulatedConnection:
                 break
         self.when_turn_ends()
         for lent in self._lent:
-            lent[:] = bytes([GARBAGE]) * len(lent)  # lent until the turn ended: whoever kept it reads rubbish
+            lent[:] = bytes([GARBAGE]) * len(
+                lent
+            )  # a frame is valid until the turn ends: later reads must fail visibly
         self._lent.clear()
         self._is_delivering = False
         if not self._is_waiting_to_write and (self._queue or self._is_closing):
             self._transmit()
-        if self._has_ended and self._may_read() and not self._has_frame():
+        if self._has_eof and self._may_read() and not self._has_frame():
             self._is_closing = True
             self._drop_queue()
             self._finish()
@@ -310,7 +312,7 @@ class SimulatedConnection:
             return False
         (length,) = _length_at(self._received)
         if not 0 <= length <= self.frame_bytes_max:
-            self._refuse_frame(length)
+            self._reject_frame(length)
             return False
         if len(self._received) - 4 < length:
             return False
@@ -322,14 +324,14 @@ class SimulatedConnection:
         self._endpoint.frame_received(memoryview(lent))
         return True
 
-    def _refuse_frame(self, length: int) -> None:
+    def _reject_frame(self, length: int) -> None:
         self._reason = refused_length(length, self.frame_bytes_max)
         self.close()
 
     def _credit(self, read_bytes: int) -> None:
         self._unread_bytes -= read_bytes
         if self._is_waiting_to_write and self._unread_bytes < WINDOW_BYTES:
-            self._transmit_again()
+            self._resume_transmission()
 
     def _soon(self, act: Callable[[], None]) -> None:
         self._network.loop.call_soon(act, context=self._context)
@@ -340,5 +342,5 @@ def _read(piece: Piece) -> bytes:
         return bytes(piece)
     part = piece.read()
     if len(part) < piece.length:
-        raise OSError(f"a file ended {piece.length - len(part)} bytes before the slice of it that was promised")
+        raise OSError(f"file slice is {piece.length - len(part)} bytes short")
     return part

@@ -1,10 +1,10 @@
-"""A disk in memory that knows what was written from what was synced, and fails as told: crashes, errors, full, torn.
+"""An in-memory disk that tracks what is synced, with planned faults: crashes, I/O errors, full disk, torn writes.
 
 disk = SimulatedDisk(seed=7)
 mounted = disk.mount()                      # the Disk port of one process
-disk.crash_at(12, When.TORN)                # the process dies in its twelfth I/O point
-...                                         # raises Crashed there, and on everything after
-disk.power_loss()                           # or: what was not synced is partly gone
+disk.crash_at(12, When.TORN)                # the process dies in the twelfth I/O point
+...                                         # raises Crashed there, and in every later call
+disk.power_loss()                           # or: unsynced changes are partly lost
 recovered = disk.mount()                    # the next process
 """
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class SimulatedDisk:
-    """The disk of one host, which outlives its processes. `mount` gives the port that a process uses."""
+    """The disk of one host, which outlives its processes. `mount` returns the port for one process."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class SimulatedDisk:
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
         self.points = 0
-        self.boots = 1  # how often the machine has been switched on
+        self.boots = 1  # how often the host has booted
         self.on_io: Callable[[IoPoint], None] | None = None  # may raise OSError, or crash the disk
-        self.on_crash: Callable[[bool], None] | None = None  # told of a planned crash, and if power was lost
+        self.on_crash: Callable[[bool], None] | None = None  # called at a planned crash with `loses_power`
         self._incarnation = 0
         self._crash: PlannedCrash | None = None
         self._failures: list[PlannedFailure] = []
@@ -60,51 +60,51 @@ class SimulatedDisk:
     # For the process
 
     def mount(self) -> MountedDisk:
-        """The disk as the process that starts now sees it."""
+        """Return the disk for the process that starts now."""
         return MountedDisk(self, self._incarnation)
 
     # For the test
 
     def prepare_folder(self, folder: str) -> None:
-        """Make a folder that no power loss undoes, as an administrator did long ago."""
+        """Create a folder and sync it, so that it survives any power loss."""
         self.mount().make_folder(folder)
         for each in self.root.folders():
             each.sync()
 
     def crash_at(self, number: int, when: When = When.BEFORE, *, loses_power: bool = False) -> None:
-        """Die in the I/O point with this number (`points` says how many there were)."""
+        """Plan a crash in the I/O point with this number (`points` is the number of the last one)."""
         self._crash = PlannedCrash(number, when, loses_power)
 
     def fail(self, operation: str, error: int = errno.EIO, *, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """Make calls of `operation` on paths that contain `path` fail with `error`, after `skip` good ones.
+        """Make calls of `operation` on paths that contain `path` fail with `error`, after `skip` successful ones.
 
-        Operations are the port's own names: open, pread, pwrite, truncate, allocate, fsync, rename, unlink and so on.
+        Operations have the names of the `Disk` port: open, pread, pwrite, truncate, allocate, fsync, rename, unlink …
         """
         self._failures.append(PlannedFailure(operation, error, path, skip, times))
 
     def shorten_write(self, keep_bytes: int, *, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """Make a `pwrite` take only its first bytes."""
+        """Make a `pwrite` write only its first `keep_bytes`."""
         self._failures.append(PlannedFailure("short pwrite", 0, path, skip, times, keep_bytes))
 
     def forget_plans(self) -> None:
-        """No planned crash or failure strikes any more."""
+        """Cancel all planned crashes and failures."""
         self._crash = None
         self._failures.clear()
 
     @property
     def plans_power_loss(self) -> bool:
-        """Whether one is planned and has not struck yet."""
+        """Whether a power loss is planned and has not happened yet."""
         return self._crash is not None and self._crash.loses_power
 
     def crash(self) -> None:
-        """The process dies: what it wrote stays, its open files and locks are gone."""
+        """Kill the process: its writes stay, its open files and locks are released."""
         self._end_process("crash")
         for _, inode in self.root.inodes():
             inode.lose_cache_if_doubtful(self.chance, scatters=self.faults.scatters)
         self._recount()
 
     def power_loss(self) -> None:
-        """The host dies: of what was not synced, a prefix stays, possibly torn."""
+        """Cut the power: a prefix of the unsynced changes survives, the last one possibly torn."""
         self._end_process("power loss")
         self.boots += 1
         folders = list(dict.fromkeys(self.root.folders()))
@@ -119,20 +119,20 @@ class SimulatedDisk:
         self._recount()
 
     def flip_bit(self, path: str, position: int | None = None, bit: int | None = None) -> None:
-        """Rot one bit of a file, on the platter and in the cache."""
+        """Flip one bit of a file, on the medium and in the page cache."""
         inode = self.inode(path)
         place = self.chance.randrange(0, len(inode.content)) if position is None else position
         mask = 1 << (self.chance.randrange(0, 8) if bit is None else bit)
         inode.content[place] ^= mask
         if place < len(inode.durable):
             inode.durable[place] ^= mask
-        self._fire("bit flip", f"{path} {place}")
+        self._count("bit flip", f"{path} {place}")
 
     def contents(self) -> dict[str, bytes]:
-        """Every file as a process would read it."""
+        """Return the content of every file as a process would read it."""
         return {path: bytes(inode.content) for path, inode in self.root.inodes()}
 
-    # For the ports
+    # For the port
 
     def inode(self, path: str) -> Inode:
         node = self.node(path)
@@ -151,7 +151,7 @@ class SimulatedDisk:
         return node
 
     def node(self, path: str) -> Inode | Folder | None:
-        """What is at a path, or None."""
+        """Return the file or folder at a path, or None."""
         node: Inode | Folder | None = self.root
         for part in path_parts(path):
             if not isinstance(node, Folder):
@@ -160,7 +160,7 @@ class SimulatedDisk:
         return node
 
     def change(self, *edits: tuple[Folder, str, Inode | Folder | None]) -> None:
-        """Edit names, counting the links of what they stood for and stand for now."""
+        """Edit directory entries and update the link counts of the old and new nodes."""
         nodes = [folder.entries.get(name) for folder, name, _ in edits]
         Change(*edits)
         for _, _, new in edits:
@@ -195,7 +195,7 @@ class SimulatedDisk:
         torn: Callable[[], object] | None = None,
         detail: str = "",
     ) -> Result:
-        """One I/O point: counted, traced, failed or crashed in if so planned."""
+        """Run one I/O point: count it, trace it, and fail or crash in it if planned."""
         self.points += 1
         self.trace.record(f"{self.name} {operation}", f"{path} {detail}" if detail else path)
         if self.on_io is not None:
@@ -215,31 +215,31 @@ class SimulatedDisk:
     def fail_if_planned(self, operation: str, path: str) -> None:
         for planned in self._failures:
             if planned.matches(operation, path):
-                self._fire(f"failed {operation}", path)
+                self._count(f"failed {operation}", path)
                 raise os_error(planned.error, path)
 
-    def happens(self, fault: str, likelihood: float, path: str) -> bool:
-        """Whether a likely fault strikes now; nothing is drawn while it is off."""
-        if likelihood <= 0.0 or self.chance.random() >= likelihood:
+    def fires(self, fault: str, probability: float, path: str) -> bool:
+        """Whether a random fault fires now; draws nothing while the fault is off."""
+        if probability <= 0.0 or self.chance.random() >= probability:
             return False
-        self._fire(fault, path)
+        self._count(fault, path)
         return True
 
-    def taken_bytes(self, path: str, asked: int) -> int:
-        """How much of a write is taken, full disk aside."""
+    def accepted_bytes(self, path: str, requested: int) -> int:
+        """Return how much of a write is performed, not counting a full disk."""
         for planned in self._failures:
             if planned.matches("short pwrite", path):
-                self._fire("short write", path)
-                return min(planned.keep_bytes, asked)
-        if asked > 1 and self.happens("short write", self.faults.short_write, path):
-            return self.chance.randrange(1, asked)
-        return asked
+                self._count("short write", path)
+                return min(planned.keep_bytes, requested)
+        if requested > 1 and self.fires("short write", self.faults.short_write, path):
+            return self.chance.randrange(1, requested)
+        return requested
 
-    def room_bytes(self) -> int:
+    def available_bytes(self) -> int:
         return max(self.capacity_bytes - self.used_bytes, 0)
 
-    def refuse_for_space(self, path: str) -> OSError:
-        self._fire("disk full", path)
+    def no_space(self, path: str) -> OSError:
+        self._count("disk full", path)
         return os_error(errno.ENOSPC, path)
 
     def _die(self, crash: PlannedCrash) -> None:
@@ -253,11 +253,11 @@ class SimulatedDisk:
         raise Crashed(f"planned for I/O point {crash.number}")
 
     def _end_process(self, why: str) -> None:
-        self._fire(why, "")
+        self._count(why, "")
         self._incarnation += 1
         self._locks.clear()
 
-    def _fire(self, fault: str, detail: str) -> None:
+    def _count(self, fault: str, detail: str) -> None:
         self.fired[fault] += 1
         self.trace.record(f"{self.name} {fault}", detail)
 

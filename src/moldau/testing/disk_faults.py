@@ -1,4 +1,4 @@
-"""What can go wrong with a simulated disk, and when: likely faults, planned failures, planned crashes."""
+"""Faults of a simulated disk: random faults, planned failures, planned crashes."""
 
 import os
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class Crashed(BaseException):
-    """The process died in this call. Not an `Exception`: no handler of a dead process runs on."""
+    """The process died in this call. Not an `Exception`, so that no handler of the dead process catches it."""
 
 
 class When(Enum):
-    """Where in an I/O point a planned crash strikes."""
+    """When a planned crash happens, relative to its I/O point."""
 
     BEFORE = "before"
     TORN = "torn"
@@ -19,7 +19,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IoPoint:
-    """One call that changes the disk. They are numbered from 1 over the life of the disk."""
+    """One call that changes the disk. I/O points are numbered from 1 over the lifetime of the disk."""
 
     number: int
     operation: str
@@ -28,15 +28,15 @@ class IoPoint:
 
 @dataclass(slots=True)
 class DiskFaults:
-    """How likely each call is to go wrong, from 0 to 1. All are off at first."""
+    """The probability of each fault per call, from 0 to 1. All are off by default."""
 
     read_error: float = 0.0
     write_error: float = 0.0
     fsync_error: float = 0.0
     short_write: float = 0.0
-    cold_read: float = 0.0  # `is_cached` says no
-    # What reaches the platter without an fsync, or in spite of a failed one, is any part of the writes, not a prefix;
-    # and a process that starts after a failed one may still see in the cache what the platter has lost.
+    cold_read: float = 0.0  # `is_cached` returns False
+    # Without an fsync, or after a failed one, an arbitrary subset of the writes is durable instead of a prefix, and the
+    # next process may still read from the page cache what is not durable.
     scatters: bool = False
 
 
@@ -57,7 +57,7 @@ class PlannedFailure:
     keep_bytes: int = 0
 
     def matches(self, operation: str, path: str) -> bool:
-        """Whether this call is the one; counts it."""
+        """Whether this call is to fail; counts calls that match."""
         if operation != self.operation or self.path_part not in path or self.times == 0:
             return False
         if self.skip > 0:
@@ -68,5 +68,5 @@ class PlannedFailure:
 
 
 def os_error(number: int, path: str) -> OSError:
-    """As the kernel would raise it: `OSError` picks its subclass by the number, `FileNotFoundError` for one."""
+    """Build the error as the kernel would: `OSError` picks its subclass by number, such as `FileNotFoundError`."""
     return OSError(number, os.strerror(number), path)

@@ -1,4 +1,4 @@
-"""Free ports for a cluster, which no other cluster of a test takes as long as they are held."""
+"""Free port ranges for test clusters, reserved against other test clusters on the machine."""
 
 import random
 import socket
@@ -7,31 +7,32 @@ from typing import Any, Final
 from moldau.testing.broker import BrokerFailed
 
 HOST: Final = "127.0.0.1"
-# Below the ports that the system gives to outgoing connections: the port of a node that is down must stay free.
+# Below the ephemeral range: the port of a stopped node must not be taken by an outgoing connection.
 PORTS: Final = range(16_000, 32_000)
 PORT_TRIES_MAX: Final = 200
 
 
-class PortsInARow:
-    """Ports of nodes that are still to start, or are down, look free to everybody.
+class PortRange:
+    """A reserved range of consecutive ports.
 
-    So whoever draws ports holds the UDP ports of the same numbers, which nodes do not use. The system gives each to one
-    process only, and takes it back when that dies.
+    The TCP ports of nodes that are not running look free to other processes. The reservation therefore binds the UDP
+    ports of the same numbers, which nodes do not use: the kernel gives each to one process and releases it when that
+    process dies.
     """
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def draw(self, count: int) -> range:
-        """So many free ports in a row, until `release`."""
-        chance: Any = random.SystemRandom()
+        """Reserve `count` consecutive free ports until `release`."""
+        rng: Any = random.SystemRandom()
         for _ in range(PORT_TRIES_MAX):
-            first = chance.randrange(PORTS.start, PORTS.stop - count)
+            first = rng.randrange(PORTS.start, PORTS.stop - count)
             ports = range(first, first + count)
             if all(map(_is_free, ports)) and all(map(self._hold, ports)):
                 return ports
             self.release()
-        raise BrokerFailed(f"There are no {count} free ports in a row.")
+        raise BrokerFailed(f"Found no {count} consecutive free ports.")
 
     def release(self) -> None:
         while self._held:
@@ -44,12 +45,12 @@ class PortsInARow:
 
 
 def free_ports(count: int) -> range:
-    """So many ports in a row that are free just now."""
-    drawn = PortsInARow()
+    """Return `count` consecutive ports that are free now, without reserving them."""
+    ports = PortRange()
     try:
-        return drawn.draw(count)
+        return ports.draw(count)
     finally:
-        drawn.release()
+        ports.release()
 
 
 def _is_free(port: int) -> bool:

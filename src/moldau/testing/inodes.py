@@ -1,7 +1,7 @@
-"""Files and folders that know what is written and what is durable: the matter that `SimulatedDisk` is made of.
+"""Files and folders of a `SimulatedDisk`, with a cached and a durable state.
 
-Everything exists twice: as processes see it (the page cache), and as it stands on the platter after the last sync.
-Between the two lie the pending changes, in order; a power loss keeps a prefix of them.
+Each has two versions: the page cache, which processes see, and the medium, as of the last sync. The pending changes
+lead from the second to the first, in order; a power loss keeps a prefix of them.
 """
 
 import random
@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-PENDING_WRITES_MAX: Final = 4096  # per file; beyond it the kernel writes the oldest back by itself
+PENDING_WRITES_MAX: Final = 4096  # per file; beyond it the kernel writes back the oldest
 
 
 class Inode:
-    """The bytes of one file, whatever its names."""
+    """The content of one file, independent of its names."""
 
     __slots__ = ("allocated", "content", "durable", "is_doubtful", "links", "opens", "pending")
 
@@ -24,14 +24,14 @@ class Inode:
         self.allocated = 0
         self.links = 0
         self.opens = 0
-        self.is_doubtful = False  # an fsync failed: the cache may show what the platter will never hold
+        self.is_doubtful = False  # an fsync failed: cached content may never become durable
 
     @property
     def footprint_bytes(self) -> int:
         return max(len(self.content), self.allocated)
 
     def write(self, position: int, written: bytes) -> None:
-        """As a process: seen at once, durable after an fsync."""
+        """Write as a process: visible at once, durable after an fsync."""
         self._change((position, written))
 
     def truncate(self, size: int) -> None:
@@ -43,19 +43,19 @@ class Inode:
             self._write_back()
 
     def lose_part_of_sync(self, chance: random.Random, *, scatters: bool) -> None:
-        """A failed fsync, as Linux has it: pages are marked clean whether or not they reached the platter."""
+        """Fail an fsync as Linux does: pages are marked clean whether or not they were written."""
         self._keep_some(chance, scatters=scatters)
         self.pending.clear()
         self.is_doubtful = True
 
     def lose_cache_if_doubtful(self, chance: random.Random, *, scatters: bool) -> None:
-        """Clean pages are evicted sooner or later; what a failed fsync left behind then vanishes."""
+        """Evict clean pages, which reveals what a failed fsync has lost."""
         if self.is_doubtful and (not scatters or chance.random() < 0.5):
             self.forget_pending()
         self.is_doubtful = False
 
     def lose_power(self, chance: random.Random, *, scatters: bool) -> None:
-        """Some of the pending changes stay, in order or scattered; the first lost one may be torn."""
+        """Keep some pending changes, a prefix or a scattered subset; the first lost one may be torn."""
         self._keep_some(chance, scatters=scatters)
         if self.pending and not scatters:
             self._tear(chance)
@@ -91,7 +91,7 @@ class Inode:
             return
         kept = chance.randrange(0, len(written) + 1)
         _apply(self.durable, (position, written[:kept]))
-        if chance.random() < 0.25:  # the length reached the platter, the bytes did not
+        if chance.random() < 0.25:  # the length became durable, the content did not
             _extend(self.durable, position + len(written))
 
 
@@ -111,7 +111,7 @@ def _extend(content: bytearray, size: int) -> None:
 
 
 class Folder:
-    """Names and what they stand for."""
+    """Directory entries, cached and durable."""
 
     __slots__ = ("durable", "entries", "pending")
 
@@ -125,21 +125,21 @@ class Folder:
             self.pending[0].settle()
 
     def settle_prefix(self, chance: random.Random) -> None:
-        """Of what was not synced, a power loss keeps a random prefix."""
+        """Make a random prefix of the pending changes durable, as a power loss does."""
         for _ in range(chance.randrange(0, len(self.pending) + 1)):
             self.pending[0].settle()
 
     def folders(self) -> "Iterator[Folder]":
-        """This folder and all below, in the order of their names, seen or durable."""
+        """Yield this folder and all below, cached or durable, in the order of their names."""
         yield self
         for name in sorted({**self.durable, **self.entries}):
-            shown, kept = self.entries.get(name), self.durable.get(name)
-            for node in (shown, kept) if shown is not kept else (shown,):
+            cached, durable = self.entries.get(name), self.durable.get(name)
+            for node in (cached, durable) if cached is not durable else (cached,):
                 if isinstance(node, Folder):
                     yield from node.folders()
 
     def inodes(self, prefix: str = "") -> Iterator[tuple[str, Inode]]:
-        """The files below this folder that a process sees, by path."""
+        """Yield the files below this folder that a process sees, by path."""
         for name in sorted(self.entries):
             node = self.entries[name]
             path = f"{prefix}/{name}"
@@ -150,7 +150,7 @@ class Folder:
 
 
 class Change:
-    """One step in the life of names: a creation, a removal, or a rename, which edits two places at once."""
+    """One change of directory entries: a creation, a removal, or a rename, which edits two entries atomically."""
 
     __slots__ = ("edits",)
 
@@ -162,7 +162,7 @@ class Change:
             folder.pending.append(self)
 
     def settle(self) -> None:
-        """Make it durable, after all that came before it in the same folders."""
+        """Make the change durable, after all earlier changes in the same folders."""
         for folder in self._folders():
             while folder.pending and folder.pending[0] is not self and self in folder.pending:
                 folder.pending[0].settle()
@@ -184,5 +184,5 @@ def _edit(entries: dict[str, Inode | Folder], name: str, node: Inode | Folder | 
 
 
 def path_parts(path: str) -> list[str]:
-    """The names on the way to a path."""
+    """Split a path into its components."""
     return [part for part in path.split("/") if part not in ("", ".")]

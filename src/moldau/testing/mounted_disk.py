@@ -1,4 +1,4 @@
-"""A simulated disk as one process uses it: the `Disk`, `File` and `FolderLock` ports."""
+"""The `Disk`, `File` and `FolderLock` ports of one process on a simulated disk."""
 
 import errno
 import zlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MountedDisk:
-    """The `Disk` port of one process. Once that process has died, every call raises `Crashed`."""
+    """The `Disk` port of one process. After the death of the process, every call raises `Crashed`."""
 
     def __init__(self, disk: "SimulatedDisk", incarnation: int) -> None:
         self._disk = disk
@@ -24,7 +24,7 @@ class MountedDisk:
         self.check_alive()
         self._disk.fail_if_planned("open", path)
         if create and self._disk.node(path) is None:
-            parent, name = self._place(path)
+            parent, name = self._parent_of(path)
             self._disk.perform("create", path, lambda: self._disk.change((parent, name, Inode())))
         return SimulatedFile(self, self._disk, path, self._disk.inode(path), read_only)
 
@@ -35,7 +35,7 @@ class MountedDisk:
         self.check_alive()
         inode = self._disk.inode(path)
         self._disk.fail_if_planned("pread", path)
-        if self._disk.happens("read error", self._disk.faults.read_error, path):
+        if self._disk.fires("read error", self._disk.faults.read_error, path):
             raise os_error(errno.EIO, path)
         return bytes(inode.content)
 
@@ -65,8 +65,8 @@ class MountedDisk:
 
     def rename(self, old: str, new: str) -> None:
         self.check_alive()
-        source, old_name = self._place(old)
-        target, new_name = self._place(new)
+        source, old_name = self._parent_of(old)
+        target, new_name = self._parent_of(new)
         node = source.entries.get(old_name)
         replaced = target.entries.get(new_name)
         if node is None:
@@ -87,13 +87,13 @@ class MountedDisk:
     def unlink(self, path: str) -> None:
         self.check_alive()
         self._disk.inode(path)
-        parent, name = self._place(path)
+        parent, name = self._parent_of(path)
         self._disk.perform("unlink", path, lambda: self._disk.change((parent, name, None)))
 
     def remove_folder(self, folder: str) -> None:
         self.check_alive()
         removed = self._disk.folder(folder)
-        parent, name = self._place(folder)
+        parent, name = self._parent_of(folder)
 
         def remove() -> None:
             self._empty(removed)
@@ -109,7 +109,7 @@ class MountedDisk:
     def free_bytes(self, folder: str) -> int:
         self.check_alive()
         self._disk.folder(folder)
-        return self._disk.room_bytes()
+        return self._disk.available_bytes()
 
     def total_bytes(self, folder: str) -> int:
         self.check_alive()
@@ -133,14 +133,14 @@ class MountedDisk:
 
     def check_alive(self) -> None:
         if not self.is_alive:
-            raise Crashed(f"a process of {self._disk.name} that has died uses it")
+            raise Crashed(f"I/O by a dead process of {self._disk.name}")
 
     def _new_folder(self, parent: Folder, name: str, path: str) -> Folder:
-        made = Folder()
-        self._disk.perform("make_folder", path, lambda: self._disk.change((parent, name, made)))
-        return made
+        folder = Folder()
+        self._disk.perform("make_folder", path, lambda: self._disk.change((parent, name, folder)))
+        return folder
 
-    def _place(self, path: str) -> tuple[Folder, str]:
+    def _parent_of(self, path: str) -> tuple[Folder, str]:
         *above, name = path_parts(path)
         return self._disk.folder("/".join(above)), name
 
@@ -154,7 +154,7 @@ class MountedDisk:
 
 
 class SimulatedLock:
-    """A folder's lock: gone when released or when its process dies."""
+    """The lock of a folder, held until released or until its process dies."""
 
     def __init__(self, disk: "SimulatedDisk", path: str, incarnation: int) -> None:
         self._disk, self._path, self._incarnation = disk, path, incarnation
@@ -177,7 +177,7 @@ class SimulatedFile:
     def pread(self, length: int, position: int) -> bytes:
         self._check()
         self._disk.fail_if_planned("pread", self.path)
-        if self._disk.happens("read error", self._disk.faults.read_error, self.path):
+        if self._disk.fires("read error", self._disk.faults.read_error, self.path):
             raise os_error(errno.EIO, self.path)
         return bytes(self._inode.content[position : position + length])
 
@@ -197,7 +197,7 @@ class SimulatedFile:
 
     def is_cached(self, length: int, position: int) -> bool:  # noqa: ARG002
         self._check()
-        return not self._disk.happens("cold read", self._disk.faults.cold_read, self.path)
+        return not self._disk.fires("cold read", self._disk.faults.cold_read, self.path)
 
     def size(self) -> int:
         self._check()
@@ -223,14 +223,14 @@ class SimulatedFile:
         return -1
 
     def close(self) -> None:
-        """Quiet for a dead process, whose files the kernel has closed."""
+        """Close the file; does nothing for a dead process, whose files the kernel has closed."""
         if self._is_open and self._mounted.is_alive:
             self._inode.opens -= 1
             self._disk.free_if_unused(self._inode)
         self._is_open = False
 
     def __del__(self) -> None:
-        self.close()  # as a real one: slices of a file that was let go may still wait to be sent
+        self.close()  # like a real file: queued slices may still refer to it after the last explicit reference
 
     def _check(self) -> None:
         self._mounted.check_alive()
@@ -243,13 +243,13 @@ class SimulatedFile:
             raise os_error(errno.EBADF, self.path)
 
     def _write(self, written: bytes, position: int) -> int:
-        if self._disk.happens("write error", self._disk.faults.write_error, self.path):
+        if self._disk.fires("write error", self._disk.faults.write_error, self.path):
             raise os_error(errno.EIO, self.path)
-        taken = self._disk.taken_bytes(self.path, len(written))
-        end_max = self._inode.footprint_bytes + self._disk.room_bytes()
-        fitting = min(taken, end_max - position)
+        accepted = self._disk.accepted_bytes(self.path, len(written))
+        end_max = self._inode.footprint_bytes + self._disk.available_bytes()
+        fitting = min(accepted, end_max - position)
         if fitting <= 0 and written:
-            raise self._disk.refuse_for_space(self.path)
+            raise self._disk.no_space(self.path)
         self._resize(lambda: self._inode.write(position, written[:fitting]))
         return fitting
 
@@ -257,8 +257,8 @@ class SimulatedFile:
         self._resize(lambda: self._inode.truncate(size))
 
     def _allocate(self, size: int) -> None:
-        if size > self._inode.footprint_bytes + self._disk.room_bytes():
-            raise self._disk.refuse_for_space(self.path)
+        if size > self._inode.footprint_bytes + self._disk.available_bytes():
+            raise self._disk.no_space(self.path)
 
         def reserve() -> None:
             self._inode.allocated = max(self._inode.allocated, size)
@@ -271,6 +271,6 @@ class SimulatedFile:
         self._disk.used_bytes += self._inode.footprint_bytes - before
 
     def _sync(self) -> None:
-        if self._disk.happens("failed fsync", self._disk.faults.fsync_error, self.path):
+        if self._disk.fires("failed fsync", self._disk.faults.fsync_error, self.path):
             raise os_error(errno.EIO, self.path)
         self._inode.sync()

@@ -1,8 +1,8 @@
-"""A network in memory: hosts by name, connections with latency, cuts, resets and crashes, all from one seed.
+"""An in-memory network: named hosts, connections with latency, cuts, resets and crashes, all from one seed.
 
 network = SimulatedNetwork(loop, random.Random(7), trace)
 port = network.host("broker-1")             # the Network port of one process on that host
-network.cut("broker-1", "client-1")         # nothing passes from the first to the second until `heal`
+network.cut("broker-1", "client-1")         # no packet passes from the first to the second until `heal`
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from moldau.testing.connection import FIRST_FREE_PORT, RESET, Line, SimulatedCon
 from moldau.testing.trace import Trace
 
 CONNECT_S_MAX: Final = 30.0
-REQUEST_BYTES_MIN: Final = 8  # a length, an API key and its version
+REQUEST_BYTES_MIN: Final = 8  # length, API key and version
 LOCAL_NAMES: Final = ("", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """How likely things go wrong for each packet, from 0 to 1, and how long they take."""
+    """The probability of each fault per packet, from 0 to 1, and the delays."""
 
     reset: float = 0.0
     delay: float = 0.0
-    stall: float = 0.02  # the sender's socket is full for a moment, so output has to queue
+    stall: float = 0.02  # the sender's socket buffer is full for a moment, so output is queued
     latency_ms_min: float = 0.05
     latency_ms_max: float = 0.5
     delay_ms_max: float = 1000.0
@@ -44,7 +44,7 @@ class _Host:
 
 
 class SimulatedListener:
-    """An open port of one process."""
+    """A listening port of one process."""
 
     def __init__(self, network: "SimulatedNetwork", address: Address, context: Context) -> None:
         self.address = address
@@ -65,7 +65,7 @@ class _PageListener(SimulatedListener):
 
 
 class SimulatedNetwork:
-    """All hosts and what lies between them."""
+    """All hosts and the connections between them."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, chance: random.Random | int = 0, trace: Trace | None = None
@@ -80,21 +80,21 @@ class SimulatedNetwork:
         self._connections: dict[SimulatedConnection, None] = {}  # both sides of each
         self._cuts: dict[tuple[str, str], None] = {}
         self._blocks: dict[tuple[str, str], None] = {}
-        self._slow_requests: dict[int, float] = {}
+        self._request_delays_s: dict[int, float] = {}
         self._held: dict[Line, None] = {}
 
     # For the test
 
     def host(self, name: str) -> "HostNetwork":
-        """The network as a process that starts now on this host sees it; the host is up from here on."""
+        """Return the `Network` port for a process that starts now on this host, and mark the host as up."""
         self._hosts.setdefault(name, _Host()).is_up = True
         for side in list(self._connections):
-            if side.is_in_void and side.local.host == name and side.swallowed_bytes:
+            if side.is_half_open and side.local.host == name and side.dropped_bytes:
                 self.reset_if_up(side)
         return HostNetwork(self, name)
 
     def crash(self, name: str, *, silently: bool = False) -> None:
-        """The process is gone: its ports are closed, its peers reset. `silently`: the power is, and nobody is told."""
+        """Kill the process: close its ports, reset its peers. `silently`: cut the power; peers are not reset."""
         self._hosts.setdefault(name, _Host()).is_up = not silently
         self._listeners = {address: each for address, each in self._listeners.items() if address.host != name}
         for side in list(self._connections):
@@ -102,8 +102,8 @@ class SimulatedNetwork:
                 side.die(silently=silently)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """One way: what `sender` sends to `receiver` waits until the cut is healed."""
-        self._fire("cut", f"{sender} to {receiver}")
+        """Hold packets from `sender` to `receiver` until `heal`."""
+        self._count("cut", f"{sender} to {receiver}")
         self._cuts[sender, receiver] = None
 
     def cut_both(self, one: str, another: str) -> None:
@@ -111,7 +111,7 @@ class SimulatedNetwork:
         self.cut(another, one)
 
     def partition(self, *groups: tuple[str, ...]) -> None:
-        """Hosts reach those of their own group only."""
+        """Cut the connections between hosts of different groups."""
         for group in groups:
             for name in group:
                 for other in (other for others in groups if others is not group for other in others):
@@ -122,54 +122,54 @@ class SimulatedNetwork:
         self.partition(names, tuple(name for name in self._hosts if name not in names))
 
     def block(self, client: str, server: str) -> None:
-        """New connections from one host to another are refused, as by a firewall; those that are open go on."""
-        self._fire("block", f"{client} to {server}")
+        """Refuse new connections from one host to another, like a firewall; open ones stay."""
+        self._count("block", f"{client} to {server}")
         self._blocks[client, server] = None
 
-    def slow_requests(self, api_key: int, seconds: float) -> None:
-        """Requests of one kind are held back on their way, and with them what follows on the same connection."""
-        self._slow_requests[api_key] = seconds
+    def delay_requests(self, api_key: int, seconds: float) -> None:
+        """Delay requests of one API, and with them all later packets of the same connection."""
+        self._request_delays_s[api_key] = seconds
 
     def heal(self) -> None:
-        """Mend all cuts and blocks; what waited goes on its way."""
+        """Remove all cuts, blocks and request delays; held packets are delivered."""
         self.trace.record("heal")
         self._cuts.clear()
         self._blocks.clear()
-        self._slow_requests.clear()
+        self._request_delays_s.clear()
         held, self._held = self._held, {}
         for line in held:
-            line.move()
+            line.schedule()
 
     def reset(self, one: str, another: str) -> int:
-        """Reset every connection between two hosts; says how many there were."""
+        """Reset every connection between two hosts and return their number."""
         sides = [side for side in self._connections if (side.local.host, side.peer.host) == (one, another)]
         for side in sides:
-            self._fire("reset", f"{side.local} and {side.peer}")
+            self._count("reset", f"{side.local} and {side.peer}")
             side.reset_both()
         return len(sides)
 
     async def fetch_page(self, address: Address, path: str) -> Page:
-        """As a browser would from outside: what is served at an address by `serve_pages`."""
+        """Fetch a page from a `serve_pages` listener, like an external HTTP client."""
         listener = self._listeners.get(address)
         if not isinstance(listener, _PageListener):
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody serves pages at {address}")
-        answer: asyncio.Future[Page] = self.loop.create_future()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no HTTP listener at {address}")
+        response: asyncio.Future[Page] = self.loop.create_future()
 
-        async def ask() -> None:
-            answer.set_result(await listener.page(path))
+        async def handle() -> None:
+            response.set_result(await listener.page(path))
 
-        task = self.loop.create_task(ask(), context=listener.context)
+        task = self.loop.create_task(handle(), context=listener.context)
         async with asyncio.timeout(CONNECT_S_MAX):
-            await asyncio.wait((task, answer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, response), return_when=asyncio.FIRST_COMPLETED)
         task.result()
-        return await answer
+        return await response
 
     # For ports, connections and lines
 
     def arrival_s(self) -> float:
-        """When a packet sent now comes out at the other end, order aside."""
+        """Return the arrival time of a packet sent now, not counting the order of packets."""
         latency_ms = self.chance.uniform(self.faults.latency_ms_min, self.faults.latency_ms_max)
-        if self._happens("delay", self.faults.delay, ""):
+        if self._fires("delay", self.faults.delay, ""):
             latency_ms += self.chance.uniform(0.0, self.faults.delay_ms_max)
         return self.loop.time() + latency_ms / 1e3
 
@@ -177,21 +177,21 @@ class SimulatedNetwork:
         return (sender, receiver) in self._cuts
 
     def hold(self, line: Line) -> None:
-        """Keep a line with packets on it until the cut is healed."""
+        """Remember a line with held packets until `heal`."""
         self._held[line] = None
 
-    def held_back_s(self, data: bytes) -> float:
-        """How much longer these bytes take if they are a request that is held back."""
-        if not self._slow_requests or len(data) < REQUEST_BYTES_MIN:
+    def request_delay_s(self, data: bytes) -> float:
+        """Return the extra delay of these bytes, if they start with a request of a delayed API."""
+        if not self._request_delays_s or len(data) < REQUEST_BYTES_MIN:
             return 0.0
         api_key = int.from_bytes(data[4:6], "big")
-        if api_key not in self._slow_requests:
+        if api_key not in self._request_delays_s:
             return 0.0
-        self._fire("held request", f"of API {api_key}")
-        return self._slow_requests[api_key]
+        self._count("held request", f"of API {api_key}")
+        return self._request_delays_s[api_key]
 
     def resets_packet(self, sender: str, receiver: str) -> bool:
-        return self._happens("reset", self.faults.reset, f"{sender} to {receiver}")
+        return self._fires("reset", self.faults.reset, f"{sender} to {receiver}")
 
     def stalls_sender(self) -> bool:
         return self.faults.stall > 0.0 and self.chance.random() < self.faults.stall
@@ -200,10 +200,10 @@ class SimulatedNetwork:
         return self.chance.uniform(0.1, 10.0) / 1e3
 
     def reset_if_up(self, side: SimulatedConnection) -> None:
-        """A host that came back knows nothing of old connections, and says so to whoever uses one."""
+        """Reset a connection from before a reboot: the host no longer has it."""
         if self._hosts[side.local.host].is_up:
             self.forget(side)
-            side.other._soon(side.other.be_reset)
+            side.other._soon(side.other.on_reset)
 
     def forget(self, side: SimulatedConnection) -> None:
         self._connections.pop(side, None)
@@ -223,16 +223,16 @@ class SimulatedNetwork:
         return host.next_port
 
     async def connect(self, client_host: str, address: Address, frame_bytes_max: int) -> SimulatedConnection:
-        """The handshake: there, a listener or none, and back."""
-        await self._pass(client_host, address.host)
+        """Connect to a listener: one packet there, one back."""
+        await self._pass_packet(client_host, address.host)
         listener = self._listeners.get(address)
         if not isinstance(listener, _FrameListener) or (client_host, address.host) in self._blocks:
-            await self._pass(address.host, client_host)
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address}")
+            await self._pass_packet(address.host, client_host)
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no listener at {address}")
         client, server = self._pair(client_host, listener, frame_bytes_max)
         self.loop.call_soon(lambda: server.begin(listener.accept()), context=listener.context)
         try:
-            await self._pass(address.host, client_host)
+            await self._pass_packet(address.host, client_host)
         except BaseException:
             client.reset_both()
             raise
@@ -252,30 +252,30 @@ class SimulatedNetwork:
         self.trace.record("connect", f"{local} to {listener.address}")
         return client, server
 
-    async def _pass(self, sender: str, receiver: str) -> None:
-        """One packet of a handshake, sent again until it passes or patience ends."""
+    async def _pass_packet(self, sender: str, receiver: str) -> None:
+        """Pass one packet of a handshake, with retransmissions until the connect timeout."""
         if receiver not in self._hosts:
-            raise OSError(errno.EHOSTUNREACH, f"there is no host {receiver}")
+            raise OSError(errno.EHOSTUNREACH, f"unknown host {receiver}")
         deadline_s = self.loop.time() + CONNECT_S_MAX
         await asyncio.sleep(self.arrival_s() - self.loop.time())
         while self.is_cut(sender, receiver) or not self._hosts[receiver].is_up:
             if self.loop.time() >= deadline_s:
-                raise TimeoutError(errno.ETIMEDOUT, f"{receiver} does not answer {sender}")
+                raise TimeoutError(errno.ETIMEDOUT, f"connection from {sender} to {receiver} timed out")
             await asyncio.sleep(1.0)
 
-    def _happens(self, fault: str, likelihood: float, detail: str) -> bool:
-        if likelihood <= 0.0 or self.chance.random() >= likelihood:
+    def _fires(self, fault: str, probability: float, detail: str) -> bool:
+        if probability <= 0.0 or self.chance.random() >= probability:
             return False
-        self._fire(fault, detail)
+        self._count(fault, detail)
         return True
 
-    def _fire(self, fault: str, detail: str) -> None:
+    def _count(self, fault: str, detail: str) -> None:
         self.fired[fault] += 1
         self.trace.record(fault, detail)
 
 
 class HostNetwork:
-    """The `Network` port of one host. Whatever address it listens on, others reach it by the host's name."""
+    """The `Network` port of one host. Other hosts reach every listener under the host name."""
 
     def __init__(self, network: SimulatedNetwork, name: str) -> None:
         self._network = network

@@ -1,9 +1,9 @@
-"""Pytest fixtures that come with the package. Importing this costs nothing: a broker is only loaded when asked for.
+"""Pytest fixtures of the package. Importing this module is cheap: broker code loads when a fixture is used.
 
-`moldau_broker`    a broker for the whole run
-`moldau_topic`     a topic on it for one test alone, by name
-`moldau_settings`  override it to choose the broker's settings
-`moldau_cluster`   a cluster of three for the whole run; what a test kills or freezes is healed before the next
+`moldau_broker`    a broker for the test session
+`moldau_topic`     the name of a new topic on it, for one test
+`moldau_settings`  broker settings; override it to change them
+`moldau_cluster`   a cluster of three for the test session; nodes that a test kills or pauses are back for the next
 """
 
 import itertools
@@ -22,13 +22,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def moldau_settings() -> Mapping[str, object]:
-    """The settings of `moldau_broker`, by Kafka's names; override this fixture to give some."""
+    """The settings of `moldau_broker` by their Kafka names. Override this fixture to change them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def moldau_broker(moldau_settings: Mapping[str, object]) -> "Iterator[Broker]":
-    """A broker in its own process that lives as long as the test run."""
+    """A broker in its own process, for the whole test session."""
     from moldau.testing.broker import Broker
 
     with Broker(settings=moldau_settings) as broker:
@@ -37,13 +37,13 @@ def moldau_broker(moldau_settings: Mapping[str, object]) -> "Iterator[Broker]":
 
 @pytest.fixture
 def moldau_topic(moldau_broker: "Broker", request: pytest.FixtureRequest) -> str:
-    """The name of a fresh topic with one partition, made for this test."""
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-")[:150]
-    return moldau_broker.create_topic(f"{words}-{next(_numbers)}")
+    """The name of a new topic with one partition, created for this test."""
+    prefix = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-")[:150]
+    return moldau_broker.create_topic(f"{prefix}-{next(_numbers)}")
 
 
 @pytest.fixture(scope="session")
-def moldau_cluster_of_the_run(moldau_settings: Mapping[str, object]) -> "Iterator[Cluster]":
+def moldau_session_cluster(moldau_settings: Mapping[str, object]) -> "Iterator[Cluster]":
     """The processes behind `moldau_cluster`."""
     from moldau.testing.cluster import Cluster
 
@@ -52,7 +52,7 @@ def moldau_cluster_of_the_run(moldau_settings: Mapping[str, object]) -> "Iterato
 
 
 @pytest.fixture
-def moldau_cluster(moldau_cluster_of_the_run: "Cluster") -> "Iterator[Cluster]":
-    """Three brokers; each test finds them all running."""
-    yield moldau_cluster_of_the_run
-    moldau_cluster_of_the_run.heal()
+def moldau_cluster(moldau_session_cluster: "Cluster") -> "Iterator[Cluster]":
+    """A cluster of three brokers, all running at the start of each test."""
+    yield moldau_session_cluster
+    moldau_session_cluster.heal()

@@ -24,10 +24,10 @@ class NamespacedCluster(Cluster):
 
     def client(self) -> "BlockingClient":
         from moldau.client.settings import ClientSettings
-        from moldau.testing.client import AskingClient
+        from moldau.testing.client import SocketClient
 
         settings = ClientSettings(request_timeout_ms=3_000, connect_timeout_ms=1_000, total_timeout_ms=10_000)
-        return AskingClient(self.bootstrap_servers, settings)
+        return SocketClient(self.bootstrap_servers, settings)
 
     def _broker(self, node: LocalNode) -> Broker:
         broker = super()._broker(node)

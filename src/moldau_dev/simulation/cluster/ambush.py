@@ -135,7 +135,7 @@ class Ambush:
     def _overtake(self, leader: str, joining: str) -> None:
         """What the leader asks for is long on its way, and who is to join dies and is back before it arrives."""
         held_s = self._chance.uniform(*HELD_S)
-        self._simulation.network.slow_requests(ALTER_PARTITION, held_s)
+        self._simulation.network.delay_requests(ALTER_PARTITION, held_s)
         self._hosts[joining].crash()
         self._revive(self._hosts[joining])
         self._later(held_s, self._join_all, leader)

@@ -259,7 +259,7 @@ class ClusterChaos:
             case Strike.LOSSY_NETWORK:
                 network.faults.reset = 0.05
             case _:
-                network.slow_requests(self._chance.choice(self.held_apis), self._chance.uniform(0.1, 5.0))
+                network.delay_requests(self._chance.choice(self.held_apis), self._chance.uniform(0.1, 5.0))
 
     def _cut_all_one_way(self, node: Host, others: Sequence[str]) -> None:
         """It hears nobody, or nobody hears it."""
