@@ -10,7 +10,7 @@ import time
 
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
-from pyspark_moldau.decoding import Place, decode
+from pyspark_moldau.codec.decoder import Place, decode
 
 CASES = {
     "100 B, 1000 a batch": (100, 1_000, Compression.NONE, False),

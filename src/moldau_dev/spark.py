@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from moldau.pipelines.persistent import STARTS_MAX, PersistentQuery, is_impatience
+from moldau.pipelines.restarted_query import STARTS_MAX, PersistentQuery, is_impatience
 from moldau.testing.broker import Broker
 
 READ_S_MAX: Final = 60

@@ -6,19 +6,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_moldau.sessions import session
-    from pyspark_moldau.source import MoldauSource as DefaultSource
+    from pyspark_moldau.data_source import MoldauSource as DefaultSource
+    from pyspark_moldau.spark_session import session
 
 __all__ = ["DefaultSource", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
-        from pyspark_moldau.source import MoldauSource
+        from pyspark_moldau.data_source import MoldauSource
 
         return MoldauSource
     if name == "session":
-        from pyspark_moldau.sessions import session
+        from pyspark_moldau.spark_session import session
 
         return session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,6 +42,7 @@ BAD: list[tuple[rules.FileRule, str, str]] = [
     (world.touches_the_world, NODE, "import uuid as u\nname = u.uuid4()"),
     (world.touches_the_world, NODE, "from uuid import uuid4"),
     (world.touches_the_world, "src/moldau/node/node.py", "import socket"),
+    (world.touches_the_world, "src/pyspark_moldau/codec/decoder.py", "import time"),
     (names.says_nothing, NODE, "class LogManager: ..."),
     (names.says_nothing, NODE, "class TopicInfo: ..."),
     (names.says_nothing, "src/moldau/broker/utils.py", ""),
@@ -55,6 +56,7 @@ BAD: list[tuple[rules.FileRule, str, str]] = [
     (shape.swallows_errors, NODE, "for x in y:\n    try: f()\n    except: continue"),
     (shape.swallows_errors, NODE, "try: f()\nexcept (ValueError, BaseException): ..."),
     (shape.prints, NODE, "print('here')"),
+    (shape.prints, "src/pyspark_moldau/sink/writers.py", "print('here')"),
     (shape.sleeps_in_a_test, TEST, "import time\ntime.sleep(1)"),
     (shape.sleeps_in_a_test, TEST, "from time import sleep"),
 ]
@@ -68,6 +70,7 @@ def test_the_rule_catches(rule: rules.FileRule, path: str, text: str) -> None:
 GOOD: list[tuple[rules.FileRule, str, str]] = [
     (world.touches_the_world, "src/moldau/node/ports/clock.py", "import time"),
     (world.touches_the_world, "src/moldau/cli/start.py", "import subprocess"),
+    (world.touches_the_world, "src/pyspark_moldau/sink/writers.py", "import uuid\nname = uuid.uuid4()"),
     (world.touches_the_world, NODE, "def f(disk): return disk.open('a')"),
     (world.touches_the_world, NODE, "from urllib.parse import quote"),
     (world.touches_the_world, NODE, "from moldau.model.random import draw"),
@@ -83,6 +86,7 @@ GOOD: list[tuple[rules.FileRule, str, str]] = [
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: log()"),
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: pass  # the process is gone"),
     (shape.prints, "src/moldau/cli/start.py", "print('here')"),
+    (shape.prints, "src/pyspark_moldau/java.py", "print('here')"),
     (shape.sleeps_in_a_test, TEST, "import asyncio\nasyncio.sleep(0)"),
     (shape.sleeps_in_a_test, TEST, "import time\ntime.sleep(1)  # any moment will do"),
 ]

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.cli.pipeline_options import Display
 from moldau.pipelines.activity import OUTPUTS, Activity
-from moldau.pipelines.folders import RunFolder
-from moldau.pipelines.persistent import STARTS_MAX, PersistentQuery
 from moldau.pipelines.progress import Progress
+from moldau.pipelines.restarted_query import STARTS_MAX, PersistentQuery
+from moldau.pipelines.run_folder import RunFolder
 from moldau.testing.broker import Broker
 
 ACTIVITY = Activity(name="a", bootstrap_servers="here:9092", topic="clicks", out="clicks.activity", lake="/lake")

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.cli.sql import QueryRun
-from moldau.pipelines.asking import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed, why_not
-from moldau.pipelines.moments import moment
+from moldau.pipelines.streaming_query import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed, why_not
 from moldau.pipelines.tables import Tables
+from moldau.pipelines.timestamps import moment
 
 SORTED = "Sorting is not supported on streaming DataFrames/Datasets, unless it is on aggregated DataFrame/Dataset"
 NUMBERS = StructType().add("n", IntegerType())

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
 from moldau.cli.pipelines import JOBS
-from moldau.pipelines.folders import RunFolder, new_run
 from moldau.pipelines.progress import Progress
+from moldau.pipelines.run_folder import RunFolder, new_run
 from moldau.testing.broker import Broker
 
 PROGRESS = Progress(

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from moldau.pipelines import filing
+from moldau.pipelines import parquet_source
 from moldau.pipelines.archive_files import Filed, Incoming
-from moldau.pipelines.filing import COLUMNS, Filing
-from pyspark_moldau.columns import ROW_WITH_HEADERS
+from moldau.pipelines.parquet_source import COLUMNS, Filing
+from pyspark_moldau.codec.columns import ROW_WITH_HEADERS
 
 SNAPPY = "snappy"
 
@@ -66,7 +66,7 @@ def test_of_a_task_that_fails_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_a_task_holds_a_row_group_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filing, "_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(parquet_source, "_GROUP_BYTES", 100_000)
     batches = [rows(number * 10, 10, bytes(10_000)) for number in range(10)]
     (told,) = Filing(str(folder_of(tmp_path)), SNAPPY).filed(iter(batches), 4)
     described = pq.ParquetFile(told.to_pylist()[0]["path"]).metadata

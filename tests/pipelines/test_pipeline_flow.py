@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from moldau.model.ids import TopicPartition
+from moldau.pipelines.error_summary import LENGTH_MAX, short_reason
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text, text_code
-from moldau.pipelines.functions import FunctionStep
+from moldau.pipelines.function_step import FunctionStep
+from moldau.pipelines.job_runner import Signals, Stopped, _aside
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text, together
-from moldau.pipelines.reasons import LENGTH_MAX, short_reason
-from moldau.pipelines.running import Signals, Stopped, _aside
 
 TOLD = {
     "name": "clicks",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from moldau.pipelines.folders import RunFolder, State, all_folders, default_root, new_run
 from moldau.pipelines.progress import Progress
 from moldau.pipelines.requirements import PipelineError, require_spark
+from moldau.pipelines.run_folder import RunFolder, State, all_folders, default_root, new_run
 
 PROGRESS = Progress(batch=3, at_ms=1_700_000_000_000, rows=5, rows_total=50, rows_per_s=2.5, batch_ms=2000)
 WAIT_S = 60
@@ -21,7 +21,7 @@ WAIT_S = 60
 HOLDS = """
 import signal, sys, time
 from pathlib import Path
-from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.run_folder import RunFolder, new_run
 folder = RunFolder(Path(sys.argv[1]), "clicks")
 def end(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, end)

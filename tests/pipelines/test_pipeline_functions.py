@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.pipelines.functions import FunctionStep, with_future_first
+from moldau.pipelines.function_step import FunctionStep, with_future_first
 from moldau.pipelines.requirements import PipelineError
 from moldau.testing.broker import Broker
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from moldau.pipelines.folders import RunFolder, new_run
-from moldau.pipelines.listening import FolderListener
 from moldau.pipelines.progress import Progress
+from moldau.pipelines.query_listener import FolderListener
+from moldau.pipelines.run_folder import RunFolder, new_run
 
 
 def told(batch: int) -> dict[str, Any]:

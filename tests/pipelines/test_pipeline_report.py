@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from moldau.pipelines.plots import Series, Share, bars, ceiling, ranking
-from moldau.pipelines.refreshing import Refresh, write_report
 from moldau.pipelines.report import ROWS_MAX, Report, report_html
-from moldau.pipelines.reporting import in_words, moment, step_of
+from moldau.pipelines.report_figures import in_words, moment, step_of
+from moldau.pipelines.report_refresh import Refresh, write_report
 
 
 def report(**changes: object) -> Report:

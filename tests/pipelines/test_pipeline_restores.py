@@ -20,7 +20,7 @@ from moldau.client.types import OffsetAt
 from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at
-from moldau.pipelines.archive_writing import Contents
+from moldau.pipelines.archive_sink import Contents
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
 from moldau.pipelines.requirements import PipelineError
@@ -171,7 +171,7 @@ def test_an_archive_goes_on_if_groups_cannot_be_noted(
 
 @pytest.mark.proves("D3", part="settings of clients")
 def test_a_restore_tells_both_ends_how_to_reach_the_cluster(tmp_path: Path) -> None:
-    from pyspark_moldau.sink_options import sink_batch_options
+    from pyspark_moldau.options.sink_options import sink_batch_options
 
     given_options = {"kafka.client.id": "me", "kafka.isolation.level": "read_uncommitted"}
     job = Restore(

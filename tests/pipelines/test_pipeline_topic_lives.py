@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.folders import RunFolder
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.topic_lives import FILE, with_known_topics
+from moldau.pipelines.run_folder import RunFolder
+from moldau.pipelines.topic_identity import FILE, with_known_topics
 
 SOURCE = TopicSource(bootstrap_servers="here:9092", topics=("clicks",), options={"a": "b"})
 

@@ -9,8 +9,8 @@ import pytest
 from sink_lives import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
-from pyspark_moldau.publishing import Publishers
-from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.sink.transaction_commit import Publishers
 
 _numbers = itertools.count(1)
 

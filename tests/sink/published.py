@@ -7,10 +7,10 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from sink_lives import PARTITIONS, READ_S_MAX
 
-from pyspark_moldau.batching import made_ready
-from pyspark_moldau.outgoing import outgoing
-from pyspark_moldau.sink_options import Identity, SinkOptions
-from pyspark_moldau.staging import StagedPart, stage
+from pyspark_moldau.options.sink_options import Identity, SinkOptions
+from pyspark_moldau.sink.batch_builder import made_ready
+from pyspark_moldau.sink.records import outgoing
+from pyspark_moldau.sink.staged_batches import StagedPart, stage
 
 
 def staged(options: SinkOptions, identity: Identity, columns: dict[str, Any], task: int = 0) -> StagedPart:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_moldau.batching import made_ready
-from pyspark_moldau.outgoing import outgoing
-from pyspark_moldau.publishing import Publishers, nothing
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_stream_options
-from pyspark_moldau.staging import StagedPart, stage
+from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.sink.batch_builder import made_ready
+from pyspark_moldau.sink.records import outgoing
+from pyspark_moldau.sink.staged_batches import StagedPart, stage
+from pyspark_moldau.sink.transaction_commit import Publishers, nothing
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 

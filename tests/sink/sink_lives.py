@@ -15,9 +15,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from pyspark_moldau.kafka_settings import producer_settings
-from pyspark_moldau.markers import Marker, Markers
-from pyspark_moldau.sink_options import COMMIT_TOPIC
+from pyspark_moldau.options.kafka_settings import producer_settings
+from pyspark_moldau.options.sink_options import COMMIT_TOPIC
+from pyspark_moldau.sink.commit_markers import Marker, Markers
 
 PROGRAM: Final = Path(__file__).with_name("sink_life.py")
 LIFE_S_MAX: Final = 80.0

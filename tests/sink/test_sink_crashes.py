@@ -14,7 +14,7 @@ import pytest
 from sink_lives import PARTITIONS, Sink, read_output
 
 from moldau.testing import Broker
-from pyspark_moldau.publishing import FAIL_POINTS
+from pyspark_moldau.sink.transaction_commit import FAIL_POINTS
 
 RUNS: Final = int(os.environ.get("SINK_RUNS", "0"))
 PUBLISHED_AT: Final = ("committed", "swept")

@@ -14,15 +14,15 @@ from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES
 from moldau.records.record import Record, iterate_records
 from moldau.records.varint import encode_varint
-from pyspark_moldau.batching import BATCH, Batching, chunks
-from pyspark_moldau.columns import HEADERS
-from pyspark_moldau.encoding import ROWS_MAX
-from pyspark_moldau.hashing import hashes, partitions_of
-from pyspark_moldau.joining import Joining, number_texts, varints
-from pyspark_moldau.outgoing import outgoing
-from pyspark_moldau.outlets import NotDelivered
-from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
-from pyspark_moldau.staging import rows_in
+from pyspark_moldau.codec.byte_rows import Joining, number_texts, varints
+from pyspark_moldau.codec.columns import HEADERS
+from pyspark_moldau.codec.encoder import ROWS_MAX
+from pyspark_moldau.codec.partitioner import hashes, partitions_of
+from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.sink.batch_builder import BATCH, Batching, chunks
+from pyspark_moldau.sink.records import outgoing
+from pyspark_moldau.sink.sender import NotDelivered
+from pyspark_moldau.sink.staged_batches import rows_in
 
 NOW_MS: Final = 1_700_000_000_000
 PARTITIONS: Final = {"out": 3, "other": 1, "dead": 1}

@@ -4,8 +4,8 @@ import pytest
 from confluent_kafka import Producer
 
 from moldau.testing import Broker
-from pyspark_moldau.kafka_settings import producer_settings
-from pyspark_moldau.markers import Marker, Markers, MarkersUnreadable
+from pyspark_moldau.options.kafka_settings import producer_settings
+from pyspark_moldau.sink.commit_markers import Marker, Markers, MarkersUnreadable
 
 WAIT_S = 30.0
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_moldau.limits import OptionError
-from pyspark_moldau.outgoing import check_columns
-from pyspark_moldau.publishing import wanted_timeout_ms
-from pyspark_moldau.sink_options import Guarantee, Identity, sink_batch_options, sink_stream_options
+from pyspark_moldau.options.offset_limits import OptionError
+from pyspark_moldau.options.sink_options import Guarantee, Identity, sink_batch_options, sink_stream_options
+from pyspark_moldau.sink.records import check_columns
+from pyspark_moldau.sink.transaction_commit import wanted_timeout_ms
 
 SERVERS = {"kafka.bootstrap.servers": "here:9092"}
 TOPIC = {**SERVERS, "topic": "out"}

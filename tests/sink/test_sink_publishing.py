@@ -14,14 +14,14 @@ from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 from moldau.client.partitioner import partition_of
 from moldau.client.transactions import Transactions
 from moldau.testing import Broker
-from pyspark_moldau import publishing
-from pyspark_moldau.markers import MarkersUnreadable
-from pyspark_moldau.outgoing import RowRefused, outgoing
-from pyspark_moldau.outlets import NotDelivered, ShutOut
-from pyspark_moldau.producing import produce_all
-from pyspark_moldau.publishing import Publishers, RanOutOfTime, TakenOver, outlet_for
-from pyspark_moldau.sink_options import Guarantee, Identity, SinkOptions, sink_stream_options
-from pyspark_moldau.staging import StagingFailed
+from pyspark_moldau.options.sink_options import Guarantee, Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.sink import transaction_commit
+from pyspark_moldau.sink.commit_markers import MarkersUnreadable
+from pyspark_moldau.sink.librdkafka_sender import produce_all
+from pyspark_moldau.sink.records import RowRefused, outgoing
+from pyspark_moldau.sink.sender import NotDelivered, ShutOut
+from pyspark_moldau.sink.staged_batches import StagingFailed
+from pyspark_moldau.sink.transaction_commit import Publishers, RanOutOfTime, TakenOver, outlet_for
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("ms", "UTC")
@@ -144,7 +144,7 @@ def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> No
 def test_a_second_run_shuts_the_first_out(
     options: SinkOptions, topic: str, quiet_s_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_QUIET_S_MAX", quiet_s_max)
+    monkeypatch.setattr(transaction_commit, "_QUIET_S_MAX", quiet_s_max)
     first, second = Publishers(), Publishers()
     for publishers, batch, run in ((first, 0, "a"), (second, 1, "b")):
         identity = Identity(f"w-{topic}", batch, run=run)
@@ -178,7 +178,7 @@ def test_a_query_that_was_quiet_until_the_cluster_forgot_it_goes_on(
 ) -> None:
     place = {"kafka.bootstrap.servers": forgetful.bootstrap_servers, "topic": forgetful.create_topic("out", PARTITIONS)}
     options = sink_stream_options({**place, "stagingLocation": str(tmp_path), "sender": sender})
-    monkeypatch.setattr(publishing, "_QUIET_S_MAX", 0.4)
+    monkeypatch.setattr(transaction_commit, "_QUIET_S_MAX", 0.4)
     publishers = Publishers()
     for batch in range(2):
         identity = Identity("w", batch, run="a")

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_moldau.outgoing import CUT_BYTES, RowRefused, outgoing
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
-from pyspark_moldau.staging import StagedPart, StagingFailed, folder_of, stage, sweep
+from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
+from pyspark_moldau.sink.records import CUT_BYTES, RowRefused, outgoing
+from pyspark_moldau.sink.staged_batches import StagedPart, StagingFailed, folder_of, stage, sweep
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

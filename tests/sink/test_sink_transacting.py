@@ -20,10 +20,10 @@ from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.testing import Broker
 from moldau.wire.messages import ProduceRequest
-from pyspark_moldau import transacting
-from pyspark_moldau.outlets import NotDelivered
-from pyspark_moldau.sink_options import SinkOptions, sink_stream_options
-from pyspark_moldau.transacting import PartitionCounts, RawOutlet
+from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
+from pyspark_moldau.sink import raw_sender
+from pyspark_moldau.sink.raw_sender import PartitionCounts, RawOutlet
+from pyspark_moldau.sink.sender import NotDelivered
 
 KEY = b"writer"
 
@@ -60,7 +60,7 @@ def options(broker: Broker, topic: str, tmp_path: Path) -> SinkOptions:
 @pytest.fixture
 def client(options: SinkOptions, monkeypatch: pytest.MonkeyPatch) -> Strange:
     made = Strange(options)
-    monkeypatch.setattr(transacting, "sink_client", lambda _: made)
+    monkeypatch.setattr(raw_sender, "sink_client", lambda _: made)
     return made
 
 

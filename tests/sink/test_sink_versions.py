@@ -8,8 +8,8 @@ from published import staged, values
 from sink_lives import PARTITIONS
 
 from moldau.testing import Broker
-from pyspark_moldau.publishing import Publishers, TakenOver
-from pyspark_moldau.sink_options import Identity, SinkOptions, sink_batch_options
+from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_batch_options
+from pyspark_moldau.sink.transaction_commit import Publishers, TakenOver
 
 
 def identity_of(options: SinkOptions) -> Identity:

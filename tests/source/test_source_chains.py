@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.model.errors import CorruptMessage
 from moldau.records.varint import encode_varint
-from pyspark_moldau.chains import Span, follow
+from pyspark_moldau.codec.record_starts import Span, follow
 
 # How many neighbours there are of which length; a length of three bytes begins at 8,192.
 NEIGHBOURS = st.lists(

@@ -19,9 +19,9 @@ from moldau.records.compression import Compression, compress
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import HEADER_BYTES, read_header, write_checksum
 from moldau.records.record import iterate_batches, iterate_records
-from pyspark_moldau import columns
-from pyspark_moldau.decoding import ROWS_MAX, Place, decode
-from pyspark_moldau.walking import Walk
+from pyspark_moldau.codec import columns
+from pyspark_moldau.codec.batch_iterator import Walk
+from pyspark_moldau.codec.decoder import ROWS_MAX, Place, decode
 
 Sample = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 

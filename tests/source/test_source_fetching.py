@@ -19,13 +19,13 @@ from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.testing.broker import Broker
-from pyspark_moldau import columns
-from pyspark_moldau.cluster import ConfluentCluster
-from pyspark_moldau.fetching import Reading, read_raw
-from pyspark_moldau.librdkafka import read_through_librdkafka
-from pyspark_moldau.options import Pattern, SourceOptions, Topics, batch_options
-from pyspark_moldau.planning import RecordsLost, plan_batch
-from pyspark_moldau.splitting import Range
+from pyspark_moldau.codec import columns
+from pyspark_moldau.options.source_options import Pattern, SourceOptions, Topics, batch_options
+from pyspark_moldau.source.cluster import ConfluentCluster
+from pyspark_moldau.source.librdkafka_consumer import read_through_librdkafka
+from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.raw_fetcher import Reading, read_raw
+from pyspark_moldau.source.read_plan import RecordsLost, plan_batch
 
 Read = Callable[[Range, SourceOptions], Iterator[Any]]
 READERS: list[Read] = [read_raw, read_through_librdkafka]
@@ -291,7 +291,7 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 def test_security_that_the_broker_does_not_have_is_told_in_words(
     moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], says: str
 ) -> None:
-    monkeypatch.setattr("pyspark_moldau.cluster._REQUEST_S_MAX", 1.0)
+    monkeypatch.setattr("pyspark_moldau.source.cluster._REQUEST_S_MAX", 1.0)
     where = {"kafka.bootstrap.servers": moldau_broker.bootstrap_servers, "subscribe": topic}
     cluster = ConfluentCluster(batch_options({**where, **settings}))
     with pytest.raises(KafkaException, match=says):

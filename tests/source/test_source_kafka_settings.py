@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from pyspark_moldau.kafka_settings import consumer_settings, producer_settings
-from pyspark_moldau.limits import OptionError
-from pyspark_moldau.security import jaas_settings
+from pyspark_moldau.options.kafka_settings import consumer_settings, producer_settings
+from pyspark_moldau.options.offset_limits import OptionError
+from pyspark_moldau.options.security_settings import jaas_settings
 
 HERE = {"kafka.bootstrap.servers": "a:1,b:2"}
 

@@ -12,8 +12,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.serializers import read_int, write_int, write_with_length
 
-from pyspark_moldau.leaving import leave_quietly, tell_unless_unheard
-from pyspark_moldau.source import MoldauSource
+from pyspark_moldau.data_source import MoldauSource
+from pyspark_moldau.source.worker_exit import leave_quietly, tell_unless_unheard
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 SECRET = "secret"

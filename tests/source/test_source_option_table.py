@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from pyspark_moldau.options import KNOWN
+from pyspark_moldau.options.source_options import KNOWN
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDE: Final = ROOT / "docs/guides/spark.md"

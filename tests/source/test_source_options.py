@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from moldau.model.ids import TopicPartition
-from pyspark_moldau.limits import AtOffsets, AtTime, AtTimes, Earliest, Latest, OptionError
-from pyspark_moldau.options import (
+from pyspark_moldau.options.offset_limits import AtOffsets, AtTime, AtTimes, Earliest, Latest, OptionError
+from pyspark_moldau.options.source_options import (
     Assignment,
     Fetcher,
     Pattern,

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-from pyspark_moldau.packing import packed
+from pyspark_moldau.package_archive import packed
 
 PROGRAM = """
-import pyspark_moldau.decoding, pyspark_moldau.fetching, pyspark_moldau.librdkafka
+import pyspark_moldau.codec.decoder, pyspark_moldau.source.raw_fetcher, pyspark_moldau.source.librdkafka_consumer
 from moldau.wire.messages import FetchRequest
 print(pyspark_moldau.__file__)
 """

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from moldau.model.ids import TopicPartition
-from pyspark_moldau.limits import Offsets, OptionError, offsets_json, offsets_of
-from pyspark_moldau.options import (
+from pyspark_moldau.options.offset_limits import Offsets, OptionError, offsets_json, offsets_of
+from pyspark_moldau.options.source_options import (
     Assignment,
     Pattern,
     SourceOptions,
@@ -18,8 +18,8 @@ from pyspark_moldau.options import (
     batch_options,
     stream_options,
 )
-from pyspark_moldau.planning import RecordsLost, StreamPlan, Topic, plan_batch
-from pyspark_moldau.splitting import Range
+from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.read_plan import RecordsLost, StreamPlan, Topic, plan_batch
 
 MUST = {"kafka.bootstrap.servers": "localhost:9092"}
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

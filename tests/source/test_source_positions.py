@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.model.errors import CorruptMessage
 from moldau.records.varint import encode_varint
-from pyspark_moldau.positions import read_varints
+from pyspark_moldau.codec.record_fields import read_varints
 
 ONE_BYTE = st.integers(-64, 63)
 TWO_BYTES = st.integers(-8192, 8191)

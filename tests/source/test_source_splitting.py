@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.model.ids import TopicPartition
-from pyspark_moldau.rates import RateLimit, share
-from pyspark_moldau.splitting import Range, split
+from pyspark_moldau.source.offset_ranges import Range, split
+from pyspark_moldau.source.rate_limit import RateLimit, share
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

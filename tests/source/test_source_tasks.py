@@ -15,11 +15,11 @@ from moldau.client.types import EARLIEST, LATEST, Fetched, Isolation, OffsetAt
 from moldau.model.errors import NotLeaderOrFollower, OffsetOutOfRange, UnsupportedVersion
 from moldau.model.ids import NO_TOPIC_ID, NodeId, TopicId
 from moldau.records.builder import build_batch
-from pyspark_moldau import fetching
-from pyspark_moldau.fetching import Reading
-from pyspark_moldau.options import batch_options
-from pyspark_moldau.planning import RecordsLost
-from pyspark_moldau.splitting import Range
+from pyspark_moldau.options.source_options import batch_options
+from pyspark_moldau.source import raw_fetcher
+from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.raw_fetcher import Reading
+from pyspark_moldau.source.read_plan import RecordsLost
 
 END = 100
 LOCAL = -4
@@ -240,7 +240,7 @@ class TimedOut(Scripted):
 def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "_AWAY_S", 0.1)
+    monkeypatch.setattr(raw_fetcher, "_AWAY_S", 0.1)
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client)
     assert next(rows).num_rows == 10

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from moldau.cli.cluster_client import connect
 from moldau.pipelines.archive import Archive, records_of
 from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.job_runner import Conditions
 from moldau.pipelines.restore import Restore, Restored
-from moldau.pipelines.running import Conditions
+from moldau.pipelines.run_folder import RunFolder, new_run
 from moldau.testing.broker import Broker
 
 START_MS = 1_700_000_000_000

@@ -12,13 +12,13 @@ import pytest
 from activity_scene import BAD, PARTITIONS, START_MS, event, fill, ids_of, send
 
 from moldau.pipelines.activity import EVENTS, Activity, counts, load, sessions, sorted_out
-from moldau.pipelines.ejecting import SETTINGS
 from moldau.pipelines.flow import SqlStep
-from moldau.pipelines.folders import RunFolder, new_run
+from moldau.pipelines.job_runner import Conditions, run_flow
 from moldau.pipelines.plots import Share
+from moldau.pipelines.pyspark_script import SETTINGS
 from moldau.pipelines.report import report_html
-from moldau.pipelines.reporting import make_report
-from moldau.pipelines.running import Conditions, run_flow
+from moldau.pipelines.report_figures import make_report
+from moldau.pipelines.run_folder import RunFolder, new_run
 from moldau.testing.broker import Broker
 from moldau_dev.spark import read_committed, run_script
 

@@ -18,7 +18,7 @@ from quick_settings import DRIVER_SETTINGS
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
-from moldau.pipelines.folders import RunFolder, State
+from moldau.pipelines.run_folder import RunFolder, State
 from moldau.testing.broker import Broker
 
 PARTS: Final = ["clean", "counts", "sessions", "load", "lake"]

@@ -8,10 +8,10 @@ import pytest
 from archive_scene import archive, dump, fill, in_archive, offsets_of, transact
 
 from moldau.pipelines.archive_files import Incoming
-from moldau.pipelines.archive_writing import RECORD
-from moldau.pipelines.filing import Filing
+from moldau.pipelines.archive_sink import RECORD
+from moldau.pipelines.parquet_source import Filing
 from moldau.testing.broker import Broker
-from pyspark_moldau.columns import ROW_WITH_HEADERS
+from pyspark_moldau.codec.columns import ROW_WITH_HEADERS
 
 LAKE = "viewfs://lakes"
 TIMES_US = [-62_135_596_800_000_000, -12_219_292_800_000_001, -1000, 0, 1, 253_402_300_799_999_999, 2**55]

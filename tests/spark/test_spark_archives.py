@@ -27,12 +27,12 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.client.groups import Groups
 from moldau.model.ids import TopicPartition as Place
-from moldau.pipelines import lakes
+from moldau.pipelines import hadoop_files
 from moldau.pipelines.archive import Archive
-from moldau.pipelines.folders import RunFolder
 from moldau.pipelines.offset_maps import Bucket
 from moldau.pipelines.requirements import PipelineError
 from moldau.pipelines.restore import Restore, Until, buckets_of
+from moldau.pipelines.run_folder import RunFolder
 from moldau.testing.broker import Broker
 
 READ_S_MAX = 60
@@ -174,7 +174,7 @@ def test_a_note_is_there_whenever_its_writer_is_stopped(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, steps_left = str(tmp_path / "_topic.json"), [0]
-    rename = lakes.replace_folder
+    rename = hadoop_files.replace_folder
 
     def stop_before(session: Any, source: str, target: str) -> None:
         if not steps_left[0]:
@@ -182,16 +182,16 @@ def test_a_note_is_there_whenever_its_writer_is_stopped(
         steps_left[0] -= 1
         rename(session, source, target)
 
-    assert lakes.read_text(spark, place) is None
-    lakes.write_text(spark, place, "first")
-    monkeypatch.setattr(lakes, "replace_folder", stop_before)
+    assert hadoop_files.read_text(spark, place) is None
+    hadoop_files.write_text(spark, place, "first")
+    monkeypatch.setattr(hadoop_files, "replace_folder", stop_before)
     for steps_left[0] in (0, 1):
         with pytest.raises(KeyboardInterrupt):
-            lakes.write_text(spark, place, "second")
-        assert lakes.read_text(spark, place) == "first"
+            hadoop_files.write_text(spark, place, "second")
+        assert hadoop_files.read_text(spark, place) == "first"
     steps_left[0] = 2
-    lakes.write_text(spark, place, "third")
-    assert lakes.read_text(spark, place) == "third"
+    hadoop_files.write_text(spark, place, "third")
+    assert hadoop_files.read_text(spark, place) == "third"
 
 
 @pytest.mark.proves("D3", part="settings of clients")

@@ -12,8 +12,8 @@ from trapped_pipelines import RENAMING, run_activity, run_archive, run_transform
 
 from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import records_of
-from moldau.pipelines.folders import RunFolder, State
-from moldau.pipelines.reporting import make_report
+from moldau.pipelines.report_figures import make_report
+from moldau.pipelines.run_folder import RunFolder, State
 from moldau.testing.broker import Broker
 from moldau_dev.spark import produce, read_committed, reading
 

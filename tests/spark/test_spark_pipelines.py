@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
-from moldau.pipelines.folders import RunFolder, State, new_run
-from moldau.pipelines.functions import FunctionStep
-from moldau.pipelines.running import Conditions, JobFailed, run_flow
+from moldau.pipelines.function_step import FunctionStep
+from moldau.pipelines.job_runner import Conditions, JobFailed, run_flow
+from moldau.pipelines.run_folder import RunFolder, State, new_run
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, run_script
 

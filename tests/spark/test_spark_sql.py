@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from moldau.cli.main import app
-from moldau.pipelines.asking import QUERY_NAME
+from moldau.pipelines.streaming_query import QUERY_NAME
 from moldau.testing.broker import Broker
 
 SEEN_S_MAX = 300

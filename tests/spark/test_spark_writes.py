@@ -13,9 +13,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from moldau.client.partitioner import partition_of
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, until_all_done, until_done
-from pyspark_moldau.sink import Produced, Staged, StreamWriter
-from pyspark_moldau.sink_options import sink_stream_options
-from pyspark_moldau.staging import StagedPart
+from pyspark_moldau.options.sink_options import sink_stream_options
+from pyspark_moldau.sink.staged_batches import StagedPart
+from pyspark_moldau.sink.writers import Produced, Staged, StreamWriter
 
 ROW = "key string, value string, partition int, headers array<struct<key: string, value: binary>>"
 

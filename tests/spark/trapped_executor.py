@@ -10,9 +10,9 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from pyspark_moldau.sink import BatchWriter, StreamWriter
-from pyspark_moldau.sink_options import sink_batch_options, sink_stream_options
-from pyspark_moldau.source import MoldauSource
+from pyspark_moldau.data_source import MoldauSource
+from pyspark_moldau.options.sink_options import sink_batch_options, sink_stream_options
+from pyspark_moldau.sink.writers import BatchWriter, StreamWriter
 
 STAGING: Final = "staging"  # some rows of the task are staged, others are not
 STAGED: Final = "staged"  # all are, and the driver has not heard of it

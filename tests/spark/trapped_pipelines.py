@@ -18,10 +18,10 @@ from moldau.pipelines import archive_files, flow
 from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import Archive
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
-from moldau.pipelines.folders import RunFolder, new_run
-from moldau.pipelines.lakes import replace_folder
+from moldau.pipelines.hadoop_files import replace_folder
+from moldau.pipelines.job_runner import Conditions, run_flow, unheard
 from moldau.pipelines.progress import Progress
-from moldau.pipelines.running import Conditions, run_flow, unheard
+from moldau.pipelines.run_folder import RunFolder, new_run
 from pyspark_moldau import session
 
 Tell: TypeAlias = Callable[[Progress], None]

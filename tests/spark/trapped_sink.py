@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql.types import StructType
 from spark_lives import tell
 
-from pyspark_moldau.publishing import Publishers
-from pyspark_moldau.sink import StreamWriter
-from pyspark_moldau.sink_options import sink_stream_options
-from pyspark_moldau.source import MoldauSource
+from pyspark_moldau.data_source import MoldauSource
+from pyspark_moldau.options.sink_options import sink_stream_options
+from pyspark_moldau.sink.transaction_commit import Publishers
+from pyspark_moldau.sink.writers import StreamWriter
 
 
 class Trap:

@@ -10,7 +10,8 @@ from house.source import Finding, Source
 EMPTY_WORDS = frozenset("manager util utils helper helpers common misc impl base data info processor".split())
 
 # Where the word is the thing itself: the folder of the data, and the messages whose type is "data" in Kafka's schemas.
-ALLOWED_NAMES = frozenset({"LogDir", "data_records"})
+# `data_source` is Spark's word for what `format(…)` names.
+ALLOWED_NAMES = frozenset({"LogDir", "data_records", "data_source"})
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 

@@ -5,8 +5,21 @@ from collections.abc import Iterator
 
 from house.source import Finding, Source
 
-# Where the world may be touched: the real ports, the simulated ones, and the programs that a person runs.
-WORLDLY_PLACES = ("node/ports/", "testing/", "cli/", "pipelines/", "__main__.py")
+# Where the world may be touched: the real ports, the simulated ones, the programs that a person runs, and Spark's
+# processes, which have no ports; but not the codec and the options of the Spark data source.
+WORLDLY_PLACES = (
+    "node/ports/",
+    "testing/",
+    "cli/",
+    "pipelines/",
+    "__main__.py",
+    "pyspark_moldau/source/",
+    "pyspark_moldau/sink/",
+    "pyspark_moldau/interpreter.py",
+    "pyspark_moldau/java.py",
+    "pyspark_moldau/package_archive.py",
+    "pyspark_moldau/spark_session.py",
+)
 
 WORLDLY_MODULES = frozenset(
     "concurrent fcntl glob mmap multiprocessing os pathlib queue random sched secrets select selectors shutil socket "
@@ -15,6 +28,8 @@ WORLDLY_MODULES = frozenset(
 # Files that may use one such module all the same, and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("node/run.py", "os"): "the process itself: a pipe of the parent says when to stop",
+    ("pyspark_moldau/options/sink_options.py", "pathlib.Path"): "the default staging directory",
+    ("pyspark_moldau/options/sink_options.py", "tempfile"): "the default staging directory",
     ("records/compression.py", "mmap"): "anonymous memory, of which only what a codec fills is ever touched",
 }
 # Parts of those modules that only compute. `os.PathLike` is a type; the errors are raised by the ports.

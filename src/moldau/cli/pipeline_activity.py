@@ -99,7 +99,7 @@ def _of_known_topic(job: "Activity", topic_ids: "Mapping[str, str]", options: Ru
     """The job that goes on in the topic it began with, not in another one of that name."""
     from dataclasses import replace
 
-    from moldau.pipelines.topic_lives import with_known_topics
+    from moldau.pipelines.topic_identity import with_known_topics
 
     source = with_known_topics(job.clean().source, topic_ids, options.folder, options.checkpoint)
     return replace(job, raw_options=source.options)
@@ -107,7 +107,7 @@ def _of_known_topic(job: "Activity", topic_ids: "Mapping[str, str]", options: Ru
 
 def _run(job: "Activity", options: RunOptions, partitions: int, page: Path, report_every_s: float) -> None:
     from moldau.cli.cluster_client import connect
-    from moldau.pipelines.folders import new_run
+    from moldau.pipelines.run_folder import new_run
 
     with connect(job.bootstrap_servers) as client:
         job.create_topics(client, partitions)

@@ -49,7 +49,7 @@ def archive(
     """A topic as Parquet files that any reader sees each record in once, with all that `restore` needs."""
     from moldau.cli.cluster_client import connect
     from moldau.pipelines.archive import Archive
-    from moldau.pipelines.folders import new_run
+    from moldau.pipelines.run_folder import new_run
 
     options = running.options(f"archive-{topic}")
     servers = connection.plain_servers("archive")
@@ -91,9 +91,9 @@ def restore(
     """Bring an archived topic back, to a moment: same partitions, order, times, keys, values and headers."""
     from moldau.cli.cluster_client import connect
     from moldau.cli.pipeline_restore import parse_until, show_restored
-    from moldau.pipelines.folders import new_run
+    from moldau.pipelines.job_runner import run_work
     from moldau.pipelines.restore import Restore
-    from moldau.pipelines.running import run_work
+    from moldau.pipelines.run_folder import new_run
 
     place = local_or_url(root)
     topic = to or place.rstrip("/").rpartition("/")[2]

@@ -98,16 +98,16 @@ class SecuredCluster:
         from moldau.pipelines.requirements import require_spark
 
         require_spark()
-        from pyspark_moldau.cluster import ConfluentCluster
-        from pyspark_moldau.options import batch_options
+        from pyspark_moldau.options.source_options import batch_options
+        from pyspark_moldau.source.cluster import ConfluentCluster
 
         where = {"kafka.bootstrap.servers": connection.servers, "kafka.isolation.level": "read_committed"}
         with _translate_kafka_errors():
             self._cluster = ConfluentCluster(batch_options({**connection.options, **where, "subscribe": "any"}))
 
     async def find(self, topics: list[str]) -> Partitions:
-        from pyspark_moldau.options import Topics
-        from pyspark_moldau.planning import existing_topics
+        from pyspark_moldau.options.source_options import Topics
+        from pyspark_moldau.source.read_plan import existing_topics
 
         with _translate_kafka_errors():
             found = existing_topics(Topics(tuple(topics)), self._cluster)
@@ -134,7 +134,7 @@ class SecuredCluster:
 def _translate_kafka_errors() -> Iterator[None]:
     from confluent_kafka import KafkaException
 
-    from pyspark_moldau.limits import OptionError
+    from pyspark_moldau.options.offset_limits import OptionError
 
     try:
         yield

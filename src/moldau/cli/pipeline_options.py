@@ -16,9 +16,9 @@ from moldau.cli.output import note, show_json_line
 
 if TYPE_CHECKING:
     from moldau.pipelines.flow import Flow
-    from moldau.pipelines.folders import RunFolder
+    from moldau.pipelines.job_runner import Conditions
     from moldau.pipelines.progress import Progress
-    from moldau.pipelines.running import Conditions
+    from moldau.pipelines.run_folder import RunFolder
 
 Root = Annotated[
     Path | None,
@@ -64,8 +64,8 @@ Eject = Annotated[
 @contextmanager
 def translate_pipeline_errors() -> Iterator[None]:
     """What a user can put right about a pipeline is one line; a job that was stopped is no error."""
+    from moldau.pipelines.job_runner import Stopped
     from moldau.pipelines.requirements import PipelineError
-    from moldau.pipelines.running import Stopped
 
     try:
         yield
@@ -78,7 +78,7 @@ def translate_pipeline_errors() -> Iterator[None]:
 
 
 def folder_of(root: Path | None, name: str) -> "RunFolder":
-    from moldau.pipelines.folders import RunFolder, default_root
+    from moldau.pipelines.run_folder import RunFolder, default_root
 
     with translate_pipeline_errors():
         return RunFolder(root or default_root(), name)
@@ -107,7 +107,7 @@ class RunOptions:
 
     def conditions(self) -> "Conditions":
         from moldau.cli.options import pairs
-        from moldau.pipelines.running import Conditions
+        from moldau.pipelines.job_runner import Conditions
 
         return Conditions(
             folder=self.folder,
@@ -157,7 +157,7 @@ def _line(progress: "Progress") -> str:
 
 def eject(flow: "Flow", options: RunOptions) -> None:
     """The job as a script, to a file or to standard output."""
-    from moldau.pipelines.functions import with_future_first
+    from moldau.pipelines.function_step import with_future_first
 
     script = flow.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
     eject_script(with_future_first(script), str(options.eject))

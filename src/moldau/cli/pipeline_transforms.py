@@ -218,9 +218,9 @@ def dedupe(
 
 
 def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions, topic_ids: Mapping[str, str]) -> None:
-    from moldau.pipelines.folders import new_run
-    from moldau.pipelines.running import run_flow
-    from moldau.pipelines.topic_lives import with_known_topics
+    from moldau.pipelines.job_runner import run_flow
+    from moldau.pipelines.run_folder import new_run
+    from moldau.pipelines.topic_identity import with_known_topics
 
     if options.eject is not None:
         given.eject(flow, options)
@@ -269,7 +269,7 @@ def _step(file: str) -> "Step":
 
 
 def _function(python: str) -> "Step":
-    from moldau.pipelines.functions import FunctionStep
+    from moldau.pipelines.function_step import FunctionStep
 
     file, _, function = python.partition(":")
     step = FunctionStep(_text(Path(file)), file, function or FUNCTION_DEFAULT)

@@ -12,7 +12,7 @@ from moldau.cli.output import note, show_json, show_table
 from moldau.cli.pipeline_options import Root, folder_of, translate_pipeline_errors
 
 if TYPE_CHECKING:
-    from moldau.pipelines.folders import RunFolder
+    from moldau.pipelines.run_folder import RunFolder
 
 JOBS: Final = {
     "activity": "raw events → checked, each once, counted, in sessions, by load → topics, Parquet, a report",
@@ -46,7 +46,7 @@ def status(
     json: Json = False,
 ) -> None:
     """How pipelines are doing: all that have run here, or one."""
-    from moldau.pipelines.folders import all_folders, default_root
+    from moldau.pipelines.run_folder import all_folders, default_root
 
     with translate_pipeline_errors():
         if name is not None:
@@ -87,7 +87,7 @@ def _known(folder: "RunFolder") -> "RunFolder":
 
 
 def _as_json(folder: "RunFolder") -> dict[str, Any]:
-    from moldau.pipelines.folders import State
+    from moldau.pipelines.run_folder import State
 
     run, progress, state = folder.run, folder.progress, folder.state
     assert run is not None

@@ -22,8 +22,8 @@ from moldau.cli.output import note, show_json_line, show_table
 if TYPE_CHECKING:
     from moldau.client.async_client import AsyncClient
     from moldau.model.ids import TopicPartition
-    from moldau.pipelines.asking import Rows
-    from moldau.pipelines.running import Signals
+    from moldau.pipelines.job_runner import Signals
+    from moldau.pipelines.streaming_query import Rows
     from moldau.pipelines.tables import Tables
 
 Result = TypeVar("Result")
@@ -62,7 +62,7 @@ def sql(
     _key, _topic, _partition, _offset and _timestamp too. Where values are no JSON, they are in the column value.
     With --stream the answer goes on: rows as they come, or, where the query aggregates, the table as it changes.
     """
-    from moldau.pipelines.asking import ROWS_PER_BATCH
+    from moldau.pipelines.streaming_query import ROWS_PER_BATCH
     from moldau.pipelines.tables import Tables, sample_starts
 
     if stream and until is not None:
@@ -123,7 +123,7 @@ class QueryRun:
 
     def _with_session(self, work: "Callable[[Any, Signals], Result]") -> "Result":
         """Ctrl-C is how a stream ends, and no error."""
-        from moldau.pipelines.running import Stopped, with_session
+        from moldau.pipelines.job_runner import Stopped, with_session
 
         try:
             return with_session("moldau-sql", self._master, self._settings, work)
@@ -131,8 +131,8 @@ class QueryRun:
             raise typer.Exit(130 if stopped.args == (signal.SIGINT,) else 0) from None
 
     def _collect(self, spark: Any, signals: "Signals") -> tuple[list[str], list[Any]]:
-        from moldau.pipelines.asking import asked
-        from moldau.pipelines.moments import portable, with_zones
+        from moldau.pipelines.streaming_query import asked
+        from moldau.pipelines.timestamps import portable, with_zones
 
         signals.check()
         with asked():
@@ -141,7 +141,7 @@ class QueryRun:
             return list(answer.columns), list(with_zones(rows, answer.schema))
 
     def _go_on(self, spark: Any, signals: "Signals") -> None:
-        from moldau.pipelines.asking import Streamed, asked
+        from moldau.pipelines.streaming_query import Streamed, asked
 
         # A program is told what has changed; a person is shown the whole table.
         modes = ("append", "update", "complete") if self._is_json else ("append", "complete")

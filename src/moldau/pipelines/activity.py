@@ -20,13 +20,13 @@ from typing import Any, Final
 from moldau.client.blocking_client import BlockingClient
 from moldau.client.types import NewTopic
 from moldau.model.errors import TopicAlreadyExists
-from moldau.pipelines.archive_writing import ArchiveSink
-from moldau.pipelines.ejecting import queries_script
+from moldau.pipelines.archive_sink import ArchiveSink
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
-from moldau.pipelines.folders import Run
-from moldau.pipelines.persistent import PersistentQuery
-from moldau.pipelines.refreshing import REPORT_EVERY_S, Refresh, write_report
-from moldau.pipelines.running import Conditions, run_queries
+from moldau.pipelines.job_runner import Conditions, run_queries
+from moldau.pipelines.pyspark_script import queries_script
+from moldau.pipelines.report_refresh import REPORT_EVERY_S, Refresh, write_report
+from moldau.pipelines.restarted_query import PersistentQuery
+from moldau.pipelines.run_folder import Run
 from moldau.pipelines.steps import LatenessStep, OnceByStep
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
@@ -220,7 +220,7 @@ class Activity:
             query.until_begun()
 
     def _write_report(self, spark: Any, conditions: Conditions, place: Path, *, is_live: bool) -> None:
-        from moldau.pipelines.reporting import make_report
+        from moldau.pipelines.report_figures import make_report
 
         made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         late = sum(each.late_total for each in conditions.folder.parts if each.part == "clean")

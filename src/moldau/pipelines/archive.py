@@ -23,14 +23,14 @@ from moldau.client.types import ConfigSource, Resource, ResourceKind
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive_files import FiledSink, FiledSource, Incoming
-from moldau.pipelines.archive_writing import OFFSET_MAX, RECORD, ArchiveSink, Contents, by_partition, nothing
+from moldau.pipelines.archive_sink import OFFSET_MAX, RECORD, ArchiveSink, Contents, by_partition, nothing
+from moldau.pipelines.error_summary import short_reason
 from moldau.pipelines.flow import Flow, SqlStep, TopicSource, offsets_text
-from moldau.pipelines.folders import Run
-from moldau.pipelines.lakes import read_text, write_text
-from moldau.pipelines.persistent import PersistentQuery
-from moldau.pipelines.reasons import short_reason
+from moldau.pipelines.hadoop_files import read_text, write_text
+from moldau.pipelines.job_runner import Conditions, run_queries, run_work
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.running import Conditions, run_queries, run_work
+from moldau.pipelines.restarted_query import PersistentQuery
+from moldau.pipelines.run_folder import Run
 
 log = logging.getLogger("moldau.pipelines")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from moldau.pipelines.archive_writing import OFFSET_MAX, RECORD, ArchiveSink
+from moldau.pipelines.archive_sink import OFFSET_MAX, RECORD, ArchiveSink
 from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.lakes import local_path, replace_folder
+from moldau.pipelines.hadoop_files import local_path, replace_folder
 from moldau.pipelines.progress import OBSERVED_ROWS
 
 # What Spark calls them, and what pyarrow does. With the others, Spark has to write the files.
@@ -81,7 +81,7 @@ class FiledSource(TopicSource):
     incoming: Incoming
 
     def read(self, spark: Any) -> Any:
-        from moldau.pipelines.filing import CODEC, FOLDER, FilingSource
+        from moldau.pipelines.parquet_source import CODEC, FOLDER, FilingSource
 
         spark.dataSource.register(FilingSource)
         reader = spark.read if self.is_bounded else spark.readStream

@@ -22,7 +22,7 @@ from moldau.model.errors import UnknownMemberId, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import TOPIC_FILE, ArchivedTopic, Connect, committed, records_of
 from moldau.pipelines.flow import FORMAT
-from moldau.pipelines.lakes import read_text
+from moldau.pipelines.hadoop_files import read_text
 from moldau.pipelines.offset_maps import (
     Bucket,
     Chunk,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_moldau import columns
-from pyspark_moldau.decoding import ROWS_MAX
+from pyspark_moldau.codec import columns
+from pyspark_moldau.codec.decoder import ROWS_MAX
 
 FORMAT: Final = "moldau-bench-memory"
 _TIME_US: Final = 1_700_000_000_000_000

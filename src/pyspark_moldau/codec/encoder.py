@@ -1,0 +1,115 @@
+"""Rows become record batches, as a Produce carries them: the counterpart of `decoding`.
+
+No record is ever an object: lengths and numbers are computed for thousands of rows at once, and put together with keys
+and values by `joining`. The rows of a chunk lie one behind the other then, so a batch is a slice of it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from moldau.records.header import HEADER_BYTES
+from pyspark_moldau.codec.byte_rows import Joining, number_texts, runs, varint_bytes
+from pyspark_moldau.codec.record_fields import Numbers
+
+ROWS_MAX: Final = 10_000  # of one batch
+_HEAD_BYTES: Final = 26  # what numbers and lengths of a record may take in most cases; batches may be a little larger
+_ATTRIBUTES_BYTES: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Batches one behind the other: where each begins among the rows, its bytes, the first and the last time."""
+
+    first_rows: Numbers
+    rows: Numbers
+    base_timestamps: Numbers
+    max_timestamps: Numbers
+    bodies: pa.Array  # binary, one for each batch
+
+
+def encode(
+    keys: pa.Array,
+    values: pa.Array,
+    headers: pa.Array,
+    times_ms: Numbers,
+    order: Numbers,
+    groups: Numbers,
+    bytes_max: int,
+) -> Encoded:
+    """Records of the rows in this order, of which each of `groups` begins another place.
+
+    No batch goes over the border of two places, nor far over `bytes_max`.
+    """
+    key_lengths, value_lengths = lengths(keys)[order], lengths(values)[order]
+    blobs = header_blobs(headers)
+    header_lengths = np.ones(len(order), np.int64) if blobs is None else lengths(blobs)[order]
+    sizes = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
+    first_rows = cuts(sizes + _HEAD_BYTES, groups, bytes_max - HEADER_BYTES)
+    rows = np.diff(np.append(first_rows, len(order)))
+    times_ms = times_ms[order]
+    base_timestamps = times_ms[first_rows]
+    time_deltas = times_ms - np.repeat(base_timestamps, rows)
+    deltas = np.arange(len(order)) - np.repeat(first_rows, rows)
+    numbers = [time_deltas, deltas, key_lengths, value_lengths]
+    record_lengths = sizes + sum(map(varint_bytes, numbers), start=_ATTRIBUTES_BYTES)
+
+    joining = Joining()
+    if time_deltas.any():
+        joining.add_numbers(record_lengths, zeros_behind=_ATTRIBUTES_BYTES)  # none of them is in use
+        joining.add_numbers(time_deltas)
+    else:
+        joining.add_numbers(record_lengths, zeros_behind=_ATTRIBUTES_BYTES + 1)
+    joining.add_numbers(deltas)
+    joining.add_numbers(key_lengths)
+    joining.add(keys, order)
+    joining.add_numbers(value_lengths)
+    joining.add(values, order)
+    if blobs is None:
+        joining.add_numbers(np.zeros(len(order), np.int64))
+    else:
+        joining.add(blobs, order)
+    max_timestamps = np.maximum.reduceat(times_ms, first_rows)
+    return Encoded(first_rows, rows, base_timestamps, max_timestamps, joining.joined(first_rows))
+
+
+def cuts(sizes: Numbers, groups: Numbers, bytes_max: int) -> Numbers:
+    """Where batches begin: at the beginning of each group, and where a batch would become too large."""
+    ends = np.cumsum(sizes)
+    found: list[int] = []
+    for start, stop in zip(groups.tolist(), [*groups.tolist()[1:], len(sizes)], strict=True):
+        while start < stop:
+            found.append(start)
+            filled = int(ends[start - 1]) if start else 0
+            fits = int(np.searchsorted(ends, filled + bytes_max, "right"))
+            start = min(max(fits, start + 1), start + ROWS_MAX, stop)
+    return np.array(found, np.int64)
+
+
+def lengths(column: pa.Array) -> Numbers:
+    """-1 for null, as it is written."""
+    found = pc.fill_null(pc.binary_length(column), -1) if column.null_count else pc.binary_length(column)
+    return np.asarray(found).astype(np.int64)
+
+
+def header_blobs(headers: pa.Array) -> pa.Array | None:
+    """The headers of each row as they stand in a record: their count, then each with its lengths; None without any."""
+    if headers.null_count == len(headers):
+        return None
+    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0)).astype(np.int64)
+    pairs = headers.flatten()
+    names, contents = pc.cast(pc.struct_field(pairs, "key"), pa.binary()), pc.struct_field(pairs, "value")
+    joined = pc.binary_join_element_wise(
+        number_texts(lengths(names)),
+        names,
+        number_texts(lengths(contents)),
+        contents,
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    firsts = np.cumsum(counts) - counts
+    return pc.binary_join_element_wise(number_texts(counts), runs(joined, firsts), b"")

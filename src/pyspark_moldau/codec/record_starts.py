@@ -1,0 +1,93 @@
+"""Where the records of a batch begin: a chain, in which only the length of one record tells where the next one is.
+
+It is followed record by record. Where many neighbours are of one length, as sensors and counters send them, that is
+seen for all of them at once.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from moldau.model.errors import CorruptMessage
+from pyspark_moldau.codec.record_fields import Numbers
+
+_LENGTH_BYTES_MAX: Final = 5
+_RUN_MIN: Final = 64  # to look at so few at once takes as long as to follow them
+
+# What a record takes together with its length, by the first and the second byte of it. A length of one byte says all;
+# where the second byte is not the last either, the list ends before it.
+_ONE_BYTE: Final = [[(first >> 1) + 1] * 0x100 for first in range(0x80)]
+_TWO_BYTES: Final = [[(first >> 1) + (second << 6) + 2 for second in range(0x80)] for first in range(0x80)]
+_SIZES: Final = _ONE_BYTE + _TWO_BYTES
+
+
+class Span(NamedTuple):
+    """The records of one batch: where they begin and end, and how many there are."""
+
+    start: int
+    end: int
+    records: int
+
+
+def follow(content: bytes, spans: Iterable[Span]) -> Numbers:
+    """Where each record begins. An IndexError says that a chain leads out of `content`."""
+    return np.concatenate([part for span in spans for part in _parts(content, span)])
+
+
+def _parts(content: bytes, span: Span) -> Iterator[Numbers]:
+    position, end, left = span
+    steps = _RUN_MIN
+    while left and position < end:
+        size, records = _run(content, position, end, left)
+        if records >= _RUN_MIN:
+            yield np.arange(position, position + size * records, size)
+            position += size * records
+        else:
+            # Lengths differ here. They may for long: each time more are followed before we look again.
+            records = min(left, steps, end - position)  # none is shorter than a byte, whatever the batch says of itself
+            steps *= 8
+            found = np.fromiter(_chain(content, position, records + 1), np.int64, records + 1)
+            yield found[:-1]
+            position = int(found[-1])
+        left -= records
+    if left or position != end:
+        followed = f"{span.records - left} of {span.records} records"
+        raise CorruptMessage(f"{followed} end at byte {position}, their batch at {end}")
+
+
+def _run(content: bytes, position: int, end: int, left: int) -> tuple[int, int]:
+    """The length of the record at `position`, and how many of that length stand there one behind the other."""
+    try:
+        size = _SIZES[content[position]][content[position + 1]]
+    except IndexError:  # a length of more bytes, or the end of everything
+        return 0, 0
+    last = position + size * (_RUN_MIN - 1)
+    fits = min(left, (end - position) // size)
+    if size < 2 or fits < _RUN_MIN or content[position : position + 2] != content[last : last + 2]:
+        return size, 0
+    # Two bytes hold the whole length, or it and a part of the record that is the same in all that we know.
+    lengths: Numbers = np.ndarray((fits,), "<u2", content, position, (size,))
+    is_same = lengths == lengths[0]
+    return size, fits if is_same.all() else int(is_same.argmin())
+
+
+def _chain(content: bytes, position: int, count: int) -> Iterator[int]:
+    sizes = _SIZES
+    yield position
+    for _ in range(count - 1):
+        try:
+            position += sizes[content[position]][content[position + 1]]
+        except IndexError:
+            position = _after_long(content, position)
+        yield position
+
+
+def _after_long(content: bytes, position: int) -> int:
+    encoded = 0
+    for index in range(_LENGTH_BYTES_MAX):
+        byte = content[position + index]
+        encoded |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return position + index + 1 + (encoded >> 1)
+    raise CorruptMessage(f"the record at byte {position} has no length")

@@ -1,0 +1,228 @@
+"""What the user asked of the sink, checked: the options of the official Kafka sink and those of our guarantees."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from moldau.records.compression import Compression
+from pyspark_moldau.options.kafka_settings import KafkaSettings, producer_settings
+from pyspark_moldau.options.offset_limits import OptionError
+from pyspark_moldau.options.source_options import warn_of_unknown
+from pyspark_moldau.options.topic_names import checked
+
+COMMIT_TOPIC: Final = "moldau-spark-commits"
+# As much as Java's producers send; librdkafka's own default is a little below.
+ROW_BYTES_MAX: Final = 1_048_576
+_BATCH_BYTES_MAX: Final = 524_288
+_COMPRESSION: Final = "compression.type"
+_CODECS: Final = {each.name.lower(): each for each in Compression}
+_FOLDER: Final = "moldau-staging"
+_CHECKPOINT: Final = "checkpointlocation"
+_IN_TOPIC: Final = "@"  # no topic has it in its name
+_REFUSED: Final = {
+    "asyncprogresstrackingenabled": (
+        "Option 'asyncProgressTrackingEnabled' cannot be used here: a batch is committed together with its rows."
+    )
+}
+
+
+class Guarantee(Enum):
+    """What a reader with `read_committed` sees of each row after crashes and replays."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who publishes, and the how manieth batch: what a replay is known by."""
+
+    writer: str
+    batch: int
+    is_lasting: bool = True  # a replay may come after a restart: the sink must remember
+    run: str | None = None  # of a query, from its start to its end, or a driver's whole life; None if nobody knows
+    is_by_hand: bool = False  # in a run batch follows on batch; versions that a user gives may be any, and come again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one query. `staging` is where tasks leave rows for the driver to publish."""
+
+    kafka: KafkaSettings
+    topic: str | None
+    guarantee: Guarantee
+    staging: Path
+    commit_topic: str
+    dead_letter_topic: str | None
+    has_headers: bool
+    has_timestamps: bool
+    identity: Identity | None  # of a batch query: `txnAppId` and `txnVersion`
+    is_raw: bool = True  # exactly once: tasks make record batches, and our own client sends them
+
+    @property
+    def is_sent_by_librdkafka(self) -> bool:
+        return not self.is_raw or self.guarantee is not Guarantee.EXACTLY_ONCE
+
+    @property
+    def row_bytes_max(self) -> int:
+        return self.kafka.number("max.request.size", ROW_BYTES_MAX)
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Of a record batch before it is compressed; a row that is larger is a batch of its own."""
+        return min(self.kafka.number("batch.size", _BATCH_BYTES_MAX), self.row_bytes_max)
+
+    @property
+    def codec(self) -> Compression:
+        name = self.kafka.java.get(_COMPRESSION, "none").lower()
+        if name not in _CODECS:
+            raise OptionError(f"Option 'kafka.{_COMPRESSION}' must be one of {', '.join(_CODECS)}, not {name!r}.")
+        return _CODECS[name]
+
+    @property
+    def codec_level(self) -> int | None:
+        name = f"compression.{self.codec.name.lower()}.level"
+        text = self.kafka.java.get(name)
+        if text is not None and not text.removeprefix("-").isdecimal():
+            raise OptionError(f"Option 'kafka.{name}' must be a number, not {text!r}.")
+        return None if text is None else int(text)
+
+
+def sink_stream_options(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of `writeStream`: exactly once, unless it says otherwise."""
+    given = _lowered(raw)
+    for name in ("txnAppId", "txnVersion"):
+        if name.lower() in given:
+            raise OptionError(f"Option '{name}' is for batch writes: a stream knows its query and its batches.")
+    return _parse(given, Guarantee.EXACTLY_ONCE, None)
+
+
+def sink_batch_options(raw: Mapping[str, str]) -> SinkOptions:
+    """The options of `df.write`: at least once as in the official sink, exactly once with `txnAppId`."""
+    given = _lowered(raw)
+    identity = _identity(given)
+    default = Guarantee.AT_LEAST_ONCE if identity is None else Guarantee.EXACTLY_ONCE
+    options = _parse(given, default, identity)
+    if identity is not None and options.guarantee is not Guarantee.EXACTLY_ONCE:
+        raise OptionError("Option 'txnAppId' makes a write exactly-once; 'deliveryGuarantee' says otherwise.")
+    return options
+
+
+def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | None) -> SinkOptions:
+    for name, sentence in _REFUSED.items():
+        if given.get(name, "false").lower() != "false":
+            raise OptionError(sentence)
+    warn_of_unknown(given)
+    guarantee = _guarantee(given, default)
+    kafka = producer_settings(given)
+    if guarantee is Guarantee.EXACTLY_ONCE:
+        _check_transactional(kafka)
+    options = SinkOptions(
+        kafka=kafka,
+        topic=_topic(given, "topic"),
+        guarantee=guarantee,
+        staging=_staging(given),
+        commit_topic=_topic(given, "commitTopic") or COMMIT_TOPIC,
+        dead_letter_topic=_topic(given, "deadLetterTopic"),
+        has_headers=_flag(given, "includeHeaders", default=True),
+        has_timestamps=_flag(given, "includeTimestamp", default=False),
+        identity=identity,
+        is_raw=_is_raw(given, kafka),
+    )
+    if options.is_raw:
+        _ = options.codec_level  # what cannot be read is refused now
+    return options
+
+
+def _is_raw(given: Mapping[str, str], kafka: KafkaSettings) -> bool:
+    """Our own client knows neither TLS nor SASL."""
+    chosen = given.get("sender", "auto").strip().lower()
+    if chosen not in ("auto", "raw", "librdkafka"):
+        raise OptionError(f"Option 'sender' must be auto, raw or librdkafka, not {chosen!r}.")
+    if chosen == "raw" and not kafka.is_plaintext:
+        raise OptionError("Option 'sender' cannot be 'raw' with TLS or SASL: leave it out, and librdkafka sends.")
+    return chosen != "librdkafka" and kafka.is_plaintext
+
+
+def _check_transactional(kafka: KafkaSettings) -> None:
+    for name, allowed in (("acks", ("all", "-1")), ("enable.idempotence", ("true",))):
+        value = kafka.java.get(name, allowed[0])
+        if value.lower() not in allowed:
+            raise OptionError(
+                f"Option 'kafka.{name}' cannot be {value!r} when rows are written exactly once; leave it out, or set "
+                "'deliveryGuarantee' to at-least-once."
+            )
+
+
+def _identity(given: Mapping[str, str]) -> Identity | None:
+    writer, version = _text(given, "txnAppId"), _text(given, "txnVersion")
+    if writer is None and version is None:
+        return None
+    if writer is None or version is None:
+        raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
+    if not version.isdecimal():
+        raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
+    return Identity(_writer(writer, _text(given, "topic")), int(version), is_by_hand=True)
+
+
+def _writer(application: str, topic: str | None) -> str:
+    """An application writes to each topic on its own; where the rows name their topics, to all of them together."""
+    if topic is None and _IN_TOPIC not in application:
+        return application
+    return f"{application}{_IN_TOPIC}{topic or ''}"  # ends with a topic, or else with the sign: never taken for another
+
+
+def _guarantee(given: Mapping[str, str], default: Guarantee) -> Guarantee:
+    said = given.get("deliveryguarantee", default.value).strip().lower().replace("_", "-")
+    for guarantee in Guarantee:
+        if said == guarantee.value:
+            return guarantee
+    raise OptionError(f"Option 'deliveryGuarantee' must be exactly-once or at-least-once, not {said!r}.")
+
+
+def _staging(given: Mapping[str, str]) -> Path:
+    """Where it was asked for; else beside the checkpoint, if that is in a folder; else in a temporary place."""
+    chosen = _text(given, "stagingLocation")
+    if chosen is not None:
+        folder = _local_path(chosen)
+        if folder is None:
+            raise OptionError(f"Option 'stagingLocation' must be a folder all nodes can write to, not {chosen!r}.")
+        return folder
+    checkpoint = _local_path(given[_CHECKPOINT]) if _CHECKPOINT in given else None
+    return (checkpoint or Path(tempfile.gettempdir())) / _FOLDER
+
+
+def _local_path(location: str) -> Path | None:
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(location).absolute()
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if not value.strip():
+        raise OptionError(f"Option '{name}' is empty.")
+    return value.strip()
+
+
+def _topic(given: Mapping[str, str], name: str) -> str | None:
+    topic = _text(given, name)
+    return None if topic is None else checked(name, topic)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"Option '{name}' must be true or false, not {value!r}.")
+    return value == "true"
+
+
+def _lowered(raw: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in raw.items()}

@@ -1,0 +1,148 @@
+"""What a task leaves for the driver to publish: its rows in order, in an Arrow stream, in a file if they are many.
+
+    <staging>/<writer>/<batch>/<task attempt>.arrow
+
+Staging is transport and nothing more: no fsync, no manifest. A replay writes everything again.
+"""
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_moldau.options.sink_options import Identity
+from pyspark_moldau.sink.batch_builder import BATCH
+from pyspark_moldau.sink.records import RECORD
+
+INLINE_BYTES_MAX: Final = 1 << 20
+_NAME_BYTES_MAX: Final = 200  # file systems take 255, and a little is added
+
+
+class StagingFailed(RuntimeError):
+    """What a task has staged is not what the driver finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """The rows of one task: within this message, or in a file."""
+
+    writer: str
+    task: int
+    rows: int
+    content: bytes | None
+    path: str | None
+    size_bytes: int = 0
+    run: str | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, as many as were staged, or an error."""
+        rows = 0
+        with self._open() as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                rows += rows_in(batch)
+                yield batch
+        if rows != self.rows:
+            raise StagingFailed(f"Task {self.task} staged {self.rows} rows, {rows} are found in {self.path}.")
+
+    def delete(self) -> None:
+        if self.path is not None:
+            Path(self.path).unlink(missing_ok=True)
+
+    def _open(self) -> Any:
+        if self.content is not None:
+            return pa.BufferReader(self.content)
+        try:
+            return pa.memory_map(self.path)
+        except FileNotFoundError:
+            raise StagingFailed(
+                f"The rows of task {self.task} were staged in {self.path}, which the driver cannot see. Set the option "
+                "'stagingLocation' to a folder that all nodes share."
+            ) from None
+
+
+def rows_in(batch: pa.RecordBatch) -> int:
+    """Each row is a record, or a batch of some."""
+    return int(pc.sum(batch["rows"]).as_py() or 0) if batch.schema.equals(BATCH) else batch.num_rows
+
+
+def stage(
+    batches: Iterable[pa.RecordBatch],
+    staging: Path,
+    identity: Identity,
+    task: int,
+    attempt: int,
+    inline_bytes_max: int = INLINE_BYTES_MAX,
+) -> StagedPart:
+    """Write the rows of one task. `attempt` is another one for every run of every task."""
+    path = folder_of(staging, identity.writer) / str(identity.batch) / f"{attempt}.arrow"
+    left = iter(batches)
+    few, is_all = _few(left, inline_bytes_max)
+    if is_all:
+        memory = pa.BufferOutputStream()
+        rows, size_bytes = _write(few, memory)
+        content = memory.getvalue().to_pybytes()
+        return StagedPart(identity.writer, task, rows, content, None, size_bytes, identity.run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with pa.OSFile(str(path), "wb") as file:
+            rows, size_bytes = _write(chain(few, left), file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return StagedPart(identity.writer, task, rows, None, str(path), size_bytes, identity.run)
+
+
+def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:
+    """The first batches, and whether they are all and not too large for a message."""
+    few: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in left:
+        few.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes > bytes_max:
+            return few, False
+    return few, True
+
+
+def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> tuple[int, int]:
+    """How many rows, in how many bytes."""
+    rows = 0
+    stream = None
+    for batch in batches:
+        if stream is None:
+            schema = BATCH if batch.schema.equals(BATCH) else RECORD
+            stream = pa.ipc.new_stream(sink, schema)
+        rows += rows_in(batch)
+        stream.write_batch(batch)
+    (stream or pa.ipc.new_stream(sink, RECORD)).close()
+    return rows, sink.tell()
+
+
+def folder_of(staging: Path, writer: str) -> Path:
+    """Where everything of one writer lies. Its name may be any text, of any length."""
+    name = quote(writer, safe="")
+    if len(name) > _NAME_BYTES_MAX or not name.strip("."):
+        digest = hashlib.sha256(writer.encode()).hexdigest()
+        name = f"{name[: _NAME_BYTES_MAX - len(digest)]}-{digest}"
+    return staging / name
+
+
+def forget(staging: Path, writer: str) -> None:
+    """Remove everything of a writer that will never come again."""
+    shutil.rmtree(folder_of(staging, writer), ignore_errors=True)
+
+
+def sweep(staging: Path, writer: str, batch: int) -> None:
+    """Remove what this batch and those before it have left: of lost attempts, of earlier lives."""
+    with contextlib.suppress(FileNotFoundError):
+        for folder in folder_of(staging, writer).iterdir():
+            if folder.name.isdecimal() and int(folder.name) <= batch:
+                shutil.rmtree(folder, ignore_errors=True)

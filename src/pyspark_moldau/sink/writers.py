@@ -1,0 +1,127 @@
+"""What Spark sees of us when it writes: `df.write` and `df.writeStream`, in tasks and on the driver.
+
+Exactly once: tasks stage rows, the driver publishes them in one transaction. At least once: tasks produce them.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_moldau.options.offset_limits import OptionError
+from pyspark_moldau.options.sink_options import Guarantee, Identity, SinkOptions
+from pyspark_moldau.sink.batch_builder import made_ready
+from pyspark_moldau.sink.librdkafka_sender import produce_all
+from pyspark_moldau.sink.records import check_columns, outgoing
+from pyspark_moldau.sink.staged_batches import StagedPart, forget, stage
+from pyspark_moldau.sink.transaction_commit import Publishers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_RUN: Final = "spark.jobGroup.id"  # of all jobs that a query starts while it runs
+_DRIVER: Final = ("spark.app.id", "spark.app.startTime")  # some masters give the same id to a driver they start again
+
+# The process that commits lives on, and so does the hold on a writer's output.
+_PUBLISHERS: Final = Publishers()
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """A task has left its rows for the driver."""
+
+    part: StagedPart
+
+
+@dataclass(frozen=True)
+class Produced(WriterCommitMessage):
+    """A task has produced its rows: they are out."""
+
+    rows: int
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: one object, made on the driver, copied to the tasks and back."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("A topic cannot be overwritten: write with mode('append').")
+        check_columns(column_types(schema), options)
+        self._options = options
+        self._identity = options.identity or Identity(str(uuid.uuid4()), 0, is_lasting=False)
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        return write_rows(iterator, self._options, replace(self._identity, run=driver_of(TaskContext.get())))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        parts = parts_of(messages)
+        if parts:
+            self.publishers().commit(self._options, replace(self._identity, run=parts[0].run), parts)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        delete_staged(messages)
+        if not self._identity.is_lasting:  # what lost tasks have left too
+            forget(self._options.staging, self._identity.writer)
+
+    def publishers(self) -> Publishers:
+        return _PUBLISHERS
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: made anew for every batch. Which query and batch it is, only the tasks are told."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(column_types(schema), options)
+        self._options = options
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query, batch, run = (context.getLocalProperty(each) for each in (_QUERY, _BATCH, _RUN))
+        return write_rows(iterator, self._options, Identity(query, int(batch), run=run))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        parts = parts_of(messages)
+        if parts:
+            self.publishers().commit(self._options, Identity(parts[0].writer, batchId, run=parts[0].run), parts)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Whatever has happened: a transaction is never undone from here."""
+        delete_staged(messages)
+
+    def publishers(self) -> Publishers:
+        return _PUBLISHERS
+
+
+def driver_of(context: Any) -> str | None:
+    """Whose process it is that commits: Spark has several, and tells their tasks alone."""
+    told = [context.getLocalProperty(each) for each in _DRIVER]
+    return "/".join(told) if all(told) else None
+
+
+def write_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions, identity: Identity) -> WriterCommitMessage:
+    """In a task."""
+    records = (each for batch in batches for each in outgoing(batch, options))
+    if options.guarantee is Guarantee.EXACTLY_ONCE:
+        context = TaskContext.get()
+        with made_ready(records, options) as ready:
+            return Staged(stage(ready, options.staging, identity, context.partitionId(), context.taskAttemptId()))
+    return Produced(produce_all(records, options))
+
+
+def parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
+    return [message.part for message in messages if isinstance(message, Staged)]
+
+
+def delete_staged(messages: Sequence[WriterCommitMessage | None]) -> None:
+    for part in parts_of(messages):
+        part.delete()

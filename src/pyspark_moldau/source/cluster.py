@@ -1,0 +1,140 @@
+"""The cluster as the driver sees it, through librdkafka: it knows every kind of security, and nothing here is hot."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from moldau.model.ids import TopicPartition
+from pyspark_moldau.options.offset_limits import Offsets
+from pyspark_moldau.options.source_options import Assignment, Pattern, SourceOptions, Subscription, Topics
+from pyspark_moldau.source.read_plan import Topic
+from pyspark_moldau.source.topic_ids import cleaned
+
+log = logging.getLogger("pyspark_moldau")
+
+Result = TypeVar("Result")
+
+_REQUEST_S_MAX: Final = 30.0
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_INSECURE: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # such an error does not pass by itself
+# Settings of consumers, which an admin client would complain of.
+_CONSUMER_ONLY: Final = frozenset(
+    "allow.auto.create.topics check.crcs fetch.max.bytes fetch.wait.max.ms fetch.min.bytes isolation.level "
+    "max.partition.fetch.bytes".split()
+)
+
+
+class ConfluentCluster:
+    """Answers what planning asks. Clients are made when they are first needed."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._admin_client: AdminClient | None = None
+        self._consumers: dict[str, Consumer] = {}
+        self._heard: KafkaError | None = None  # what librdkafka said beside its answers: only there are reasons
+
+    def topics(self, subscription: Subscription) -> dict[str, Topic]:
+        match subscription:
+            case Topics(names):
+                wanted = list(names)
+            case Assignment(partitions):
+                wanted = list(dict.fromkeys(each.topic for each in partitions))
+            case Pattern():
+                listed = self._persist(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
+                wanted = sorted(name for name in listed if subscription.matches(name))
+        takes_internal = not isinstance(subscription, Pattern)  # a pattern means the topics of users
+        return self._persist(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self._list(dict.fromkeys(partitions, OffsetSpec.earliest()))
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self._list(dict.fromkeys(partitions, OffsetSpec.latest()))
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        found = self._list({where: OffsetSpec.for_timestamp(time_ms) for where, time_ms in times_ms.items()})
+        return {where: offset if offset >= 0 else None for where, offset in found.items()}
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        places = [Place(where.topic, where.partition, offset) for where, offset in sorted(offsets.items())]
+        for place in self._consumer(group).commit(offsets=places, asynchronous=False) or ():
+            if place.error is not None:
+                raise KafkaException(place.error)
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+        self._admin_client = None
+
+    def _describe(self, names: list[str], *, takes_internal: bool) -> dict[str, Topic]:
+        futures = self._admin().describe_topics(TopicCollection(names), request_timeout=_REQUEST_S_MAX)
+        found = {}
+        for name, future in futures.items():
+            try:
+                described = future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in _GONE:
+                    raise
+                continue
+            if described.is_internal and not takes_internal:
+                continue
+            partitions = tuple(sorted(each.id for each in described.partitions))
+            found[name] = Topic(cleaned(str(described.topic_id)), partitions)
+        return found
+
+    def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
+        return self._persist(lambda: self._ask_offsets(specs)) if specs else {}
+
+    def _ask_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
+        is_committed = self._options.kafka.reads_committed
+        futures: dict[Place, Future[Any]] = self._admin().list_offsets(
+            {Place(where.topic, where.partition): spec for where, spec in specs.items()},
+            isolation_level=IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_REQUEST_S_MAX,
+        )
+        return {TopicPartition(place.topic, place.partition): each.result().offset for place, each in futures.items()}
+
+    def _persist(self, attempt: Callable[[], Result]) -> Result:
+        """Ask again, `fetchOffset.numRetries` times, after errors that may pass; a refused login does not."""
+        for tries_left in range(self._options.retries, -1, -1):
+            try:
+                return attempt()
+            except KafkaException as error:
+                cause, said = error.args[0], self._said_beside()
+                if tries_left == 0 or cause.fatal() or (said is not None and said.code() in _INSECURE):
+                    if said is None:
+                        raise
+                    raise KafkaException(KafkaError(cause.code(), f"{cause.str()}: {said.str()}")) from error
+                log.warning("The cluster did not answer, asking again: %s", cause)
+                time.sleep(self._options.retry_interval_ms / 1000)
+        raise AssertionError("the last try returns or raises")
+
+    def _said_beside(self) -> KafkaError | None:
+        if self._admin_client is not None:
+            self._admin_client.poll(0)
+        return self._heard
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that is no reason
+            self._heard = error
+
+    def _admin(self) -> AdminClient:
+        if self._admin_client is None:
+            given = self._options.kafka.librdkafka
+            settings: dict[str, Any] = {name: given[name] for name in given if name not in _CONSUMER_ONLY}
+            settings["error_cb"] = self._hear
+            self._admin_client = AdminClient(settings)
+        return self._admin_client
+
+    def _consumer(self, group: str) -> Consumer:
+        if group not in self._consumers:
+            settings = {**self._options.kafka.librdkafka, "group.id": group, "enable.auto.commit": False}
+            self._consumers[group] = Consumer(settings)
+        return self._consumers[group]

@@ -1,0 +1,341 @@
+"""What to read next: from the options, the offsets that were read before, and what the cluster tells.
+
+Nothing here talks to a broker by itself: `Cluster` is asked, and tests give one of their own.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from moldau.model.ids import TopicPartition
+from moldau.model.units import HOUR_MS
+from pyspark_moldau.options.offset_limits import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Earliest,
+    Latest,
+    Limit,
+    Offsets,
+    OptionError,
+)
+from pyspark_moldau.options.source_options import Assignment, SourceOptions, Subscription, Topics
+from pyspark_moldau.source.offset_ranges import Range, split
+from pyspark_moldau.source.rate_limit import RateLimit
+
+log = logging.getLogger("pyspark_moldau")
+
+# Clusters forget what a group without members has committed, a week after it did (offsets.retention.minutes).
+_COMMIT_AGAIN_MS: Final = 12 * HOUR_MS
+
+
+class RecordsLost(RuntimeError):
+    """Records that the query should have read are gone."""
+
+
+class Topic(NamedTuple):
+    """A topic as the cluster has it; one that was deleted and created again has another id."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class Cluster(Protocol):
+    """What planning asks of the cluster."""
+
+    def topics(self, subscription: Subscription) -> dict[str, Topic]:
+        """Those that exist."""
+        ...
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+
+    def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """High watermarks, or last stable offsets for who reads committed records."""
+        ...
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time; None where no record is that young."""
+        ...
+
+    def commit(self, group: str, offsets: Offsets) -> None: ...
+
+
+def plan_batch(options: SourceOptions, cluster: Cluster) -> list[Range]:
+    """The ranges of a batch query, cut for its tasks."""
+    topics = existing_topics(options.subscription, cluster)
+    partitions = partitions_of(options.subscription, topics)
+    starts = starting_offsets(options, cluster, partitions)
+    ends = ending_offsets(options, cluster, partitions)
+    _check_order(starts, ends)
+    ranges = [Range(*each, starts[each], ends[each], topics[each.topic].topic_id) for each in partitions]
+    return split(ranges, options.partitions_min, options.records_per_partition_max)
+
+
+def _check_order(starts: Offsets, ends: Offsets) -> None:
+    wrong = [f"{where} from {starts[where]} to {ends[where]}" for where in sorted(ends) if starts[where] > ends[where]]
+    if wrong:
+        raise OptionError(f"A batch query would end before it starts: {', '.join(wrong)}.")
+
+
+def existing_topics(subscription: Subscription, cluster: Cluster) -> dict[str, Topic]:
+    """The topics to read. One that is named and not there is an error."""
+    topics = cluster.topics(subscription)
+    match subscription:
+        case Topics(names):
+            wanted: Iterable[str] = names
+        case Assignment(assigned):
+            wanted = dict.fromkeys(each.topic for each in assigned)
+        case _:
+            wanted = ()
+    missing = [name for name in wanted if name not in topics]
+    if missing:
+        raise OptionError(f"There is no topic {', '.join(missing)}.")
+    return topics
+
+
+def partitions_of(subscription: Subscription, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
+    if not isinstance(subscription, Assignment):
+        return there
+    known, wanted = set(there), set(subscription.partitions)
+    missing = [str(each) for each in subscription.partitions if each.topic in topics and each not in known]
+    if missing:
+        raise OptionError(f"Option 'assign' names partitions that do not exist: {', '.join(missing)}.")
+    return [each for each in there if each in wanted]
+
+
+def starting_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
+    """Where a query without a checkpoint begins."""
+    found = _resolve("startingOffsets", options.starting, cluster, partitions)
+    late = [each for each in partitions if found[each] is None]
+    if late and not options.is_lenient_about_times:
+        raise OptionError(
+            f"No record of {', '.join(map(str, late))} is as young as the starting time. Set "
+            "'startingOffsetsByTimestampStrategy' to 'latest' to begin behind the last record instead."
+        )
+    return _or_latest(found, cluster, late)
+
+
+def ending_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
+    """Where a batch query ends. After the last record there is nothing that could be too young."""
+    found = _resolve("endingOffsets", options.ending, cluster, partitions)
+    return _or_latest(found, cluster, [each for each in partitions if found[each] is None])
+
+
+def _or_latest(found: Mapping[TopicPartition, int | None], cluster: Cluster, late: list[TopicPartition]) -> Offsets:
+    latest = cluster.latest(late) if late else {}
+    return {where: latest[where] if offset is None else offset for where, offset in found.items()}
+
+
+def _resolve(
+    option: str, limit: Limit, cluster: Cluster, partitions: list[TopicPartition]
+) -> Mapping[TopicPartition, int | None]:
+    match limit:
+        case Earliest():
+            return cluster.earliest(partitions)
+        case Latest():
+            return cluster.latest(partitions)
+        case AtTime(time_ms):
+            return cluster.at_times(dict.fromkeys(partitions, time_ms))
+        case AtTimes(times_ms):
+            _check_complete(f"{option}ByTimestamp", times_ms, partitions)
+            return cluster.at_times(times_ms)
+        case AtOffsets(offsets):
+            _check_complete(option, offsets, partitions)
+            return _named(offsets, cluster)
+
+
+def _named(offsets: Mapping[TopicPartition, int], cluster: Cluster) -> Offsets:
+    earliest = [where for where, offset in offsets.items() if offset == EARLIEST_OFFSET]
+    latest = [where for where, offset in offsets.items() if offset == LATEST_OFFSET]
+    known = dict(offsets)
+    known |= cluster.earliest(earliest) if earliest else {}
+    return known | (cluster.latest(latest) if latest else {})
+
+
+def _check_complete(option: str, given: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> None:
+    if set(given) != set(partitions):
+        raise OptionError(
+            f"Option '{option}' must name every partition, and no other; use -1 for latest and -2 for earliest where "
+            f"you do not care. It names {_listed(given)}; the query reads {_listed(partitions)}."
+        )
+
+
+def _without(offsets: Offsets, gone: Collection[TopicPartition]) -> Offsets:
+    return {where: offset for where, offset in offsets.items() if where not in gone}
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"
+
+
+@dataclass(slots=True)
+class StreamPlan:
+    """One run of a streaming query, on the driver."""
+
+    options: SourceOptions
+    cluster: Cluster
+    monotonic_ms: Callable[[], float]
+    _topic_ids: dict[str, str] = field(init=False)
+    _has_looked: bool = False  # at the ids that the topics have now
+    _initial: Offsets | None = None  # where this run would begin without a checkpoint
+    _available: Offsets | None = None  # what an AvailableNow run reads up to
+    _newest: Offsets = field(default_factory=dict)
+    _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
+    _read_to: Offsets | None = None  # where the last batch of this run ended
+    _committed: Offsets = field(default_factory=dict)
+    _committed_ms: float = 0.0
+    _rate: RateLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._topic_ids = dict(self.options.topic_ids)
+        least, delay_ms = self.options.offsets_per_trigger_min, self.options.trigger_delay_ms_max
+        self._rate = RateLimit(least, self.options.offsets_per_trigger_max, delay_ms)
+
+    def initial(self) -> Offsets:
+        """Where a query without a checkpoint begins."""
+        topics = existing_topics(self.options.subscription, self.cluster)
+        partitions = partitions_of(self.options.subscription, topics)
+        self._initial = starting_offsets(self.options, self.cluster, partitions)
+        if self._available is not None:  # where the latest was looked up later, it is behind what was available then
+            ends = {where: max(self._available.get(where, start), start) for where, start in self._initial.items()}
+            self._available |= ends
+        return self._initial
+
+    def prepare_available_now(self) -> None:
+        """Records that come from now on are for another run."""
+        self._available = self.cluster.latest(self._partitions(self.cluster.topics(self.options.subscription)))
+
+    def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """Up to where the next batch may read."""
+        topics = self.cluster.topics(self.options.subscription)
+        self._look_at_ids(topics, start)
+        self.commit(start)
+        end = self._latest_now(topics) if self._available is None else self._still_available(start, topics)
+        self._newest = end
+        self._note_shrunk(start, end)
+        if not is_limited:
+            return end
+        limited = self._rate.limit(self._begin(start, end), end, self.monotonic_ms(), waits=self._available is None)
+        return start if limited is None else limited
+
+    @property
+    def newest(self) -> Offsets:
+        """The end of each partition when it was last looked at."""
+        return self._newest
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+        """What the tasks of the batch between `start` and `end` read."""
+        read_to = end
+        if not self._has_looked:  # a batch that a former run has left undone
+            topics = self.cluster.topics(self.options.subscription)
+            start, end = self._without_gone(start, end, topics)
+            start = self._start_of_former_run(start, end)
+            self._look_at_ids(topics, start)
+        self._note_gone(start, end)
+        self._note_shrunk(start, end)
+        begin = self._begin(start, end)
+        self._read_to = read_to
+        ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
+        return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
+
+    def _without_gone(self, start: Offsets, end: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, Offsets]:
+        """The ends are in the checkpoint: a topic that was deleted since is still among them, for every run to come."""
+        there = set(self._partitions(topics))
+        gone = [where for where in sorted(end) if where not in there and end[where] != start.get(where)]
+        self._lose_partitions(gone)
+        return _without(start, gone), _without(end, gone)
+
+    def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
+        """Of a query's first batch only the end is in the checkpoint, and where it begins is found out anew.
+
+        "Latest", or a time, is another place by now, perhaps behind that end. The former run had found a beginning
+        before it: the end itself is as good, as long as the log still has it.
+        """
+        if start != self._initial:
+            return start
+        known = {where: offset for where, offset in start.items() if where in end}
+        late = [where for where in sorted(known) if known[where] > end[where]]
+        earliest = self.cluster.earliest(late) if late else {}
+        for where in late:
+            if earliest[where] > end[where]:
+                self._lose(f"{where} was to be read up to offset {end[where]} and begins at {earliest[where]} now")
+        return known | {where: end[where] for where in late}
+
+    def commit(self, offsets: Offsets) -> None:
+        """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""
+        if self.options.group is None or not offsets:
+            return
+        now_ms = self.monotonic_ms()
+        if offsets == self._committed and now_ms - self._committed_ms < _COMMIT_AGAIN_MS:
+            return
+        try:
+            self.cluster.commit(self.options.group, offsets)
+            self._committed, self._committed_ms = dict(offsets), now_ms
+        except Exception as error:
+            log.warning("The progress could not be committed to group '%s': %s", self.options.group, error)
+
+    def _partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
+        if not isinstance(self.options.subscription, Assignment):
+            return there
+        wanted = set(self.options.subscription.partitions)
+        return [each for each in there if each in wanted]
+
+    def _latest_now(self, topics: Mapping[str, Topic]) -> Offsets:
+        return self.cluster.latest(self._partitions(topics))
+
+    def _still_available(self, start: Offsets, topics: Mapping[str, Topic]) -> Offsets:
+        """But for what was deleted before it was read."""
+        there = set(self._partitions(topics))
+        available = self._available or {}
+        return {where: end for where, end in available.items() if where in there or start.get(where) == end}
+
+    def _note_shrunk(self, start: Offsets, end: Offsets) -> None:
+        for where in sorted(set(start) & set(end)):
+            if end[where] < start[where] != self._reborn.get(where):
+                self._lose(f"{where} was read up to offset {start[where]} and ends at {end[where]} now")
+
+    def _begin(self, start: Offsets, end: Offsets) -> Offsets:
+        """The start of each partition; the earliest offset for one that was not there before."""
+        fresh = [each for each in sorted(end) if each not in start or self._reborn.get(each) == start[each]]
+        earliest = self.cluster.earliest(fresh) if fresh else {}
+        for where in fresh:
+            if where not in start and earliest[where] > 0:
+                self._lose(f"the new partition {where} starts at offset {earliest[where]} instead of 0")
+        return {where: earliest[where] if where in earliest else start[where] for where in end}
+
+    def _range(self, where: TopicPartition, begin: int, end: int) -> Range:
+        return Range(*where, begin, end, self._topic_ids.get(where.topic, ""))
+
+    def _note_gone(self, start: Offsets, end: Offsets) -> None:
+        self._lose_partitions(sorted(set(start) - set(end)))
+
+    def _lose_partitions(self, gone: list[TopicPartition]) -> None:
+        if gone:
+            self._lose(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+
+    def _look_at_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
+        """A topic of the same name with another id has other records, whatever its offsets say.
+
+        A checkpoint holds offsets in the official shape and no ids: those of a former run come by option `topicIds`.
+        """
+        self._has_looked = True
+        if start == self._read_to:  # these offsets are of the present life, even where they are the same as before
+            self._reborn = {}
+        for name, topic in sorted(topics.items()):
+            known = self._topic_ids.get(name)
+            if known and topic.topic_id and known != topic.topic_id:
+                self._lose(f"topic {name} was deleted and created again: its id was {known} and is {topic.topic_id}")
+                self._reborn |= {where: offset for where, offset in start.items() if where.topic == name}
+            self._topic_ids[name] = topic.topic_id
+
+    def _lose(self, what: str) -> None:
+        if self.options.fails_on_data_loss:
+            raise RecordsLost(
+                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
+            )
+        log.warning("Some records may have been lost: %s.", what)

@@ -1,0 +1,107 @@
+"""What Spark sees of us: `format("moldau")`, its readers, and the partitions they hand to tasks."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_moldau.options.offset_limits import offsets_json, offsets_of
+from pyspark_moldau.options.source_options import Fetcher, SourceOptions
+from pyspark_moldau.source.cluster import ConfluentCluster
+from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.read_plan import StreamPlan, plan_batch
+from pyspark_moldau.source.worker_exit import leave_quietly
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read`: planned once on the driver, read by the tasks. It travels to them, so it holds options alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        cluster = ConfluentCluster(self._options)
+        try:
+            return [InputPartition(each) for each in plan_batch(self._options, cluster)]
+        finally:
+            cluster.close()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(partition.value, self._options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`: one object on the driver for the life of a query, and copies of its options in the tasks."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._planned: StreamPlan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_planned": None}
+
+    @property
+    def _plan(self) -> StreamPlan:
+        if self._planned is None:
+            cluster = ConfluentCluster(self._options)
+            self._planned = StreamPlan(self._options, cluster, lambda: time.monotonic() * 1000)
+        return self._planned
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return offsets_json(self._plan.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # Only one limit can be told; that there is one is what matters: `latestOffset` knows both from the options.
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._plan.prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return offsets_json(self._plan.latest(offsets_of(start), is_limited=not isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return offsets_json(self._plan.newest) if self._plan.newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(each) for each in self._plan.ranges(offsets_of(start), offsets_of(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(partition.value, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._plan.commit(offsets_of(end))
+
+    def stop(self) -> None:
+        if self._planned is not None and isinstance(self._planned.cluster, ConfluentCluster):
+            self._planned.cluster.close()
+        leave_quietly()
+
+
+def read_range(wanted: Range | None, options: SourceOptions) -> Iterator[Any]:
+    """In a task. Spark makes up a partition without a range where there is none."""
+    if wanted is None:
+        return iter(())
+    if options.fetcher is Fetcher.LIBRDKAFKA:
+        from pyspark_moldau.source.librdkafka_consumer import read_through_librdkafka
+
+        return read_through_librdkafka(wanted, options)
+    from pyspark_moldau.source.raw_fetcher import read_raw
+
+    return read_raw(wanted, options)

@@ -1,0 +1,50 @@
+"""A Spark session with Java found, good defaults, and this package on every executor."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pyspark_moldau.interpreter import worker_python
+from pyspark_moldau.java import ensure_java
+from pyspark_moldau.package_archive import packed
+
+_DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL: Final = "local[*]"
+_LOCAL_MASTER: Final = re.compile(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?")
+
+
+def session(
+    app_name: str = "moldau", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on this machine, or on a cluster if `master` says so. `settings` are Spark's own and win."""
+    ensure_java()
+    chosen = master or _LOCAL
+    if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # the workers run here too
+        os.environ["PYSPARK_PYTHON"] = worker_python()
+    builder = SparkSession.builder.appName(app_name).master(chosen)
+    for name, value in {**_DEFAULTS, **_for_one_machine(chosen), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    if not _LOCAL_MASTER.fullmatch(chosen):
+        spark.sparkContext.addPyFile(str(packed()))
+    return spark
+
+
+def _for_one_machine(master: str) -> dict[str, str]:
+    """Shuffles in as many parts as there are cores: the default of 200 is for machines of another size."""
+    found = _LOCAL_MASTER.fullmatch(master)
+    if found is None:
+        return {}
+    cores = found[1] or "1"
+    return {"spark.sql.shuffle.partitions": cores if cores.isdecimal() else str(os.cpu_count() or 1)}
