@@ -54,8 +54,8 @@ class Scene:
     def __init__(self, machine: LeaderMachine) -> None:
         partition: Any = SimpleNamespace(followers={})
         self.partition = partition
-        self.questions = LeadershipCheck(partition, machine)
-        partition.leading = SimpleNamespace(questions=self.questions)
+        self.leadership_check = LeadershipCheck(partition, machine)
+        partition.leading = SimpleNamespace(leadership_check=self.leadership_check)
 
     def follower(
         self, replica: int, *, leader_epoch: int = EPOCH, broker_epoch: int = BROKER_EPOCH
@@ -73,14 +73,14 @@ class Scene:
 async def test_only_fetches_that_cannot_have_been_under_way_answer_a_question() -> None:
     scene = Scene(machine_of(1, 2))
     follower = scene.follower(2)
-    answered = scene.questions.ask(5000)
-    assert follower.session.questioned
+    confirmed = scene.leadership_check.confirm(5000)
+    assert follower.session.fetch_requested_by
     for _ in range(2):
-        follower.session.answer_questions()
-        assert not answered.done()
-    follower.session.answer_questions()
-    assert answered.result() is True
-    assert not follower.session.questioned
+        follower.session.notify_leadership_checks()
+        assert not confirmed.done()
+    follower.session.notify_leadership_checks()
+    assert confirmed.result() is True
+    assert not follower.session.fetch_requested_by
 
 
 @in_loop
@@ -89,40 +89,40 @@ async def test_behind_a_fetch_that_waits_here_only_one_can_be_under_way() -> Non
     session = scene.follower(2).session
     waiting = asyncio.ensure_future(session.wait(1, 60_000, has_news=False))
     await asyncio.sleep(0)
-    answered = scene.questions.ask(5000)
+    confirmed = scene.leadership_check.confirm(5000)
     await waiting  # it is not left waiting
-    session.answer_questions()
-    assert not answered.done()
-    session.answer_questions()
-    assert answered.result() is True
+    session.notify_leadership_checks()
+    assert not confirmed.done()
+    session.notify_leadership_checks()
+    assert confirmed.result() is True
 
 
 @in_loop
 async def test_a_session_that_begins_later_is_counted_from_its_own_beginning() -> None:
     scene = Scene(machine_of(1, 2))
-    scene.follower(2).session.answer_questions()
-    answered = scene.questions.ask(5000)
+    scene.follower(2).session.notify_leadership_checks()
+    confirmed = scene.leadership_check.confirm(5000)
     later = scene.follower(2)
-    scene.questions.named(later)
+    scene.leadership_check.follower_added(later)
     for _ in range(2):
-        later.session.answer_questions()
-        assert not answered.done()
-    later.session.answer_questions()
-    assert answered.result() is True
+        later.session.notify_leadership_checks()
+        assert not confirmed.done()
+    later.session.notify_leadership_checks()
+    assert confirmed.result() is True
 
 
 @in_loop
 async def test_everybody_who_may_lead_is_heard_and_nobody_is_kept_busy_for_another() -> None:
     scene = Scene(machine_of(1, 2, 3))
     second, third = scene.follower(2), scene.follower(3)
-    answered = scene.questions.ask(5000)
+    confirmed = scene.leadership_check.confirm(5000)
     for _ in range(3):
-        second.session.answer_questions()
-    assert not answered.done()
-    assert not second.session.questioned  # its fetches may wait again
+        second.session.notify_leadership_checks()
+    assert not confirmed.done()
+    assert not second.session.fetch_requested_by  # its fetches may wait again
     for _ in range(3):
-        third.session.answer_questions()
-    assert answered.result() is True
+        third.session.notify_leadership_checks()
+    assert confirmed.result() is True
 
 
 @pytest.mark.parametrize(("leader_epoch", "broker_epoch"), [(EPOCH - 1, 70), (EPOCH + 1, 70), (EPOCH, 71)])
@@ -130,14 +130,14 @@ def test_fetches_of_another_epoch_or_of_an_unknown_life_say_nothing(leader_epoch
     async def play() -> None:
         scene = Scene(machine_of(1, 2))
         follower = scene.follower(2, leader_epoch=leader_epoch, broker_epoch=broker_epoch)
-        answered = scene.questions.ask(5000)
+        confirmed = scene.leadership_check.confirm(5000)
         for _ in range(9):
-            scene.questions.named(follower)
-            follower.session.answer_questions()
-        assert not answered.done()
-        assert not follower.session.questioned
-        scene.questions.end()
-        assert answered.result() is False
+            scene.leadership_check.follower_added(follower)
+            follower.session.notify_leadership_checks()
+        assert not confirmed.done()
+        assert not follower.session.fetch_requested_by
+        scene.leadership_check.end()
+        assert confirmed.result() is False
 
     asyncio.run(play())
 
@@ -147,26 +147,26 @@ async def test_who_is_in_sync_no_longer_is_not_waited_for() -> None:
     machine = machine_of(1, 2, 3)
     scene = Scene(machine)
     second = scene.follower(2)
-    answered = scene.questions.ask(5000)
+    confirmed = scene.leadership_check.confirm(5000)
     for _ in range(3):
-        second.session.answer_questions()
+        second.session.notify_leadership_checks()
     machine.image_changed(2, (1, 2, 3), (1, 2), 0.0)
-    scene.questions.successors_changed()
-    assert answered.result() is True
+    scene.leadership_check.successors_changed()
+    assert confirmed.result() is True
 
 
 @in_loop
 async def test_nobody_is_asked_where_nobody_else_can_lead_and_time_is_limited_where_somebody_can() -> None:
-    assert Scene(machine_of(1)).questions.ask(5000).result() is True
-    assert await Scene(machine_of(1, 2)).questions.ask(1) is False
+    assert Scene(machine_of(1)).leadership_check.confirm(5000).result() is True
+    assert await Scene(machine_of(1, 2)).leadership_check.confirm(1) is False
 
 
 @in_loop
 async def test_a_question_that_is_over_stays_so() -> None:
     question = PendingConfirmation({2}, [])
     question.end(is_leader=False)
-    question.only(frozenset())
-    assert question.answered.result() is False
+    question.keep_only(frozenset())
+    assert question.confirmed.result() is False
 
 
 # In a cluster

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from moldau.broker.configs.replica_settings import ReplicaSettings
-from moldau.broker.partitions.leadership_check import UNDER_WAY_MAX
+from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
 from moldau.model.ids import Address
 from moldau.wire.codec import request_decoder
@@ -106,7 +106,7 @@ async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> Non
     wire.answer()
     fetcher.add(new(9))
     await asyncio.sleep(0)
-    assert wire.under_way == UNDER_WAY_MAX
+    assert wire.under_way == IN_FLIGHT_MAX
 
 
 @pytest.mark.proves("H5", part="fencing")
@@ -137,7 +137,7 @@ def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -
         fetcher.remove(first)
         fetcher.add(new(0))
         await asyncio.sleep(0)
-        assert wire.under_way == UNDER_WAY_MAX, "no third one"
+        assert wire.under_way == IN_FLIGHT_MAX, "no third one"
         wire.answer()
         assert (named(wire.requests[-1]), forgotten(wire.requests[-1])) == ([0], [0])
         await fetcher.close()

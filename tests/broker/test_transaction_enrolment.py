@@ -27,7 +27,7 @@ class Oracle:
         self.refusal: KafkaError | OSError | None = None
         apis: Any = scene.node.routers.broker.apis
         key = AddPartitionsToTxnRequest.API_KEY
-        apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.refuse)
+        apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.error_response)
 
     async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
         assert context.api_version >= 4
@@ -51,7 +51,7 @@ class Oracle:
         ]
         return Answer.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
 
-    def refuse(self, request: Any, error: Exception, version: int) -> Any:
+    def error_response(self, request: Any, error: Exception, version: int) -> Any:
         raise NotImplementedError
 
 

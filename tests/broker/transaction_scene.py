@@ -183,7 +183,7 @@ class Sink:
         if node is not None:
             apis: Any = node.routers.broker.apis
             key = WriteTxnMarkersRequest.API_KEY
-            apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.refuse)
+            apis[key] = Api(key, "WriteTxnMarkers", 1, 2, self.handle, self.error_response)
 
     @contextmanager
     def of_nodes_to_come(self) -> Iterator[None]:
@@ -221,5 +221,5 @@ class Sink:
             topics.append(WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
         return WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
 
-    def refuse(self, request: Any, error: Exception, version: int) -> Any:
+    def error_response(self, request: Any, error: Exception, version: int) -> Any:
         raise NotImplementedError

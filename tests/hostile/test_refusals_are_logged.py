@@ -30,7 +30,7 @@ def test_a_bad_batch(caplog: pytest.LogCaptureFixture, records: bytearray, code:
         assert (await produce(await scene.connect(), "t", records)).error_code == code
 
     on_broker(script)
-    (line,) = [each for each in caplog.messages if "Refused a batch of client (scene) for t-0" in each]
+    (line,) = [each for each in caplog.messages if "Rejected a batch of client (scene) for t-0" in each]
     assert words in line
 
 
@@ -69,9 +69,9 @@ def test_invalid_configs(caplog: pytest.LogCaptureFixture) -> None:
         assert await alter(talker, "later") == ErrorCode.INVALID_CONFIG
 
     on_broker(script)
-    topic, change = [each for each in caplog.messages if each.startswith("Refused a ")]
-    assert topic.startswith("Refused a new topic of client (scene) for t: ")
-    assert change.startswith("Refused a change of configs of client (scene) for t: ")
+    topic, change = [each for each in caplog.messages if each.startswith("Rejected a ")]
+    assert topic.startswith("Rejected a new topic of client (scene) for t: ")
+    assert change.startswith("Rejected a change of configs of client (scene) for t: ")
     assert all("retention.ms" in line for line in (topic, change))
 
 
@@ -83,6 +83,6 @@ def test_a_topic_that_cannot_be_created_by_asking_for_it(caplog: pytest.LogCaptu
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_broker(script, settings=["auto.create.topics.enable=true", "default.replication.factor=3"])
-    (line,) = [each for each in caplog.messages if each.startswith("Refused a ")]
-    assert line.startswith("Refused a new topic of client (scene) for t: ")
+    (line,) = [each for each in caplog.messages if each.startswith("Rejected a ")]
+    assert line.startswith("Rejected a new topic of client (scene) for t: ")
     assert "replication factor of 3" in line

@@ -1,4 +1,4 @@
-"""Who may do what: the questions every handler asks, and the authoriser that answers them."""
+"""Authorization: operations, resources, and the authorizer that handlers consult."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +16,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class Operation(Enum):
-    """What somebody wants to do, with Kafka's numbers."""
+    """Operations, with Kafka's numbers."""
 
     READ = 3
     WRITE = 4
@@ -31,7 +31,7 @@ class Operation(Enum):
 
 
 class ResourceKind(Enum):
-    """What it is done to, with Kafka's numbers."""
+    """Kinds of resources, with Kafka's numbers."""
 
     TOPIC = 2
     GROUP = 3
@@ -41,7 +41,7 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One thing that can be protected."""
+    """A resource that ACLs protect."""
 
     kind: ResourceKind
     name: str
@@ -49,14 +49,14 @@ class Resource:
 
 CLUSTER: Final = Resource(ResourceKind.CLUSTER, "kafka-cluster")
 
-_REFUSALS: Final[dict[ResourceKind, type[KafkaError]]] = {
+_ERRORS: Final[dict[ResourceKind, type[KafkaError]]] = {
     ResourceKind.TOPIC: TopicAuthorizationFailed,
     ResourceKind.GROUP: GroupAuthorizationFailed,
     ResourceKind.CLUSTER: ClusterAuthorizationFailed,
     ResourceKind.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
 }
 
-# The operations a client may be told about, as Metadata and DescribeCluster answer them (a bit per operation).
+# Operations that Metadata and DescribeCluster report to a client (one bit per operation).
 TOPIC_OPERATIONS: Final = (
     Operation.READ,
     Operation.WRITE,
@@ -86,17 +86,17 @@ GROUP_OPERATIONS: Final = (
 
 
 class Authorizer(Protocol):
-    """Answers whether a principal may do something."""
+    """Decides whether a principal may perform an operation on a resource."""
 
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool: ...
 
 
 class AllowAll:
-    """Without security, everybody may do everything."""
+    """Without security, every operation is allowed."""
 
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return True
 
 
-def refusal(resource: Resource) -> KafkaError:
-    return _REFUSALS[resource.kind](f"Not authorized to access {resource.kind.name.lower()} {resource.name}.")
+def authorization_error(resource: Resource) -> KafkaError:
+    return _ERRORS[resource.kind](f"Not authorized to access {resource.kind.name.lower()} {resource.name}.")

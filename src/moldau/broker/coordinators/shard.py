@@ -24,7 +24,9 @@ from moldau.model.units import SECOND_MS
 
 logger = logging.getLogger(__name__)
 
-SURE_MS_MAX: Final = 15.0 * SECOND_MS  # more than a replica that fell silent is waited for, less than clients wait
+LEADERSHIP_CHECK_MS_MAX: Final = (
+    15.0 * SECOND_MS
+)  # more than a replica that fell silent is waited for, less than clients wait
 
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 Record = TypeVar("Record")
@@ -99,11 +101,11 @@ class CoordinatingShard(Generic[Machine, Record]):
             raise self.too_few()
         return await self._driver.write(decide, ticket, is_written_at_once=is_written_at_once)
 
-    def question(self) -> asyncio.Future[bool]:
+    def check_leadership(self) -> asyncio.Future[bool]:
         """True once it is sure that nobody else coordinates, or has by now: then what is read here is not old."""
         leading = self._partition.leading
         if leading is not None and not leading.machine.is_under_min_isr:
-            return leading.questions.ask(SURE_MS_MAX)
+            return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
         answered = asyncio.get_running_loop().create_future()
         # Where too few are in sync, somebody may lead who was until they became too few.
         answered.set_result(self._partition.is_leader and self._partition.leads_alone)
@@ -111,7 +113,7 @@ class CoordinatingShard(Generic[Machine, Record]):
 
     async def be_sure(self) -> None:
         """Raises where another broker may lead by now, and this one has not heard of it: what it knows may be old."""
-        if not await self.question():
+        if not await self.check_leadership():
             raise self.unsure()
 
     def unsure(self) -> KafkaError:

@@ -58,7 +58,7 @@ async def handle(request: FetchRequest, context: "RequestContext") -> FetchRespo
     session = _begin(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
-        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
+        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
         if may_wait and reading.bytes < request.min_bytes:
             reading = await _wait(session, request, reading, context)
         if not is_warm(reading):
@@ -82,8 +82,8 @@ def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSess
     session.fetched_ms = context.started_ms
     session.forget(request.forgotten_topics_data)
     session.ask(request.topics, lambda topic_id, index: _find(topic_id, index, context))
-    if session.questioned:
-        session.answer_questions()
+    if session.fetch_requested_by:
+        session.notify_leadership_checks()
     return session
 
 

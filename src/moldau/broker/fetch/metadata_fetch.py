@@ -6,7 +6,7 @@ from typing import Any, Final
 from moldau.broker.drivers.delayed_fetches import Served
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC, TOPIC_ID
 from moldau.broker.requests.context import RequestContext
-from moldau.broker.requests.quorum_requests import check_member, where_leader_is
+from moldau.broker.requests.quorum_requests import check_member, leader_endpoints
 from moldau.machines.raft import FetchRequested, OffsetAndEpoch, ReplicaKey, RespondToFetch, Ticket
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_NODE, NO_OFFSET, NodeId
@@ -48,7 +48,7 @@ async def fetch_metadata(request: FetchRequest, context: RequestContext) -> Fetc
     topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
     return FetchResponse(
         responses=[topic],
-        node_endpoints=where_leader_is(FetchResponse.NodeEndpoint, answer.leadership) if is_refused else [],
+        node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, answer.leadership) if is_refused else [],
     )
 
 

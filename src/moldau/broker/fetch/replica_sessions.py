@@ -136,7 +136,7 @@ class ReplicaFetchSession:
         self.fetched_ms = 0.0  # when it last asked, whatever it named
         self.followed: dict[Key, SessionPartition] = {}
         self.ready: dict[SessionPartition, None] = {}  # those with news, the longest waiting first
-        self.questioned: dict[
+        self.fetch_requested_by: dict[
             SessionPartition, None
         ] = {}  # those whose leader waits for the next fetch, see questions.py
         self._waiting: FetchWaiter | None = None
@@ -161,31 +161,31 @@ class ReplicaFetchSession:
                 if followed is not None:
                     followed.leave()
                     self.ready.pop(followed, None)
-                    self.questioned.pop(followed, None)
+                    self.fetch_requested_by.pop(followed, None)
 
     def end(self) -> None:
         for followed in self.followed.values():
             followed.leave()
         self.followed.clear()
         self.ready.clear()
-        self.questioned.clear()
+        self.fetch_requested_by.clear()
         self.wake()
         self._patience.close()
         self._soon.close()
 
     # Whether this node still leads
 
-    def question(self, followed: SessionPartition) -> None:
+    def request_fetch(self, followed: SessionPartition) -> None:
         """Its leader wants to hear from the follower: no fetch is kept waiting until it has."""
-        self.questioned[followed] = None
+        self.fetch_requested_by[followed] = None
         self.wake()
 
-    def answer_questions(self) -> None:
+    def notify_leadership_checks(self) -> None:
         """The follower has asked again."""
-        for followed in list(self.questioned):
+        for followed in list(self.fetch_requested_by):
             leading = None if followed.partition is None else followed.partition.leading
-            if leading is None or not leading.questions.fetched(followed):
-                del self.questioned[followed]
+            if leading is None or not leading.leadership_check.fetched(followed):
+                del self.fetch_requested_by[followed]
 
     # Waiting for news
 

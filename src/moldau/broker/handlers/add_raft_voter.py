@@ -1,4 +1,4 @@
-"""AddRaftVoter: a controller that has caught up with the metadata log becomes a voter."""
+"""AddRaftVoter: turn a controller that has caught up with the metadata log into a voter."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -9,7 +9,7 @@ from moldau.wire.messages import AddRaftVoterRequest, AddRaftVoterResponse
 
 
 async def handle(request: AddRaftVoterRequest, context: RequestContext) -> AddRaftVoterResponse:
-    """One at a time; answered when the new voters have committed it, or when it is refused."""
+    """Add one voter at a time; respond once the new voter set has committed the change, or with an error."""
     context.authorize(Operation.ALTER, CLUSTER)
     check_cluster(request.cluster_id, context)
     voter = Voter(NodeId(request.voter_id), request.voter_directory_id, endpoints_in(request.listeners))
@@ -22,5 +22,5 @@ async def handle(request: AddRaftVoterRequest, context: RequestContext) -> AddRa
             ack_when_committed=request.ack_when_committed,
         )
 
-    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
-    return AddRaftVoterResponse(error_code=int(answer.error), error_message=answer.message or None)
+    response: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
+    return AddRaftVoterResponse(error_code=int(response.error), error_message=response.message or None)

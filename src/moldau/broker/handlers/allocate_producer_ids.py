@@ -1,4 +1,4 @@
-"""AllocateProducerIds: a block of producer ids for a broker to hand out."""
+"""AllocateProducerIds: allocate a block of producer ids to a broker."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,7 +6,7 @@ from moldau.wire.messages import AllocateProducerIdsRequest, AllocateProducerIds
 
 
 async def handle(request: AllocateProducerIdsRequest, context: RequestContext) -> AllocateProducerIdsResponse:
-    """Answered by the active controller, once nobody else can get the same block."""
+    """Respond once the block is committed, so that no two brokers ever get the same one."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     block = await context.broker.metadata.write(
         lambda machine: machine.decide_allocate_producer_ids(request.broker_id, request.broker_epoch)

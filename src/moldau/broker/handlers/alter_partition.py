@@ -1,4 +1,4 @@
-"""AlterPartition: a leader proposes who is in sync with it."""
+"""AlterPartition: a partition leader proposes a new ISR."""
 
 from collections.abc import Iterator
 
@@ -10,19 +10,19 @@ from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 
 
 async def handle(request: AlterPartitionRequest, context: RequestContext) -> AlterPartitionResponse:
-    """Answered by the active controller: each partition as it is now, or why it was refused."""
+    """On the active controller: return each partition's current state, or why the proposal was rejected."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     proposals = list(_proposals(request))
     outcomes = await context.broker.metadata.write(
         lambda machine: machine.decide_alter_partition(request.broker_id, request.broker_epoch, proposals)
     )
-    answers: dict[TopicId, list[AlterPartitionResponse.PartitionData]] = {}
+    results: dict[TopicId, list[AlterPartitionResponse.PartitionData]] = {}
     for outcome in outcomes:
-        answers.setdefault(outcome.topic_id, []).append(_answer(outcome))
+        results.setdefault(outcome.topic_id, []).append(_result(outcome))
     return AlterPartitionResponse(
         topics=[
             AlterPartitionResponse.TopicData(topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in answers.items()
+            for topic_id, partitions in results.items()
         ]
     )
 
@@ -41,13 +41,13 @@ def _proposals(request: AlterPartitionRequest) -> Iterator[IsrProposal]:
             )
 
 
-def _answer(outcome: IsrAnswered) -> AlterPartitionResponse.PartitionData:
-    answer = AlterPartitionResponse.PartitionData(partition_index=outcome.index, error_code=int(outcome.error))
+def _result(outcome: IsrAnswered) -> AlterPartitionResponse.PartitionData:
+    result = AlterPartitionResponse.PartitionData(partition_index=outcome.index, error_code=int(outcome.error))
     partition = outcome.partition
     if partition is not None:
-        answer.leader_id = partition.leader
-        answer.leader_epoch = partition.leader_epoch
-        answer.isr = list(partition.isr)
-        answer.leader_recovery_state = partition.leader_recovery_state
-        answer.partition_epoch = partition.partition_epoch
-    return answer
+        result.leader_id = partition.leader
+        result.leader_epoch = partition.leader_epoch
+        result.isr = list(partition.isr)
+        result.leader_recovery_state = partition.leader_recovery_state
+        result.partition_epoch = partition.partition_epoch
+    return result

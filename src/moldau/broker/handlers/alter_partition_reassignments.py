@@ -1,18 +1,18 @@
-"""AlterPartitionReassignments: partitions move to other brokers, or their move is called off."""
+"""AlterPartitionReassignments: move partitions to other brokers, or cancel a move."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.reassignments import Reassigned, Reassignment
 from moldau.wire.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
 
-TopicAnswer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
-PartitionAnswer = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+TopicResult = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+PartitionResult = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 
 
 async def handle(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Answered once the moves have begun; each partition moves or is refused by itself."""
+    """Respond once the moves have started; start or reject each partition's on its own."""
     context.authorize(Operation.ALTER, CLUSTER)
     wanted = [
         Reassignment(topic.name, each.partition_index, None if each.replicas is None else list(each.replicas))
@@ -23,14 +23,14 @@ async def handle(
     outcomes = await context.broker.metadata.write(
         lambda machine: machine.decide_alter_reassignments(wanted, may_change_factor=may_change_factor)
     )
-    answers: dict[str, list[PartitionAnswer]] = {}
+    results: dict[str, list[PartitionResult]] = {}
     for outcome in outcomes:
-        answers.setdefault(outcome.topic, []).append(_answer(outcome))
+        results.setdefault(outcome.topic, []).append(_result(outcome))
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change_factor,
-        responses=[TopicAnswer(name=name, partitions=partitions) for name, partitions in answers.items()],
+        responses=[TopicResult(name=name, partitions=partitions) for name, partitions in results.items()],
     )
 
 
-def _answer(outcome: Reassigned) -> PartitionAnswer:
-    return PartitionAnswer(partition_index=outcome.index, error_code=int(outcome.error), error_message=outcome.message)
+def _result(outcome: Reassigned) -> PartitionResult:
+    return PartitionResult(partition_index=outcome.index, error_code=int(outcome.error), error_message=outcome.message)

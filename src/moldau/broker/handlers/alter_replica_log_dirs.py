@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: which folder of this broker a partition shall lie in. There is one, and all lie in it."""
+"""AlterReplicaLogDirs: move a replica to another log directory. This broker has one, so there is nothing to move."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -11,26 +11,26 @@ from moldau.model.errors import (
 )
 from moldau.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 
-Answer = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
-TopicAnswer = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+Result = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 
 
 async def handle(request: AlterReplicaLogDirsRequest, context: RequestContext) -> AlterReplicaLogDirsResponse:
-    """Whoever names our folder is told that it is done, for the partitions that are here."""
+    """Accept this broker's own log directory for replicas that exist here; any other path is an error."""
     context.authorize(Operation.ALTER, CLUSTER)
     codes: dict[str, dict[int, ErrorCode]] = {}
     for folder in request.dirs:
         for topic in folder.topics:
-            answers = codes.setdefault(topic.name, {})
+            results = codes.setdefault(topic.name, {})
             for index in topic.partitions:
-                answers[index] = _answer(folder.path, topic.name, index, context)
+                results[index] = _result(folder.path, topic.name, index, context)
     return _response(codes)
 
 
-def _answer(path: str, topic: str, index: int, context: RequestContext) -> ErrorCode:
+def _result(path: str, topic: str, index: int, context: RequestContext) -> ErrorCode:
     try:
         if path != context.broker.data_folder:
-            raise LogDirNotFound(f"The data of this broker lies in {context.broker.data_folder}, not in {path}.")
+            raise LogDirNotFound(f"This broker's log directory is {context.broker.data_folder}, not {path}.")
         _check_presence(topic, index, context)
     except KafkaError as error:
         return error.code
@@ -42,23 +42,23 @@ def _check_presence(topic: str, index: int, context: RequestContext) -> None:
         context.broker.partitions.get_replica(topic, index)
     except NotLeaderOrFollower:
         if context.broker.partitions.find(topic, index) is None:
-            raise ReplicaNotAvailable(f"No replica of {topic}-{index} is on this broker.") from None
+            raise ReplicaNotAvailable(f"This broker has no replica of {topic}-{index}.") from None
 
 
 def _response(codes: dict[str, dict[int, ErrorCode]]) -> AlterReplicaLogDirsResponse:
     return AlterReplicaLogDirsResponse(
         results=[
-            TopicAnswer(
+            TopicResult(
                 topic_name=topic,
-                partitions=[Answer(partition_index=index, error_code=int(code)) for index, code in answers.items()],
+                partitions=[Result(partition_index=index, error_code=int(code)) for index, code in results.items()],
             )
-            for topic, answers in codes.items()
+            for topic, results in codes.items()
         ]
     )
 
 
-def refuse(request: AlterReplicaLogDirsRequest, error: KafkaError, version: int) -> AlterReplicaLogDirsResponse:  # noqa: ARG001
-    """The same error for every partition."""
+def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError, version: int) -> AlterReplicaLogDirsResponse:  # noqa: ARG001
+    """Return the same error for every partition."""
     codes: dict[str, dict[int, ErrorCode]] = {}
     for folder in request.dirs:
         for topic in folder.topics:

@@ -1,4 +1,4 @@
-"""ApiVersions: what is served here, in which versions, and which features are on."""
+"""ApiVersions: the supported APIs and their versions, and the finalized features."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from moldau.machines.raft import KRAFT_VERSION, KRAFT_VERSION_FEATURE
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
-NAMED_FROM: Final = 3  # from here on a client says what software it is
+NAMED_FROM: Final = 3  # clients name their software from this version on
 ZERO_MINIMUM_FROM: Final = 4  # older clients fail on a feature whose minimum is 0 (KIP-584, KAFKA-17011)
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 API_VERSIONS_KEY: Final = 18
@@ -21,12 +21,12 @@ Entry = ApiVersionsResponse.ApiVersion
 
 
 async def handle(request: ApiVersionsRequest, context: RequestContext, apis: Sequence[Api]) -> ApiVersionsResponse:
-    """Computed from the table of handlers, so it cannot promise what is not there."""
+    """Compute the response from the handler table, so that only implemented APIs are advertised."""
     version = context.api_version
     if version >= NAMED_FROM and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
-        raise InvalidRequest("The name and version of the client software may hold letters, digits, dots and hyphens.")
+        raise InvalidRequest("The name and version of the client software may contain letters, digits, dots, hyphens.")
     broker = context.broker
     kind = ServedOn.CONTROLLER if context.is_from_controllers else ServedOn.BROKER
     entries = [
@@ -34,7 +34,7 @@ async def handle(request: ApiVersionsRequest, context: RequestContext, apis: Seq
         for api in apis
         if kind in api.served_on
     ]
-    # What the quorum is capable of is written in its log, not in the metadata.
+    # The kraft.version is finalized in the quorum's log, not in the metadata image.
     supported = {**broker.supported_features, KRAFT_VERSION_FEATURE: VersionRange(0, KRAFT_VERSION)}
     finalized = {**broker.image.features, KRAFT_VERSION_FEATURE: broker.metadata.quorum.machine.kraft_version}
     return ApiVersionsResponse(
@@ -53,7 +53,7 @@ async def handle(request: ApiVersionsRequest, context: RequestContext, apis: Seq
     )
 
 
-def unserved() -> ApiVersionsResponse:
-    """For a version from the future: version 0 of the answer, naming what would be understood."""
+def unsupported_version_response() -> ApiVersionsResponse:
+    """For an unsupported version: a version 0 response that lists the supported versions of ApiVersions."""
     entry = Entry(api_key=API_VERSIONS_KEY, min_version=SERVED[0], max_version=SERVED[1])
     return ApiVersionsResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), api_keys=[entry])

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: a broker says in which directory copies are, or that they are lost."""
+"""AssignReplicasToDirs: a broker reports which directory its replicas are in, or that they are lost."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,11 +6,11 @@ from moldau.machines.metadata.replica_dirs import CopyNoted, CopyPlaced
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 
-Answers = dict[bytes, dict[bytes, list[AssignReplicasToDirsResponse.PartitionData]]]
+Results = dict[bytes, dict[bytes, list[AssignReplicasToDirsResponse.PartitionData]]]
 
 
 async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) -> AssignReplicasToDirsResponse:
-    """Answered by the active controller, for each copy."""
+    """On the active controller: assign each replica on its own."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     placed = [
         CopyPlaced(TopicId(topic.topic_id), partition.partition_index, DirectoryId(directory.id_))
@@ -35,9 +35,9 @@ async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) 
     )
 
 
-def _by_directory(noted: list[CopyNoted]) -> Answers:
-    answers: Answers = {}
+def _by_directory(noted: list[CopyNoted]) -> Results:
+    results: Results = {}
     for each in noted:
-        answer = AssignReplicasToDirsResponse.PartitionData(partition_index=each.copy.index, error_code=int(each.error))
-        answers.setdefault(each.copy.directory, {}).setdefault(each.copy.topic_id, []).append(answer)
-    return answers
+        result = AssignReplicasToDirsResponse.PartitionData(partition_index=each.copy.index, error_code=int(each.error))
+        results.setdefault(each.copy.directory, {}).setdefault(each.copy.topic_id, []).append(result)
+    return results

@@ -1,4 +1,4 @@
-"""Topics that are created because a client asks for their metadata (`auto.create.topics.enable`)."""
+"""Create topics on a Metadata request (`auto.create.topics.enable`)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,12 +25,12 @@ _NEW_INTERNAL_TOPICS: Final = {OFFSETS_TOPIC: new_offsets_topic, STATE_TOPIC: ne
 
 
 async def auto_create(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
-    """Create topics that a client asked about; the errors of those that could not be."""
-    refused = await _attempt(broker, names, context)
-    for name, error in refused.items():
-        if not isinstance(error, LeaderNotAvailable):  # metadata has no place for words: the log is where they are read
-            context.note_refusal("a new topic", name, error.message)
-    return refused
+    """Create the named topics; return the error of each topic that could not be created."""
+    rejected = await _attempt(broker, names, context)
+    for name, error in rejected.items():
+        if not isinstance(error, LeaderNotAvailable):  # Metadata responses carry no message, so log it
+            context.log_rejection("a new topic", name, error.message)
+    return rejected
 
 
 async def _attempt(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
@@ -41,16 +41,16 @@ async def _attempt(broker: Broker, names: Sequence[str], context: RequestContext
     ]
     try:
         created = await request_topics(broker, wanted, context)
-    except (NotController, RequestTimedOut) as error:  # the client asks again
+    except (NotController, RequestTimedOut) as error:  # the client retries
         return {each.name: LeaderNotAvailable(error.message) for each in wanted}
-    except KafkaError as error:  # concerns these topics alone, not the others that were asked about
+    except KafkaError as error:  # concerns these topics only, not the others of the request
         return {each.name: error for each in wanted}
-    refused: dict[str, KafkaError] = {}
+    rejected: dict[str, KafkaError] = {}
     for outcome in created:
         if outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION:
-            refused[outcome.name] = InvalidTopic(outcome.message or "")
+            rejected[outcome.name] = InvalidTopic(outcome.message or "")
         elif outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS:
-            refused[outcome.name] = LeaderNotAvailable(f"Topic {outcome.name} is being created.")
+            rejected[outcome.name] = LeaderNotAvailable(f"Topic {outcome.name} is being created.")
         elif outcome.error is not ErrorCode.NONE:
-            refused[outcome.name] = UnknownTopicOrPartition(outcome.message or "")
-    return refused
+            rejected[outcome.name] = UnknownTopicOrPartition(outcome.message or "")
+    return rejected

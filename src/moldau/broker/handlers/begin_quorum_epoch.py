@@ -1,10 +1,10 @@
-"""BeginQuorumEpoch: somebody leads the quorum now, and says so."""
+"""BeginQuorumEpoch: the new leader of the metadata quorum announces itself."""
 
 from typing import Final
 
 from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
-from moldau.broker.requests.quorum_requests import check_member, endpoints_in, only_partition, where_leader_is
+from moldau.broker.requests.quorum_requests import check_member, endpoints_in, leader_endpoints, only_partition
 from moldau.machines.raft import BeginQuorumRequested, ReplicaKey, RespondToQuorumEpoch, Ticket
 from moldau.model.ids import NodeId
 from moldau.wire.messages import BeginQuorumEpochRequest, BeginQuorumEpochResponse
@@ -13,29 +13,29 @@ VOTER_NAMED_FROM: Final = 1
 
 
 async def handle(request: BeginQuorumEpochRequest, context: RequestContext) -> BeginQuorumEpochResponse:
-    """Who this node follows is on disk before it is told."""
+    """Persist the leader that this node follows before responding."""
     check_member(request.cluster_id, context)
-    asked = only_partition(request.topics)
+    requested = only_partition(request.topics)
     is_named = context.api_version >= VOTER_NAMED_FROM and request.voter_id >= 0
-    voter = ReplicaKey(NodeId(request.voter_id), asked.voter_directory_id) if is_named else None
+    voter = ReplicaKey(NodeId(request.voter_id), requested.voter_directory_id) if is_named else None
 
     def event(ticket: Ticket) -> BeginQuorumRequested:
         return BeginQuorumRequested(
             ticket=ticket,
-            epoch=asked.leader_epoch,
-            leader_id=NodeId(asked.leader_id),
+            epoch=requested.leader_epoch,
+            leader_id=NodeId(requested.leader_id),
             voter=voter,
             endpoints=endpoints_in(request.leader_endpoints),
         )
 
-    answer: RespondToQuorumEpoch = await context.broker.metadata.quorum.ask(event)
+    response: RespondToQuorumEpoch = await context.broker.metadata.quorum.ask(event)
     partition = BeginQuorumEpochResponse.PartitionData(
         partition_index=PARTITION,
-        error_code=int(answer.error),
-        leader_id=answer.leadership.leader_id,
-        leader_epoch=answer.leadership.epoch,
+        error_code=int(response.error),
+        leader_id=response.leadership.leader_id,
+        leader_epoch=response.leadership.epoch,
     )
     return BeginQuorumEpochResponse(
         topics=[BeginQuorumEpochResponse.TopicData(topic_name=TOPIC, partitions=[partition])],
-        node_endpoints=where_leader_is(BeginQuorumEpochResponse.NodeEndpoint, answer.leadership),
+        node_endpoints=leader_endpoints(BeginQuorumEpochResponse.NodeEndpoint, response.leadership),
     )

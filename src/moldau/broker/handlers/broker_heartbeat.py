@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: a broker is alive; the answer tells it whether it may serve, and whether it may stop."""
+"""BrokerHeartbeat: keep a broker alive; the response tells it whether it is fenced and whether it may shut down."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -7,7 +7,7 @@ from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 
 async def handle(request: BrokerHeartbeatRequest, context: RequestContext) -> BrokerHeartbeatResponse:
-    """Answered by the active controller; mostly nothing is written."""
+    """On the active controller; most heartbeats write no record."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     heartbeat = BrokerHeartbeat(
         request.broker_id,
@@ -17,8 +17,8 @@ async def handle(request: BrokerHeartbeatRequest, context: RequestContext) -> Br
         wants_shut_down=request.want_shut_down,
     )
     now_ms = context.broker.clock.monotonic_ms()
-    answer = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))
+    response = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))
     context.broker.failure_detector.heard(request.broker_id, request.broker_epoch, context.connection)
     return BrokerHeartbeatResponse(
-        is_caught_up=answer.is_caught_up, is_fenced=answer.is_fenced, should_shut_down=answer.should_shut_down
+        is_caught_up=response.is_caught_up, is_fenced=response.is_fenced, should_shut_down=response.should_shut_down
     )

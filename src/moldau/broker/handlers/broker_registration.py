@@ -1,4 +1,4 @@
-"""BrokerRegistration: a broker joins the cluster, or begins a new life in it."""
+"""BrokerRegistration: a broker joins the cluster, or re-registers after a restart."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -10,16 +10,16 @@ from moldau.wire.messages import BrokerRegistrationRequest, BrokerRegistrationRe
 
 
 async def handle(request: BrokerRegistrationRequest, context: RequestContext) -> BrokerRegistrationResponse:
-    """Answered by the active controller, once the registration is committed, with the broker's epoch."""
+    """On the active controller: respond with the broker epoch once the registration is committed."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     metadata = context.broker.metadata
     if request.cluster_id != context.broker.cluster_id:
         raise InconsistentClusterId(
-            f"Broker {request.broker_id} belongs to the cluster {request.cluster_id}, and this is "
+            f"Broker {request.broker_id} belongs to cluster {request.cluster_id}, but this cluster is "
             f"{context.broker.cluster_id}."
         )
     if request.is_migrating_zk_broker:
-        raise InvalidRequest("Brokers do not come here from ZooKeeper.")
+        raise InvalidRequest("Migration from ZooKeeper is not supported.")
     registration = _registration(request)
     epoch = await metadata.write(
         lambda machine: machine.decide_register_broker(registration, next_offset=metadata.next_offset)
@@ -44,7 +44,7 @@ def _registration(request: BrokerRegistrationRequest) -> Registration:
     )
 
 
-def refuse(
+def error_response(
     request: BrokerRegistrationRequest,  # noqa: ARG001
     error: KafkaError,
     version: int,  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: who may alter what, and how it is answered."""
+"""Authorization, validation and responses shared by AlterConfigs and IncrementalAlterConfigs."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,8 +17,8 @@ from moldau.model.errors import InvalidRequest, KafkaError, PolicyViolation
 Change = TypeVar("Change")
 
 
-def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
-    """Why this client may not alter this resource's configs, if it may not."""
+def rejection(resource: Resource, context: RequestContext) -> KafkaError | None:
+    """Return why this client may not alter the resource's configs, or None."""
     if resource.type == ResourceType.TOPIC:
         protected = Protected(ResourceKind.TOPIC, resource.name)
     elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
@@ -32,16 +32,16 @@ def refusal(resource: Resource, context: RequestContext) -> KafkaError | None:
     except KafkaError as error:
         return error
     if resource.type == ResourceType.BROKER and not _is_broker(resource.name, context):
-        return InvalidRequest(f"There is no broker '{resource.name}' whose configs could be altered.")
+        return InvalidRequest(f"Broker '{resource.name}' does not exist.")
     if resource.type == ResourceType.GROUP and not resource.name:
-        return InvalidRequest("A group's name may not be empty.")
+        return InvalidRequest("The group id must not be empty.")
     if resource.type == ResourceType.BROKER_LOGGER:
-        return InvalidRequest("This broker's log levels are set with moldau.log.level.")
+        return InvalidRequest("Broker loggers cannot be altered; set moldau.log.level instead.")
     return None
 
 
 def _is_broker(name: str, context: RequestContext) -> bool:
-    """Whether this is a broker of the cluster, or stands for all of them."""
+    """Whether this names a broker of the cluster, or is the cluster-wide default."""
     image = context.broker.image
     return not name or name in map(str, image.brokers) or name in map(str, image.controllers)
 
@@ -49,34 +49,34 @@ def _is_broker(name: str, context: RequestContext) -> bool:
 async def alter(
     request: Any,
     context: RequestContext,
-    answer: Callable[..., Any],
+    result: Callable[..., Any],
     change: Callable[[Resource, Any], Change],
     decide: Callable[[MetadataMachine, list[Change]], Decision[Record, list[ConfigsAltered]]],
 ) -> list[Any]:
-    """Each resource of the request is altered or refused by itself; `answer` is the class of the answers."""
+    """Alter or reject each resource on its own; `answer` is the class of the per-resource response."""
     if len(request.resources) > RESOURCES_PER_REQUEST_MAX:
-        raise PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} resources are altered by one request.")
-    answers = []
+        raise PolicyViolation(f"A request may alter at most {RESOURCES_PER_REQUEST_MAX} resources.")
+    results = []
     wanted = []
-    for asked in request.resources:
-        resource = Resource(asked.resource_type, asked.resource_name)
-        error = refusal(resource, context)
+    for requested in request.resources:
+        resource = Resource(requested.resource_type, requested.resource_name)
+        error = rejection(resource, context)
         if error is not None:
-            answers.append(refused(asked, error, answer))
+            results.append(rejected(requested, error, result))
         else:
-            wanted.append(change(resource, asked))
+            wanted.append(change(resource, requested))
     if wanted:
         altered = await context.broker.metadata.write(lambda machine: decide(machine, wanted))
         await context.broker.caught_up()
-        answers.extend(_told(each, answer) for each in altered)
-    for each in answers:
+        results.extend(_mapped_error(each, result) for each in altered)
+    for each in results:
         if each.error_code:
-            context.note_refusal("a change of configs", each.resource_name, each.error_message)
-    return answers
+            context.log_rejection("a change of configs", each.resource_name, each.error_message)
+    return results
 
 
-def _told(altered: ConfigsAltered, answer: Callable[..., Any]) -> Any:
-    return answer(
+def _mapped_error(altered: ConfigsAltered, result: Callable[..., Any]) -> Any:
+    return result(
         resource_type=altered.resource.type,
         resource_name=altered.resource.name,
         error_code=int(altered.error),
@@ -84,10 +84,10 @@ def _told(altered: ConfigsAltered, answer: Callable[..., Any]) -> Any:
     )
 
 
-def refused(asked: Any, error: KafkaError, answer: Callable[..., Any]) -> Any:
-    return answer(
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+def rejected(requested: Any, error: KafkaError, result: Callable[..., Any]) -> Any:
+    return result(
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
         error_code=int(error.code),
         error_message=error.message,
     )

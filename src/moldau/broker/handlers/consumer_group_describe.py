@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: consumer groups with their members, what they read and what they are to read."""
+"""ConsumerGroupDescribe: consumer groups with their members, current and target assignments."""
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.requests.context import RequestContext
@@ -10,7 +10,7 @@ Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 
 async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
-    """Each group is described or refused by itself."""
+    """Describe or reject each group on its own."""
     turn = TimeSlice(context)
     groups = []
     for group_id in request.group_ids:
@@ -26,9 +26,9 @@ async def _describe(group_id: str, request: ConsumerGroupDescribeRequest, contex
         shard = context.broker.groups.shard_of(group_id)
         (described,) = await shard.read(lambda machine: machine.describe_consumer_groups([group_id]))
         if not all(context.may(Operation.DESCRIBE, topic) for topic in _topics(described)):
-            raise TopicAuthorizationFailed("Not authorized to describe all of the topics that the group reads.")
+            raise TopicAuthorizationFailed("Not authorized to describe all topics of the group.")
     except KafkaError as error:
-        return _refused(group_id, error)
+        return _error_result(group_id, error)
     if request.include_authorized_operations and not described.error_code:
         resource = Resource(ResourceKind.GROUP, group_id)
         described.authorized_operations = context.operations(resource, GROUP_OPERATIONS)
@@ -44,10 +44,14 @@ def _topics(group: Described) -> set[str]:
     } | {name for member in group.members for name in member.subscribed_topic_names}
 
 
-def _refused(group_id: str, error: KafkaError) -> Described:
+def _error_result(group_id: str, error: KafkaError) -> Described:
     return Described(group_id=group_id, error_code=int(error.code), error_message=error.message)
 
 
-def refuse(request: ConsumerGroupDescribeRequest, error: KafkaError, version: int) -> ConsumerGroupDescribeResponse:  # noqa: ARG001
-    """The same error for every group."""
-    return ConsumerGroupDescribeResponse(groups=[_refused(group_id, error) for group_id in request.group_ids])
+def error_response(
+    request: ConsumerGroupDescribeRequest,
+    error: KafkaError,
+    version: int,  # noqa: ARG001
+) -> ConsumerGroupDescribeResponse:
+    """Return the same error for every group."""
+    return ConsumerGroupDescribeResponse(groups=[_error_result(group_id, error) for group_id in request.group_ids])

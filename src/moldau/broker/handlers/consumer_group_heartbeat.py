@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: a member joins, lives or leaves; the answer tells it which partitions to read."""
+"""ConsumerGroupHeartbeat: a member joins, stays or leaves; the response carries its assignment."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -13,11 +13,11 @@ from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHea
 
 ID_BYTES: Final = 16
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerGroupHeartbeatResponse:
-    """A heartbeat that says nothing new moves a deadline and writes nothing."""
+    """Handle a heartbeat; if nothing changed it extends the session and writes no record."""
     context.authorize_group(Operation.READ, request.group_id)
     _check_topics(request, context)
     broker = context.broker
@@ -34,8 +34,8 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     )
 
 
-def _only(decision: Decision[Any, Answer] | None, shard: Shard) -> Decision[Any, Answer]:
-    """Where nothing can be committed, a member that says nothing new is heard all the same."""
+def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any, Result]:
+    """A heartbeat that changes nothing is accepted even while the shard cannot commit (below min ISR)."""
     if decision is None:
         raise shard.too_few()
     return decision
@@ -46,20 +46,20 @@ def _asker(context: RequestContext) -> Asker:
 
 
 def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
-    """Topics that are named must be known to whoever names them; those of a pattern are left out where they are not."""
+    """Reject subscribed topics that the client may not describe; topics matched by a pattern are filtered instead."""
     if not all(context.may(Operation.DESCRIBE, name) for name in request.subscribed_topic_names or ()):
-        raise TopicAuthorizationFailed("Not authorized to describe all of the topics.")
+        raise TopicAuthorizationFailed("Not authorized to describe all subscribed topics.")
 
 
 def recurs(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext, response: ConsumerGroupHeartbeatResponse
 ) -> Callable[[float], bool] | None:
-    """A member that is where it should be says so in the same words each time, and hears the same."""
+    """A member in a stable group repeats the same heartbeat and gets the same response."""
     if response.error_code or response.assignment is not None:
         return None
     groups = context.broker.groups
     asker = _asker(context)
-    same: object = None  # the last decision that led to this answer
+    same: object = None  # the last decision that led to this response
 
     def again(now_ms: float) -> bool:
         nonlocal same

@@ -1,4 +1,4 @@
-"""ControllerRegistration: a controller says where it is reached."""
+"""ControllerRegistration: a controller registers its listeners."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -8,7 +8,7 @@ from moldau.wire.messages import ControllerRegistrationRequest, ControllerRegist
 
 
 async def handle(request: ControllerRegistrationRequest, context: RequestContext) -> ControllerRegistrationResponse:
-    """Answered by the active controller, once the registration is committed."""
+    """On the active controller: respond once the registration is committed."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     controller = ControllerImage(
         controller_id=request.controller_id,

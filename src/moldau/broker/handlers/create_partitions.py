@@ -1,4 +1,4 @@
-"""CreatePartitions: topics grow."""
+"""CreatePartitions: add partitions to topics."""
 
 from moldau.broker.access import Operation
 from moldau.broker.controllers.topic_creation import PLACEMENT_STARTS, check_room
@@ -8,21 +8,21 @@ from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
-Asked = CreatePartitionsRequest.CreatePartitionsTopic
-Answer = CreatePartitionsResponse.CreatePartitionsTopicResult
+Requested = CreatePartitionsRequest.CreatePartitionsTopic
+Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
-    """Each topic grows or is refused by itself."""
+    """Extend or reject each topic on its own."""
     broker = context.broker
-    answers = []
+    results = []
     wanted = []
     for topic in request.topics:
-        refusal = _refusal(topic.name, context)
-        if refusal is None:
-            wanted.append(_more(topic))
+        rejection = _rejection(topic.name, context)
+        if rejection is None:
+            wanted.append(_additional_partitions(topic))
         else:
-            answers.append(_refused(topic.name, refusal))
+            results.append(_error_result(topic.name, rejection))
     if wanted:
         topics = broker.image.topics
         check_room(
@@ -34,30 +34,30 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
             lambda machine: machine.decide_create_partitions(wanted, start=start, validate_only=request.validate_only)
         )
         await broker.caught_up()
-        answers.extend(Answer(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
-    return CreatePartitionsResponse(results=answers)
+        results.extend(Result(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
+    return CreatePartitionsResponse(results=results)
 
 
-def _refusal(name: str, context: RequestContext) -> KafkaError | None:
-    """A group is kept in the partition that its id and their number give, so that number is for ever."""
+def _rejection(name: str, context: RequestContext) -> KafkaError | None:
+    """Internal topics are rejected: the partition count maps group and transactional ids to coordinators."""
     if not context.may(Operation.ALTER, name):
         return TopicAuthorizationFailed(f"Not authorized to alter topic {name}.")
     if is_internal(name):
-        return InvalidTopic(f"Topic {name} is the brokers' own, and what is in it would not be found any more.")
+        return InvalidTopic(f"Partitions cannot be added to the internal topic {name}.")
     return None
 
 
-def _more(topic: Asked) -> MorePartitions:
+def _additional_partitions(topic: Requested) -> MorePartitions:
     assignments = None
     if topic.assignments is not None:
         assignments = [list(each.broker_ids) for each in topic.assignments]
     return MorePartitions(topic.name, topic.count, assignments)
 
 
-def _refused(name: str, error: KafkaError) -> Answer:
-    return Answer(name=name, error_code=int(error.code), error_message=error.message)
+def _error_result(name: str, error: KafkaError) -> Result:
+    return Result(name=name, error_code=int(error.code), error_message=error.message)
 
 
-def refuse(request: CreatePartitionsRequest, error: KafkaError, version: int) -> CreatePartitionsResponse:  # noqa: ARG001
-    """The same error for every topic."""
-    return CreatePartitionsResponse(results=[_refused(topic.name, error) for topic in request.topics])
+def error_response(request: CreatePartitionsRequest, error: KafkaError, version: int) -> CreatePartitionsResponse:  # noqa: ARG001
+    """Return the same error for every topic."""
+    return CreatePartitionsResponse(results=[_error_result(topic.name, error) for topic in request.topics])

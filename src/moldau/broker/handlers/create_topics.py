@@ -1,4 +1,4 @@
-"""CreateTopics: each topic of the request is created or refused by itself."""
+"""CreateTopics: create or reject each topic of the request on its own."""
 
 from collections import Counter
 from typing import Final
@@ -13,35 +13,35 @@ from moldau.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 DETAILS_FROM: Final = 5
 
-Asked = CreateTopicsRequest.CreatableTopic
-Answer = CreateTopicsResponse.CreatableTopicResult
+Requested = CreateTopicsRequest.CreatableTopic
+Result = CreateTopicsResponse.CreatableTopicResult
 
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-    """Answered once the topics are committed and their partitions open here."""
-    refused = {topic.name: error for topic in request.topics if (error := _refusal(topic.name, context))}
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in refused]
+    """Respond once the topics are committed and their partitions are open on this broker."""
+    rejected = {topic.name: error for topic in request.topics if (error := _rejection(topic.name, context))}
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in rejected]
     created = await create_topics(context.broker, wanted, validate_only=request.validate_only) if wanted else []
-    answers = [_refused(name, error) for name, error in refused.items()]
-    answers.extend(_answer(outcome, context) for outcome in created)
-    for answer in answers:
-        if answer.error_code:
-            context.note_refusal("a new topic", answer.name, answer.error_message)
-    return CreateTopicsResponse(topics=answers)
+    results = [_error_result(name, error) for name, error in rejected.items()]
+    results.extend(_result(outcome, context) for outcome in created)
+    for result in results:
+        if result.error_code:
+            context.log_rejection("a new topic", result.name, result.error_message)
+    return CreateTopicsResponse(topics=results)
 
 
-def _refusal(name: str, context: RequestContext) -> KafkaError | None:
+def _rejection(name: str, context: RequestContext) -> KafkaError | None:
     if not (
         context.is_allowed(Operation.CREATE, CLUSTER)
         or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
     ):
         return TopicAuthorizationFailed(f"Not authorized to create topic {name}.")
     if name == METADATA_TOPIC:
-        return InvalidRequest(f"{METADATA_TOPIC} is the cluster's own log, not a topic to be created.")
+        return InvalidRequest(f"{METADATA_TOPIC} is the cluster metadata log and cannot be created.")
     return None
 
 
-def _new_topic(topic: Asked) -> NewTopic:
+def _new_topic(topic: Requested) -> NewTopic:
     return NewTopic(
         topic.name,
         topic.num_partitions,
@@ -51,8 +51,8 @@ def _new_topic(topic: Asked) -> NewTopic:
     )
 
 
-def _answer(outcome: TopicCreated, context: RequestContext) -> Answer:
-    answer = Answer(
+def _result(outcome: TopicCreated, context: RequestContext) -> Result:
+    result = Result(
         name=outcome.name,
         topic_id=outcome.topic_id,
         error_code=int(outcome.error),
@@ -62,12 +62,12 @@ def _answer(outcome: TopicCreated, context: RequestContext) -> Answer:
         configs=None,
     )
     if outcome.error is not ErrorCode.NONE or context.api_version < DETAILS_FROM:
-        return answer
+        return result
     if not context.is_allowed(Operation.DESCRIBE_CONFIGS, Resource(ResourceKind.TOPIC, outcome.name)):
-        answer.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        answer.num_partitions = answer.replication_factor = -1
-        return answer
-    answer.configs = [
+        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        result.num_partitions = result.replication_factor = -1
+        return result
+    result.configs = [
         CreateTopicsResponse.CreatableTopicConfigs(
             name=entry.name,
             value=entry.value,
@@ -77,14 +77,14 @@ def _answer(outcome: TopicCreated, context: RequestContext) -> Answer:
         )
         for entry in context.broker.describe_topic(outcome.configs)
     ]
-    return answer
+    return result
 
 
-def _refused(name: str, error: KafkaError) -> Answer:
-    return Answer(name=name, error_code=int(error.code), error_message=error.message, configs=None)
+def _error_result(name: str, error: KafkaError) -> Result:
+    return Result(name=name, error_code=int(error.code), error_message=error.message, configs=None)
 
 
-def refuse(request: CreateTopicsRequest, error: KafkaError, version: int) -> CreateTopicsResponse:  # noqa: ARG001
-    """The same error for every topic, each name once."""
+def error_response(request: CreateTopicsRequest, error: KafkaError, version: int) -> CreateTopicsResponse:  # noqa: ARG001
+    """Return the same error for every topic, each name once."""
     names = Counter(topic.name for topic in request.topics)
-    return CreateTopicsResponse(topics=[_refused(name, error) for name in names])
+    return CreateTopicsResponse(topics=[_error_result(name, error) for name in names])

@@ -1,4 +1,4 @@
-"""DeleteGroups: groups without members go, and their offsets with them."""
+"""DeleteGroups: delete empty groups and their committed offsets."""
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,11 +6,11 @@ from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
-Answer = DeleteGroupsResponse.DeletableGroupResult
+Result = DeleteGroupsResponse.DeletableGroupResult
 
 
 async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
-    """Each group goes or is refused by itself."""
+    """Delete or reject each group on its own."""
     turn = TimeSlice(context)
     results = []
     for group_id in dict.fromkeys(request.groups_names):
@@ -20,18 +20,18 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(group_id: str, context: RequestContext) -> Answer:
+async def _delete(group_id: str, context: RequestContext) -> Result:
     try:
         context.authorize_group(Operation.DELETE, group_id)
         shard = context.broker.groups.shard_of(group_id)
         (result,) = await shard.commit(lambda machine: machine.decide_delete_groups([group_id], now=shard.now))
     except KafkaError as error:
-        return Answer(group_id=group_id, error_code=int(error.code))
+        return Result(group_id=group_id, error_code=int(error.code))
     return result
 
 
-def refuse(request: DeleteGroupsRequest, error: KafkaError, version: int) -> DeleteGroupsResponse:  # noqa: ARG001
-    """The same error for every group."""
+def error_response(request: DeleteGroupsRequest, error: KafkaError, version: int) -> DeleteGroupsResponse:  # noqa: ARG001
+    """Return the same error for every group."""
     return DeleteGroupsResponse(
-        results=[Answer(group_id=group_id, error_code=int(error.code)) for group_id in request.groups_names]
+        results=[Result(group_id=group_id, error_code=int(error.code)) for group_id in request.groups_names]
     )

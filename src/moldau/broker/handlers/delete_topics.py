@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, or from version 6 on by id."""
+"""DeleteTopics: delete topics by name, or from version 6 on by id."""
 
 from typing import Final
 
@@ -11,20 +11,20 @@ from moldau.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
 BY_ID_FROM: Final = 6
 
-Answer = DeleteTopicsResponse.DeletableTopicResult
+Result = DeleteTopicsResponse.DeletableTopicResult
 
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-    """Answered once the deletion is committed and the partitions are closed here."""
+    """Respond once the deletion is committed and the partitions are closed on this broker."""
     references = _references(request, context.api_version)
-    refused = {reference: answer for reference in references if (answer := _refusal(reference, context))}
-    wanted = [reference for reference in references if reference not in refused]
-    answers = list(refused.values())
+    rejected = {reference: result for reference in references if (result := _rejection(reference, context))}
+    wanted = [reference for reference in references if reference not in rejected]
+    results = list(rejected.values())
     if wanted:
         deleted = await context.broker.metadata.write(lambda machine: machine.decide_delete_topics(wanted))
         await context.broker.caught_up()
-        answers.extend(_answer(each) for each in deleted)
-    return DeleteTopicsResponse(responses=answers)
+        results.extend(_result(each) for each in deleted)
+    return DeleteTopicsResponse(responses=results)
 
 
 def _references(request: DeleteTopicsRequest, version: int) -> list[TopicReference]:
@@ -33,15 +33,15 @@ def _references(request: DeleteTopicsRequest, version: int) -> list[TopicReferen
     return [TopicReference(name) for name in request.topic_names]
 
 
-def _refusal(reference: TopicReference, context: RequestContext) -> Answer | None:
-    """Somebody who may not see a topic is not told its name."""
+def _rejection(reference: TopicReference, context: RequestContext) -> Result | None:
+    """Do not reveal the name of a topic that the client may not describe."""
     name = reference.name
     if name is None:
         name = context.broker.image.topic_name(reference.topic_id)
     if name is None or context.may(Operation.DELETE, name):
         return None
     is_seen = reference.name is not None or context.may(Operation.DESCRIBE, name)
-    return Answer(
+    return Result(
         name=name if is_seen else None,
         topic_id=reference.topic_id,
         error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
@@ -49,16 +49,16 @@ def _refusal(reference: TopicReference, context: RequestContext) -> Answer | Non
     )
 
 
-def _answer(deleted: TopicDeleted) -> Answer:
-    return Answer(
+def _result(deleted: TopicDeleted) -> Result:
+    return Result(
         name=deleted.name, topic_id=deleted.topic_id, error_code=int(deleted.error), error_message=deleted.message
     )
 
 
-def refuse(request: DeleteTopicsRequest, error: KafkaError, version: int) -> DeleteTopicsResponse:
-    """The same error for every topic."""
-    answers = [
-        Answer(
+def error_response(request: DeleteTopicsRequest, error: KafkaError, version: int) -> DeleteTopicsResponse:
+    """Return the same error for every topic."""
+    results = [
+        Result(
             name=each.name,
             topic_id=each.topic_id or NO_TOPIC_ID,
             error_code=int(error.code),
@@ -66,4 +66,4 @@ def refuse(request: DeleteTopicsRequest, error: KafkaError, version: int) -> Del
         )
         for each in _references(request, version)
     ]
-    return DeleteTopicsResponse(responses=answers)
+    return DeleteTopicsResponse(responses=results)

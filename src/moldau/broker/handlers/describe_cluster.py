@@ -1,4 +1,4 @@
-"""DescribeCluster: the cluster's id, its brokers, who controls it."""
+"""DescribeCluster: the cluster id, the brokers and the controller."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ CONTROLLERS: Final = 2
 
 
 class _EndpointError(KafkaError):
-    """Controllers are asked on their own listener, and brokers on theirs."""
+    """The endpoint type does not match the listener: controllers and brokers have listeners of their own."""
 
     code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
@@ -24,7 +24,7 @@ class _UnknownEndpoint(KafkaError):
 
 
 async def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
-    """As Metadata names the brokers, without topics; on a controllers' listener, the controllers."""
+    """List the brokers as Metadata does, without topics; on a controller listener, list the controllers."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     _check_endpoint(request.endpoint_type, context)
     is_about_controllers = request.endpoint_type == CONTROLLERS
@@ -40,13 +40,13 @@ async def handle(request: DescribeClusterRequest, context: RequestContext) -> De
     return response
 
 
-def _check_endpoint(asked: int, context: RequestContext) -> None:
-    if asked not in (BROKERS, CONTROLLERS):
-        raise _UnknownEndpoint(f"There is no endpoint type {asked}.")
-    if asked == CONTROLLERS and not context.is_from_controllers:
-        raise _EndpointError("This listener is for clients of brokers, not of controllers.")
-    if asked == BROKERS and context.is_from_controllers:
-        raise _EndpointError("This listener is for clients of controllers, not of brokers.")
+def _check_endpoint(requested: int, context: RequestContext) -> None:
+    if requested not in (BROKERS, CONTROLLERS):
+        raise _UnknownEndpoint(f"Unknown endpoint type {requested}.")
+    if requested == CONTROLLERS and not context.is_from_controllers:
+        raise _EndpointError("This is a broker listener; use a controller listener instead.")
+    if requested == BROKERS and context.is_from_controllers:
+        raise _EndpointError("This is a controller listener; use a broker listener instead.")
 
 
 def _brokers(request: DescribeClusterRequest, context: RequestContext) -> list[Described]:
@@ -58,7 +58,7 @@ def _brokers(request: DescribeClusterRequest, context: RequestContext) -> list[D
 
 
 def _controllers(context: RequestContext) -> list[Described]:
-    """Those that have registered, where they are reached on the listener that was asked."""
+    """The registered controllers, with their addresses on the listener of this request."""
     return [
         Described(broker_id=each.controller_id, host=listener.address.host, port=listener.address.port)
         for each in context.broker.image.controllers.values()

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and brokers, what holds, and who said so."""
+"""DescribeConfigs: the effective settings of topics, brokers and groups, and where each value comes from."""
 
 from collections.abc import Sequence
 
@@ -18,72 +18,72 @@ from moldau.machines.metadata.topic_names import check_topic_name
 from moldau.model.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from moldau.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
-Asked = DescribeConfigsRequest.DescribeConfigsResource
-Answer = DescribeConfigsResponse.DescribeConfigsResult
+Requested = DescribeConfigsRequest.DescribeConfigsResource
+Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 
 async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    """Each resource is described or refused by itself."""
-    # Each question once, however often it is asked: an answer is a thousand times as long.
-    questions = {
-        (asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())): asked
-        for asked in request.resources
+    """Describe or reject each resource on its own."""
+    # Deduplicate resources: a description is a thousand times longer than its request.
+    checks = {
+        (requested.resource_type, requested.resource_name, tuple(requested.configuration_keys or ())): requested
+        for requested in request.resources
     }
     turn = TimeSlice(context)
-    answers = []
-    for asked in questions.values():
-        answers.append(_answer(asked, request, context))
-        if turn.is_over(1 + len(answers[-1].configs)):
+    results = []
+    for requested in checks.values():
+        results.append(_result(requested, request, context))
+        if turn.is_over(1 + len(results[-1].configs)):
             await turn.next()
-    return DescribeConfigsResponse(results=answers)
+    return DescribeConfigsResponse(results=results)
 
 
-def _answer(asked: Asked, request: DescribeConfigsRequest, context: RequestContext) -> Answer:
+def _result(requested: Requested, request: DescribeConfigsRequest, context: RequestContext) -> Result:
     try:
-        described = _describe(asked, context)
+        described = _describe(requested, context)
     except KafkaError as error:
-        return _refused(asked, error)
-    return Answer(
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+        return _error_result(requested, error)
+    return Result(
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
         configs=[_entry(each, request) for each in described],
     )
 
 
-def _describe(asked: Asked, context: RequestContext) -> Sequence[DescribedSetting]:
+def _describe(requested: Requested, context: RequestContext) -> Sequence[DescribedSetting]:
     broker = context.broker
-    if asked.resource_type == ResourceType.TOPIC:
-        name = asked.resource_name
+    if requested.resource_type == ResourceType.TOPIC:
+        name = requested.resource_name
         context.authorize(Operation.DESCRIBE_CONFIGS, Protected(ResourceKind.TOPIC, name))
         check_topic_name(name)
         if name not in broker.image.topics:
-            raise UnknownTopicOrPartition(f"There is no topic {name}.")
-        return describe_topic(broker.image.topic_configs(name), broker.texts, asked.configuration_keys)
-    if asked.resource_type == ResourceType.BROKER:
+            raise UnknownTopicOrPartition(f"Topic {name} does not exist.")
+        return describe_topic(broker.image.topic_configs(name), broker.texts, requested.configuration_keys)
+    if requested.resource_type == ResourceType.BROKER:
         context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
-        if not asked.resource_name:
-            return describe_cluster(broker.texts.cluster, asked.configuration_keys)
-        if asked.resource_name != str(broker.node_id):
-            raise InvalidRequest(f"This is broker {broker.node_id}: it cannot describe '{asked.resource_name}'.")
-        return describe_broker(broker.texts, asked.configuration_keys)
-    if asked.resource_type == ResourceType.GROUP:
-        return _describe_group(asked, context)
-    raise InvalidRequest(f"Configs of resource type {asked.resource_type} are not described here.")
+        if not requested.resource_name:
+            return describe_cluster(broker.texts.cluster, requested.configuration_keys)
+        if requested.resource_name != str(broker.node_id):
+            raise InvalidRequest(f"Broker {broker.node_id} cannot describe broker '{requested.resource_name}'.")
+        return describe_broker(broker.texts, requested.configuration_keys)
+    if requested.resource_type == ResourceType.GROUP:
+        return _describe_group(requested, context)
+    raise InvalidRequest(f"Configs of resource type {requested.resource_type} cannot be described.")
 
 
-def _describe_group(asked: Asked, context: RequestContext) -> Sequence[DescribedSetting]:
-    """Whether there is such a group does not matter: its settings wait for it."""
-    context.authorize(Operation.DESCRIBE_CONFIGS, Protected(ResourceKind.GROUP, asked.resource_name))
-    if not asked.resource_name:
-        raise InvalidRequest("A group's name may not be empty.")
+def _describe_group(requested: Requested, context: RequestContext) -> Sequence[DescribedSetting]:
+    """Describe a group's configs; the group itself need not exist yet."""
+    context.authorize(Operation.DESCRIBE_CONFIGS, Protected(ResourceKind.GROUP, requested.resource_name))
+    if not requested.resource_name:
+        raise InvalidRequest("The group id must not be empty.")
     broker = context.broker
-    said = broker.image.configs.get(Resource(ResourceType.GROUP, asked.resource_name), {})
+    stored = broker.image.configs.get(Resource(ResourceType.GROUP, requested.resource_name), {})
     defaults = {
         "consumer.heartbeat.interval.ms": broker.settings.group_consumer_heartbeat_interval_ms,
         "consumer.session.timeout.ms": broker.settings.group_consumer_session_timeout_ms,
     }
-    return describe_group(said, asked.configuration_keys, defaults)
+    return describe_group(stored, requested.configuration_keys, defaults)
 
 
 def _entry(described: DescribedSetting, request: DescribeConfigsRequest) -> Entry:
@@ -105,16 +105,16 @@ def _entry(described: DescribedSetting, request: DescribeConfigsRequest) -> Entr
     return entry
 
 
-def _refused(asked: Asked, error: KafkaError) -> Answer:
-    return Answer(
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+def _error_result(requested: Requested, error: KafkaError) -> Result:
+    return Result(
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
         error_code=int(error.code),
         error_message=error.message,
         configs=[],
     )
 
 
-def refuse(request: DescribeConfigsRequest, error: KafkaError, version: int) -> DescribeConfigsResponse:  # noqa: ARG001
-    """The same error for every resource."""
-    return DescribeConfigsResponse(results=[_refused(asked, error) for asked in request.resources])
+def error_response(request: DescribeConfigsRequest, error: KafkaError, version: int) -> DescribeConfigsResponse:  # noqa: ARG001
+    """Return the same error for every resource."""
+    return DescribeConfigsResponse(results=[_error_result(requested, error) for requested in request.resources])

@@ -10,7 +10,7 @@ Described = DescribeGroupsResponse.DescribedGroup
 
 
 async def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
-    """Each group is described or refused by itself."""
+    """Describe or reject each group on its own."""
     turn = TimeSlice(context)
     groups = []
     for group_id in dict.fromkeys(request.groups):
@@ -27,17 +27,17 @@ async def _describe(group_id: str, request: DescribeGroupsRequest, context: Requ
         version = context.api_version
         described = await shard.read(lambda machine: machine.describe_group(group_id, api_version=version))
     except KafkaError as error:
-        return _refused(group_id, error)
+        return _error_result(group_id, error)
     if request.include_authorized_operations and not described.error_code:
         resource = Resource(ResourceKind.GROUP, group_id)
         described.authorized_operations = context.operations(resource, GROUP_OPERATIONS)
     return described
 
 
-def _refused(group_id: str, error: KafkaError) -> Described:
+def _error_result(group_id: str, error: KafkaError) -> Described:
     return Described(group_id=group_id, error_code=int(error.code), error_message=error.message)
 
 
-def refuse(request: DescribeGroupsRequest, error: KafkaError, version: int) -> DescribeGroupsResponse:  # noqa: ARG001
-    """The same error for every group."""
-    return DescribeGroupsResponse(groups=[_refused(group_id, error) for group_id in request.groups])
+def error_response(request: DescribeGroupsRequest, error: KafkaError, version: int) -> DescribeGroupsResponse:  # noqa: ARG001
+    """Return the same error for every group."""
+    return DescribeGroupsResponse(groups=[_error_result(group_id, error) for group_id in request.groups])

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how much each partition takes on disk, and how much room there is."""
+"""DescribeLogDirs: the size of each partition on disk, and the total and free space."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ Size = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
-    """A broker has one data folder."""
+    """Describe the broker's only log directory."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     broker = context.broker
     total_bytes, free_bytes = broker.disk_room()
     folder = Folder(
         log_dir=broker.data_folder,
-        topics=_topics(_asked(request, context)),
+        topics=_topics(_requested(request, context)),
         total_bytes=total_bytes,
         usable_bytes=free_bytes,
         is_cordoned=broker.image.is_cordoned(broker.node_id),
@@ -28,7 +28,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
     return DescribeLogDirsResponse(results=[folder])
 
 
-def _asked(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[Partition]:
+def _requested(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[Partition]:
     if request.topics is None:
         return context.broker.partitions.all()
     wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -1,5 +1,6 @@
-"""DescribeProducers: who writes to a partition, as its leader knows them; what an admin needs to find a transaction
-that hangs.
+"""DescribeProducers: the active producers of a partition, as its leader knows them.
+
+Admin tools use it to find hanging transactions.
 """
 
 from typing import Final
@@ -12,40 +13,40 @@ from moldau.model.ids import NO_SEQUENCE
 from moldau.storage.producer_state import Producer
 from moldau.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
-TopicAnswer = DescribeProducersResponse.TopicResponse
-Answer = DescribeProducersResponse.PartitionResponse
+TopicResult = DescribeProducersResponse.TopicResponse
+Result = DescribeProducersResponse.PartitionResponse
 State = DescribeProducersResponse.ProducerState
 
 NAME_MAX: Final = 249
 
 
 async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-    """Each partition is answered for itself, and once, however often it is named."""
+    """Describe each partition on its own, and once if it is named repeatedly."""
     turn = TimeSlice(context)
     named: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
     for name, indexes in named.items():
-        answers = []
+        results = []
         for index in indexes:
-            answers.append(_describe(name, index, context))
-            if turn.is_over(1 + len(answers[-1].active_producers)):
+            results.append(_describe(name, index, context))
+            if turn.is_over(1 + len(results[-1].active_producers)):
                 await turn.next()
-        topics.append(TopicAnswer(name=name, partitions=answers))
+        topics.append(TopicResult(name=name, partitions=results))
     return DescribeProducersResponse(topics=topics)
 
 
-def _describe(topic: str, index: int, context: RequestContext) -> Answer:
+def _describe(topic: str, index: int, context: RequestContext) -> Result:
     try:
         if not topic or len(topic) > NAME_MAX:
-            raise InvalidTopic("A topic's name is needed.")
+            raise InvalidTopic("The topic name must not be empty.")
         if not context.may(Operation.READ, topic):
             raise TopicAuthorizationFailed(f"Not authorized to read topic {topic}.")
         producers = context.broker.partitions.get(topic, index).log.producers
     except KafkaError as error:
-        return _refused(index, error)
-    return Answer(
+        return _error_result(index, error)
+    return Result(
         partition_index=index,
         error_code=int(ErrorCode.NONE),
         active_producers=[_state(producer_id, each) for producer_id, each in producers.by_id.items()],
@@ -64,15 +65,15 @@ def _state(producer_id: int, producer: Producer) -> State:
     )
 
 
-def _refused(index: int, error: KafkaError) -> Answer:
-    return Answer(partition_index=index, error_code=int(error.code), error_message=error.message)
+def _error_result(index: int, error: KafkaError) -> Result:
+    return Result(partition_index=index, error_code=int(error.code), error_message=error.message)
 
 
-def refuse(request: DescribeProducersRequest, error: KafkaError, version: int) -> DescribeProducersResponse:  # noqa: ARG001
-    """The same error for every partition."""
+def error_response(request: DescribeProducersRequest, error: KafkaError, version: int) -> DescribeProducersResponse:  # noqa: ARG001
+    """Return the same error for every partition."""
     return DescribeProducersResponse(
         topics=[
-            TopicAnswer(name=topic.name, partitions=[_refused(index, error) for index in topic.partition_indexes])
+            TopicResult(name=topic.name, partitions=[_error_result(index, error) for index in topic.partition_indexes])
             for topic in request.topics
         ]
     )

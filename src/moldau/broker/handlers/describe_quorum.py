@@ -1,4 +1,4 @@
-"""DescribeQuorum: who leads the metadata quorum, who votes and observes, and how far each of them is."""
+"""DescribeQuorum: the leader, voters and observers of the metadata quorum, and each replica's log end offset."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,12 +16,12 @@ Replica = DescribeQuorumResponse.ReplicaState
 
 
 async def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
-    """Only the leader knows how far the others are."""
+    """Only the leader knows the progress of the other replicas."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     try:
         only_partition(request.topics)
-    except InvalidRequest as refusal:
-        return _unknown(request, str(refusal))
+    except InvalidRequest as rejection:
+        return _unknown(request, str(rejection))
     machine = context.broker.metadata.quorum.machine
     clock = context.broker.clock
     now_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
@@ -41,20 +41,20 @@ async def handle(request: DescribeQuorumRequest, context: RequestContext) -> Des
     return _response(_described(machine.describe(now_ms), on_wall), machine.voters)
 
 
-def _unknown(request: DescribeQuorumRequest, words: str) -> DescribeQuorumResponse:
-    """Each partition that was asked about is told so."""
+def _unknown(request: DescribeQuorumRequest, message: str) -> DescribeQuorumResponse:
+    """Return the error for each partition of the request."""
 
-    def refused(partition_index: int) -> Any:
+    def rejected(partition_index: int) -> Any:
         return DescribeQuorumResponse.PartitionData(
             partition_index=partition_index,
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            error_message=words,
+            error_message=message,
         )
 
     return DescribeQuorumResponse(
         topics=[
             DescribeQuorumResponse.TopicData(
-                topic_name=topic.topic_name, partitions=[refused(each.partition_index) for each in topic.partitions]
+                topic_name=topic.topic_name, partitions=[rejected(each.partition_index) for each in topic.partitions]
             )
             for topic in request.topics
         ]

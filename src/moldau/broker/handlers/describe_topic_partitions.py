@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics in pages, for clusters with very many partitions."""
+"""DescribeTopicPartitions: topics page by page, for clusters with very many partitions."""
 
 from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.cluster.reachable_brokers import ReachableBrokers
@@ -9,20 +9,20 @@ from moldau.machines.metadata.topic_names import is_topic_name
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
-TopicAnswer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
-PartitionAnswer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+TopicResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
 async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
-    """In the order of names, from the cursor on; the answer's cursor says where to go on."""
+    """List topics by name from the cursor on; the response's cursor marks the start of the next page."""
     first_topic, first_index = "", 0
     if request.cursor is not None:
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
         if first_index < 0:
-            raise InvalidRequest("The cursor's partition index may not be negative.")
+            raise InvalidRequest("The cursor's partition index must not be negative.")
     left = max(1, min(request.response_partition_limit, context.broker.settings.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(topics=[])
-    answers: list[TopicAnswer] = []
+    results: list[TopicResult] = []
     reach = ReachableBrokers(context.broker, context.listener)
     for name in _names(request, context):
         if name < first_topic:
@@ -31,13 +31,13 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
         if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
             break
-        answer, reached = _topic(name, start, left, context, reach)
-        answers.append(answer)
-        left -= len(answer.partitions)
+        result, reached = _topic(name, start, left, context, reach)
+        results.append(result)
+        left -= len(result.partitions)
         if reached is not None:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=reached)
             break
-    response.topics = answers
+    response.topics = results
     return response
 
 
@@ -49,30 +49,30 @@ def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> 
 
 def _topic(
     name: str, start: int, count_max: int, context: RequestContext, reach: ReachableBrokers
-) -> tuple[TopicAnswer, int | None]:
-    """The topic's partitions from `start` on, and where it stopped if there are more."""
+) -> tuple[TopicResult, int | None]:
+    """Describe the topic's partitions from `start` on; also return where the page ends if there are more."""
     if not context.may(Operation.DESCRIBE, name):
-        return TopicAnswer(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name=name), None
+        return TopicResult(error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), name=name), None
     operations = context.operations(Resource(ResourceKind.TOPIC, name), TOPIC_OPERATIONS)
     topic = context.broker.image.topics.get(name)
     if topic is None:
         code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return TopicAnswer(error_code=code, name=name, topic_authorized_operations=operations), None
+        return TopicResult(error_code=code, name=name, topic_authorized_operations=operations), None
     stop = min(len(topic.partitions), start + count_max)
-    answer = TopicAnswer(
+    result = TopicResult(
         name=name,
         topic_id=topic.topic_id,
         is_internal=is_internal(name),
         partitions=[_partition(topic, index, reach) for index in range(start, stop)],
         topic_authorized_operations=operations,
     )
-    return answer, stop if stop < len(topic.partitions) else None
+    return result, stop if stop < len(topic.partitions) else None
 
 
-def _partition(topic: TopicImage, index: int, reach: ReachableBrokers) -> PartitionAnswer:
+def _partition(topic: TopicImage, index: int, reach: ReachableBrokers) -> PartitionResult:
     partition = topic.partitions[index]
     leader, code = reach.leader_of(partition)
-    return PartitionAnswer(
+    return PartitionResult(
         error_code=int(code),
         partition_index=index,
         leader_id=leader,
@@ -85,11 +85,11 @@ def _partition(topic: TopicImage, index: int, reach: ReachableBrokers) -> Partit
     )
 
 
-def refuse(
+def error_response(
     request: DescribeTopicPartitionsRequest,
     error: KafkaError,
     version: int,  # noqa: ARG001
 ) -> DescribeTopicPartitionsResponse:
-    """There is no error code for the whole answer, so each topic that was named carries it."""
-    answers = [TopicAnswer(error_code=int(error.code), name=topic.name) for topic in request.topics]
-    return DescribeTopicPartitionsResponse(topics=answers)
+    """The response has no top-level error code, so each named topic carries the error."""
+    results = [TopicResult(error_code=int(error.code), name=topic.name) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(topics=results)

@@ -1,4 +1,4 @@
-"""DescribeTransactions: the state of transactional ids, and the partitions of what is open."""
+"""DescribeTransactions: the state of transactional ids, and the partitions of their open transactions."""
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.requests.context import RequestContext
@@ -10,7 +10,7 @@ Described = DescribeTransactionsResponse.TransactionState
 
 
 async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
-    """Each transactional id is described or refused by itself."""
+    """Describe or reject each transactional id on its own."""
     turn = TimeSlice(context)
     states = []
     for transactional_id in dict.fromkeys(request.transactional_ids):
@@ -21,7 +21,7 @@ async def handle(request: DescribeTransactionsRequest, context: RequestContext) 
 
 
 async def _describe(transactional_id: str, context: RequestContext) -> Described:
-    """Topics that one may not see are left out."""
+    """Topics that the client may not describe are omitted."""
     try:
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))
         if not transactional_id:
@@ -29,21 +29,21 @@ async def _describe(transactional_id: str, context: RequestContext) -> Described
         shard = context.broker.transactions.shard_for(transactional_id)
         described = await shard.read(lambda machine: machine.describe(transactional_id))
     except KafkaError as error:
-        return _refused(transactional_id, error)
+        return _error_result(transactional_id, error)
     described.topics = [each for each in described.topics if context.may(Operation.DESCRIBE, each.topic)]
     return described
 
 
-def _refused(transactional_id: str, error: KafkaError) -> Described:
+def _error_result(transactional_id: str, error: KafkaError) -> Described:
     return Described(transactional_id=transactional_id, error_code=int(error.code))
 
 
-def refuse(
+def error_response(
     request: DescribeTransactionsRequest,
     error: KafkaError,
     version: int,  # noqa: ARG001 - the common shape
 ) -> DescribeTransactionsResponse:
-    """The same error for every transactional id."""
+    """Return the same error for every transactional id."""
     return DescribeTransactionsResponse(
-        transaction_states=[_refused(each, error) for each in request.transactional_ids]
+        transaction_states=[_error_result(each, error) for each in request.transactional_ids]
     )

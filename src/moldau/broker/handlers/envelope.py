@@ -1,4 +1,4 @@
-"""Envelope: a broker passes on what its client asks of the active controller. The answer travels back whole."""
+"""Envelope: a broker forwards a client's request to the active controller and returns the response unchanged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,42 +12,42 @@ from moldau.wire.framing import RequestHeader, frame_response, in_one_buffer, pa
 from moldau.wire.messages import EnvelopeRequest, EnvelopeResponse
 
 
-class _UnknownPrincipal(KafkaError):
-    """Who asks cannot be read."""
+class _InvalidPrincipal(KafkaError):
+    """The forwarded principal cannot be decoded."""
 
     code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
 async def handle(request: EnvelopeRequest, context: RequestContext, apis: Mapping[int, Api]) -> EnvelopeResponse:
-    """Decided as if the client had come here itself, with its own name and rights."""
+    """Handle the inner request as if the client had sent it here, with the client's principal."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
-    api, header, asked = _open(request, apis)
+    api, header, requested = _open(request, apis)
     inner = _client(request, header, context)
     if not context.broker.controller.is_here:
         raise NotController("The active controller is another node.")
     assert api.decide is not None
     try:
-        answer = await api.decide(asked, inner)
-    except NotController:  # not any more: whoever passed it on finds the next one
+        response = await api.decide(requested, inner)
+    except NotController:  # no longer active: the forwarding broker finds the next controller
         raise
     except KafkaError as error:
-        answer = api.refuse(asked, error, header.api_version)
-    pieces = frame_response(api.key, header.api_version, header.correlation_id, answer)
+        response = api.error_response(requested, error, header.api_version)
+    pieces = frame_response(api.key, header.api_version, header.correlation_id, response)
     return EnvelopeResponse(response_data=in_one_buffer(pieces))
 
 
 def _open(request: EnvelopeRequest, apis: Mapping[int, Api]) -> tuple[Api, RequestHeader, Any]:
-    """What is inside. The bytes are lent, so it is read before anything is awaited."""
+    """Decode the inner request. Its buffer is only borrowed, so decode it before the first await."""
     frame = memoryview(request.request_data)
     try:
         header, position = parse_request_header(frame)
         api = apis.get(header.api_key)
         if api is None or not api.is_forwarded or not api.oldest <= header.api_version <= api.newest:
-            raise InvalidRequest(f"API {header.api_key} in version {header.api_version} is not passed on.")
-        asked, _ = api.decoder(header.api_version)(frame, position)
+            raise InvalidRequest(f"API {header.api_key} in version {header.api_version} cannot be forwarded.")
+        requested, _ = api.decoder(header.api_version)(frame, position)
     except Malformed as error:
-        raise InvalidRequest(f"The request inside cannot be read: {error}") from None
-    return api, header, asked
+        raise InvalidRequest(f"Cannot decode the forwarded request: {error}") from None
+    return api, header, requested
 
 
 def _client(request: EnvelopeRequest, header: RequestHeader, context: RequestContext) -> RequestContext:
@@ -55,5 +55,5 @@ def _client(request: EnvelopeRequest, header: RequestHeader, context: RequestCon
         principal = bytes(request.request_principal or b"").decode()
         peer = bytes(request.client_host_address).decode()
     except UnicodeDecodeError:
-        raise _UnknownPrincipal("Who asks cannot be read.") from None
+        raise _InvalidPrincipal("Cannot decode the principal of the forwarded request.") from None
     return RequestContext(context.broker, context.listener, peer, principal, header, context.started_ms)

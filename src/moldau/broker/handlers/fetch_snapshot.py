@@ -1,11 +1,11 @@
-"""FetchSnapshot: a node that lags too far behind takes over a snapshot of the metadata, piece by piece."""
+"""FetchSnapshot: a replica that lags too far behind fetches a metadata snapshot in pieces."""
 
 from typing import Any
 
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
-from moldau.broker.requests.quorum_requests import check_member, only_partition, where_leader_is
+from moldau.broker.requests.quorum_requests import check_member, leader_endpoints, only_partition
 from moldau.machines.raft import (
     FetchSnapshotRequested,
     Leadership,
@@ -19,51 +19,55 @@ from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NodeId
 from moldau.wire.messages import FetchSnapshotRequest, FetchSnapshotResponse
 
-Answer = FetchSnapshotResponse.PartitionSnapshot
+PartitionResult = FetchSnapshotResponse.PartitionSnapshot
 
 
 async def handle(request: FetchSnapshotRequest, context: RequestContext) -> FetchSnapshotResponse:
-    """The leader alone serves them: it also hears thereby that the node is there."""
+    """Only the leader serves snapshots; the request also proves to it that the replica is alive."""
     check_member(request.cluster_id, context)
-    if (elsewhere := _elsewhere(request)) is not None:
+    if (elsewhere := _wrong_partition(request)) is not None:
         return elsewhere
-    asked = only_partition(request.topics)
-    snapshot = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
-    replica = ReplicaKey(NodeId(request.replica_id), asked.replica_directory_id) if request.replica_id >= 0 else None
+    requested = only_partition(request.topics)
+    snapshot = SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
+    replica = (
+        ReplicaKey(NodeId(request.replica_id), requested.replica_directory_id) if request.replica_id >= 0 else None
+    )
 
     def event(ticket: Ticket) -> FetchSnapshotRequested:
         return FetchSnapshotRequested(
             ticket=ticket,
             replica=replica,
-            epoch=asked.current_leader_epoch,
+            epoch=requested.current_leader_epoch,
             snapshot=OffsetAndEpoch(*snapshot),
         )
 
     quorum = context.broker.metadata.quorum
-    answer: RespondToFetchSnapshot | ServeSnapshot = await quorum.ask(event)
-    if isinstance(answer, RespondToFetchSnapshot):
-        return _response(answer.leadership, snapshot, error_code=int(answer.error))
+    response: RespondToFetchSnapshot | ServeSnapshot = await quorum.ask(event)
+    if isinstance(response, RespondToFetchSnapshot):
+        return _response(response.leadership, snapshot, error_code=int(response.error))
     leadership = quorum.machine.leadership
     max_bytes = max(1, min(request.max_bytes, FETCH_BYTES_MAX))
     try:
-        size_bytes, piece = await context.broker.metadata.snapshots.read_piece(snapshot, asked.position, max_bytes)
+        size_bytes, piece = await context.broker.metadata.snapshots.read_piece(snapshot, requested.position, max_bytes)
     except KafkaError as error:
         return _response(leadership, snapshot, error_code=int(error.code))
-    return _response(leadership, snapshot, size=size_bytes, position=asked.position, unaligned_records=piece)
+    return _response(leadership, snapshot, size=size_bytes, position=requested.position, unaligned_records=piece)
 
 
-def _elsewhere(request: FetchSnapshotRequest) -> FetchSnapshotResponse | None:
-    """The answer to whoever asks about one partition, which is not that of the metadata."""
+def _wrong_partition(request: FetchSnapshotRequest) -> FetchSnapshotResponse | None:
+    """The error for a single partition that is not the metadata log's."""
     named = [(topic.name, each.partition) for topic in request.topics for each in topic.partitions]
     if len(named) != 1 or named == [(TOPIC, PARTITION)]:
         return None
     ((name, index),) = named
-    partition = Answer(index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), unaligned_records=b"")
+    partition = PartitionResult(
+        index=index, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), unaligned_records=b""
+    )
     return FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(name=name, partitions=[partition])])
 
 
 def _response(leadership: Leadership, snapshot: SnapshotId, **fields: Any) -> FetchSnapshotResponse:
-    partition = Answer(
+    partition = PartitionResult(
         index=PARTITION,
         snapshot_id=FetchSnapshotResponse.SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
         current_leader=FetchSnapshotResponse.LeaderIdAndEpoch(
@@ -71,8 +75,8 @@ def _response(leadership: Leadership, snapshot: SnapshotId, **fields: Any) -> Fe
         ),
         **{"unaligned_records": b"", **fields},
     )
-    is_refused = partition.error_code != ErrorCode.NONE
+    is_rejected = partition.error_code != ErrorCode.NONE
     return FetchSnapshotResponse(
         topics=[FetchSnapshotResponse.TopicSnapshot(name=TOPIC, partitions=[partition])],
-        node_endpoints=where_leader_is(FetchSnapshotResponse.NodeEndpoint, leadership) if is_refused else [],
+        node_endpoints=leader_endpoints(FetchSnapshotResponse.NodeEndpoint, leadership) if is_rejected else [],
     )

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group or a transactional id. Share groups have nobody here yet."""
+"""FindCoordinator: the coordinator of a group or transactional id. Share groups are not supported yet."""
 
 from typing import Final
 
@@ -13,29 +13,29 @@ BATCHED_FROM: Final = 4
 GROUP: Final = 0
 TRANSACTION: Final = 1
 
-Answer = FindCoordinatorResponse.Coordinator
+Result = FindCoordinatorResponse.Coordinator
 
 
 async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
-    """Each key is answered for itself; before version 4 there is just one."""
+    """Find or reject each key on its own; before version 4 there is just one key."""
     if context.api_version < BATCHED_FROM:
         node_id, address = await _find(request.key, request.key_type, context)
         return FindCoordinatorResponse(node_id=node_id, host=address.host, port=address.port)
     turn = TimeSlice(context)
-    answers = []
+    results = []
     for key in request.coordinator_keys:
-        answers.append(await _answer(key, request.key_type, context))
+        results.append(await _result(key, request.key_type, context))
         if turn.is_over():
             await turn.next()
-    return FindCoordinatorResponse(coordinators=answers)
+    return FindCoordinatorResponse(coordinators=results)
 
 
-async def _answer(key: str, key_type: int, context: RequestContext) -> Answer:
+async def _result(key: str, key_type: int, context: RequestContext) -> Result:
     try:
         node_id, address = await _find(key, key_type, context)
     except KafkaError as error:
-        return _refused(key, error)
-    return Answer(key=key, node_id=node_id, host=address.host, port=address.port)
+        return _error_result(key, error)
+    return Result(key=key, node_id=node_id, host=address.host, port=address.port)
 
 
 async def _find(key: str, key_type: int, context: RequestContext) -> tuple[int, Address]:
@@ -46,22 +46,22 @@ async def _find(key: str, key_type: int, context: RequestContext) -> tuple[int, 
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.GROUP, key))
         node_id = await context.broker.groups.coordinator_of(key)
     else:
-        raise InvalidRequest(f"There are no coordinators of type {key_type} here.")
+        raise InvalidRequest(f"Coordinator type {key_type} is not supported.")
     broker = context.broker.image.brokers.get(node_id)
     address = broker.address(context.listener) if broker is not None else None
     if address is None:
-        raise CoordinatorNotAvailable("The coordinator cannot be reached through this listener.")
+        raise CoordinatorNotAvailable("The coordinator has no address on this listener.")
     return node_id, address
 
 
-def _refused(key: str, error: KafkaError) -> Answer:
-    return Answer(key=key, node_id=NO_NODE, host="", port=-1, error_code=int(error.code), error_message=error.message)
+def _error_result(key: str, error: KafkaError) -> Result:
+    return Result(key=key, node_id=NO_NODE, host="", port=-1, error_code=int(error.code), error_message=error.message)
 
 
-def refuse(request: FindCoordinatorRequest, error: KafkaError, version: int) -> FindCoordinatorResponse:
-    """The same error for every key."""
+def error_response(request: FindCoordinatorRequest, error: KafkaError, version: int) -> FindCoordinatorResponse:
+    """Return the same error for every key."""
     if version >= BATCHED_FROM:
-        return FindCoordinatorResponse(coordinators=[_refused(key, error) for key in request.coordinator_keys])
+        return FindCoordinatorResponse(coordinators=[_error_result(key, error) for key in request.coordinator_keys])
     return FindCoordinatorResponse(
         error_code=int(error.code), error_message=error.message, node_id=NO_NODE, host="", port=-1
     )

@@ -1,4 +1,4 @@
-"""Heartbeat: a member says it is alive; the answer tells it when to rejoin."""
+"""Heartbeat: extend a member's session; the response tells it when to rejoin."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from moldau.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
-    """It moves a deadline and writes nothing."""
+    """Extend the session; no record is written."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     await shard.write(lambda machine: machine.decide_heartbeat(request, context.started_ms))
@@ -20,7 +20,7 @@ def recurs(
     context: RequestContext,
     response: HeartbeatResponse,
 ) -> Callable[[float], bool] | None:
-    """Every sign of life of a member in one generation is the same request with the same answer."""
+    """All heartbeats of a member within one generation are the same request with the same response."""
     if response.error_code:
         return None
     groups = context.broker.groups

@@ -1,32 +1,40 @@
-"""IncrementalAlterConfigs: configs are set, deleted, appended to or subtracted from, one by one."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from single configs."""
 
-from moldau.broker.handlers.config_alteration import alter, refused
+from moldau.broker.handlers.config_alteration import alter, rejected
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.configs import Alteration, ConfigChange
 from moldau.machines.metadata.image import Resource
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
-Asked = IncrementalAlterConfigsRequest.AlterConfigsResource
-Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+Requested = IncrementalAlterConfigsRequest.AlterConfigsResource
+Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
-    """Each resource is altered or refused by itself."""
-    answers = await alter(
+    """Alter or reject each resource on its own."""
+    results = await alter(
         request,
         context,
-        Answer,
+        Result,
         _change,
         lambda machine, wanted: machine.decide_incremental_alter_configs(wanted, validate_only=request.validate_only),
     )
-    return IncrementalAlterConfigsResponse(responses=answers)
+    return IncrementalAlterConfigsResponse(responses=results)
 
 
-def _change(resource: Resource, asked: Asked) -> Alteration:
-    return Alteration(resource, [ConfigChange(each.name, each.config_operation, each.value) for each in asked.configs])
+def _change(resource: Resource, requested: Requested) -> Alteration:
+    return Alteration(
+        resource, [ConfigChange(each.name, each.config_operation, each.value) for each in requested.configs]
+    )
 
 
-def refuse(request: IncrementalAlterConfigsRequest, error: KafkaError, version: int) -> IncrementalAlterConfigsResponse:  # noqa: ARG001
-    """The same error for every resource."""
-    return IncrementalAlterConfigsResponse(responses=[refused(asked, error, Answer) for asked in request.resources])
+def error_response(
+    request: IncrementalAlterConfigsRequest,
+    error: KafkaError,
+    version: int,  # noqa: ARG001
+) -> IncrementalAlterConfigsResponse:
+    """Return the same error for every resource."""
+    return IncrementalAlterConfigsResponse(
+        responses=[rejected(requested, error, Result) for requested in request.resources]
+    )

@@ -1,4 +1,4 @@
-"""JoinGroup: somebody wants to be a member; the answer comes when the next generation of the group begins."""
+"""JoinGroup: join a classic group; the response comes with the next generation."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ NULL_PROTOCOL_FROM: Final = 7
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
-    """Waits for the other members; whoever disconnects meanwhile is waited for until its session ends."""
+    """Wait for the other members; a member that disconnects is waited for until its session expires."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     asker = Asker(context.client_id or "", context.client_host, context.api_version)
@@ -26,12 +26,12 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
 
 
 def _in_version(response: JoinGroupResponse, version: int) -> JoinGroupResponse:
-    """No protocol is null, and was empty before there were nulls."""
+    """A missing protocol name is null, and an empty string in versions without null."""
     if response.protocol_name is None and version < NULL_PROTOCOL_FROM:
         response.protocol_name = ""
     return response
 
 
-def refuse(request: JoinGroupRequest, error: KafkaError, version: int) -> JoinGroupResponse:
-    """The member keeps the id that it came with."""
+def error_response(request: JoinGroupRequest, error: KafkaError, version: int) -> JoinGroupResponse:
+    """Keep the member id of the request."""
     return _in_version(JoinGroupResponse(error_code=int(error.code), member_id=request.member_id), version)

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go, or an admin sends static ones away."""
+"""LeaveGroup: members leave, or an admin removes static members."""
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,7 +6,7 @@ from moldau.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 
 
 async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
-    """Answered at once, whatever the others have to do then."""
+    """Respond at once, without waiting for the rebalance."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     version = context.api_version

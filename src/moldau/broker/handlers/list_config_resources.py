@@ -1,4 +1,4 @@
-"""ListConfigResources: who has settings, for tools that describe them all."""
+"""ListConfigResources: the resources that have configs, for tools that describe all of them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,21 +12,21 @@ from moldau.wire.messages import ListConfigResourcesRequest, ListConfigResources
 
 Listed = ListConfigResourcesResponse.ConfigResource
 
-ALL_SINCE: Final = 1  # before, it was about client metrics alone, and had another name
+ALL_SINCE: Final = 1  # version 0 is ListClientMetricsResources
 
 
 async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
-    """Of the kinds that are asked for, or of all. Loggers and client metrics have no settings here."""
+    """List the requested resource types, or all. Loggers and client metrics have no configs here."""
     context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
-    asked = set(request.resource_types) or set(ResourceType)
-    unknown = asked - set(ResourceType)
+    requested = set(request.resource_types) or set(ResourceType)
+    unknown = requested - set(ResourceType)
     if unknown:
-        raise UnsupportedVersion(f"There are no resources of type {min(unknown)}.")
+        raise UnsupportedVersion(f"Unknown resource type {min(unknown)}.")
     if context.api_version < ALL_SINCE:
-        asked = {ResourceType.CLIENT_METRICS}
+        requested = {ResourceType.CLIENT_METRICS}
     turn = TimeSlice(context)
     listed = []
-    for kind in sorted(asked):
+    for kind in sorted(requested):
         for name in _names(kind, context):
             listed.append(Listed(resource_name=name, resource_type=int(kind)))
             if turn.is_over():

@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker looks after; a client asks every broker."""
+"""ListGroups: the groups that this broker coordinates; clients send it to every broker."""
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.coordinators.shards import read_all
@@ -9,7 +9,7 @@ Listed = ListGroupsResponse.ListedGroup
 
 
 async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
-    """Groups that one may not see are left out. An error says that some are missing; the others come along."""
+    """Omit groups that the client may not describe. With an error the list is incomplete but still returned."""
     groups, error = await read_all(
         context.broker.groups.shards(),
         lambda machine, _: machine.list_groups(states=request.states_filter, types=request.types_filter),

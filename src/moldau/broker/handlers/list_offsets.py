@@ -1,4 +1,4 @@
-"""ListOffsets: the first offset, the last, the newest record, or the first at or after a time."""
+"""ListOffsets: the earliest and latest offset, the record with the max timestamp, or the first since a timestamp."""
 
 from typing import Final
 
@@ -30,46 +30,49 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED: Final = 1
 NOT_AVAILABLE_FROM: Final = 5  # versions that know OFFSET_NOT_AVAILABLE
-INFLATED_BYTES_MAX: Final = 32 * MiB  # a batch that decompresses to more is not looked into
+INFLATED_BYTES_MAX: Final = 32 * MiB  # larger batches are not decompressed for a lookup
 
-Asked = ListOffsetsRequest.ListOffsetsPartition
-Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
-TopicAnswer = ListOffsetsResponse.ListOffsetsTopicResponse
+Requested = ListOffsetsRequest.ListOffsetsPartition
+Result = ListOffsetsResponse.ListOffsetsPartitionResponse
+TopicResult = ListOffsetsResponse.ListOffsetsTopicResponse
 Found = tuple[int, int]  # timestamp, offset
 
 
 async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """Each partition is answered for itself."""
+    """Look up each partition on its own."""
     turn = TimeSlice(context)
     topics = []
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            answers.append(await _answer(topic.name, asked, request, context, turn))
+        results = []
+        for requested in topic.partitions:
+            results.append(await _result(topic.name, requested, request, context, turn))
             if turn.is_over():
                 await turn.next()
-        topics.append(TopicAnswer(name=topic.name, partitions=answers))
+        topics.append(TopicResult(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(
-    topic: str, asked: Asked, request: ListOffsetsRequest, context: RequestContext, turn: TimeSlice
-) -> Answer:
+async def _result(
+    topic: str, requested: Requested, request: ListOffsetsRequest, context: RequestContext, turn: TimeSlice
+) -> Result:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
-        if context.api_version < _SINCE_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
-            raise UnsupportedVersion(f"Timestamp {asked.timestamp} means nothing in this version.")
-        partition = context.broker.partitions.get(topic, asked.partition_index)
-        partition.check_epoch(asked.current_leader_epoch)
-        end_offset = _end_offset(partition, asked.timestamp, request, context)
-        timestamp, offset = await _look_up(partition, asked.timestamp, end_offset, turn)
-        if offset == NO_OFFSET and asked.timestamp >= 0 and request.replica_id < 0:
+        if (
+            context.api_version < _SINCE_VERSION.get(requested.timestamp, 0)
+            or requested.timestamp < EARLIEST_PENDING_UPLOAD
+        ):
+            raise UnsupportedVersion(f"Timestamp {requested.timestamp} is not supported in this version.")
+        partition = context.broker.partitions.get(topic, requested.partition_index)
+        partition.check_epoch(requested.current_leader_epoch)
+        end_offset = _end_offset(partition, requested.timestamp, request, context)
+        timestamp, offset = await _look_up(partition, requested.timestamp, end_offset, turn)
+        if offset == NO_OFFSET and requested.timestamp >= 0 and request.replica_id < 0:
             _check_known(partition, context)
     except KafkaError as error:
-        return Answer(partition_index=asked.partition_index, error_code=int(error.code))
-    return Answer(
-        partition_index=asked.partition_index,
+        return Result(partition_index=requested.partition_index, error_code=int(error.code))
+    return Result(
+        partition_index=requested.partition_index,
         timestamp=timestamp,
         offset=offset,
         leader_epoch=_epoch_at(offset, partition),
@@ -77,7 +80,7 @@ async def _answer(
 
 
 def _epoch_at(offset: int, partition: Partition) -> int:
-    """The end of the log belongs to the leader of today, though it may not have written anything yet."""
+    """The log end offset belongs to the current leader epoch, even if that has no records yet."""
     if offset == NO_OFFSET:
         return NO_EPOCH
     log = partition.log
@@ -85,7 +88,7 @@ def _epoch_at(offset: int, partition: Partition) -> int:
 
 
 def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsRequest, context: RequestContext) -> int:
-    """Where the partition ends for whoever asks: followers see all of it."""
+    """The end offset visible to this client; followers see the whole log."""
     if request.replica_id >= 0:
         return partition.log.end_offset
     if timestamp in (LATEST, MAX_TIMESTAMP):
@@ -94,7 +97,7 @@ def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsReques
 
 
 def _check_known(partition: Partition, context: RequestContext) -> None:
-    """A new leader does not know yet how far its predecessor had committed: clients must not see it go back."""
+    """A new leader learns its predecessor's high watermark late; until then offsets could go backwards for clients."""
     if partition.leading is not None and not partition.leading.machine.has_reached_epoch_start:
         raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
 
@@ -106,7 +109,7 @@ async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: 
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return NO_TIMESTAMP, log.start_offset
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NO_TIMESTAMP, NO_OFFSET  # nothing is kept anywhere but here
+        return NO_TIMESTAMP, NO_OFFSET  # there is no remote storage
     if timestamp == MAX_TIMESTAMP:
         timestamp = log.newest_timestamp
     found = await _search(log, timestamp, turn) if timestamp >= 0 else None
@@ -116,7 +119,7 @@ async def _look_up(partition: Partition, timestamp: int, end_offset: int, turn: 
 
 
 async def _search(log: Log, timestamp: int, turn: TimeSlice) -> Found | None:
-    """The first record that is not older. A header may promise one that is not there: then on with the next batch."""
+    """Find the first record at or after the timestamp. A header's max timestamp may be too high: try the next batch."""
     offset = log.start_offset
     while (batch := log.batch_for_timestamp(timestamp, offset)) is not None:
         try:
@@ -126,20 +129,21 @@ async def _search(log: Log, timestamp: int, turn: TimeSlice) -> Found | None:
                 if turn.is_over():
                     await turn.next()
         except MessageTooLarge:
-            return timestamp, max(offset, read_header(batch).base_offset)  # a little early is better than a long wait
+            return timestamp, max(offset, read_header(batch).base_offset)  # too early beats a long decompression
         offset = read_header(batch).next_offset
         if turn.is_over():
             await turn.next()
     return None
 
 
-def refuse(request: ListOffsetsRequest, error: KafkaError, version: int) -> ListOffsetsResponse:  # noqa: ARG001
-    """The same error for every partition."""
+def error_response(request: ListOffsetsRequest, error: KafkaError, version: int) -> ListOffsetsResponse:  # noqa: ARG001
+    """Return the same error for every partition."""
     topics = [
-        TopicAnswer(
+        TopicResult(
             name=topic.name,
             partitions=[
-                Answer(partition_index=asked.partition_index, error_code=int(error.code)) for asked in topic.partitions
+                Result(partition_index=requested.partition_index, error_code=int(error.code))
+                for requested in topic.partitions
             ],
         )
         for topic in request.topics

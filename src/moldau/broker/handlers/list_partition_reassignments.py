@@ -1,32 +1,32 @@
-"""ListPartitionReassignments: which partitions are on the move, from where, to where."""
+"""ListPartitionReassignments: the ongoing moves of partitions."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.reassignments import Move
 from moldau.wire.messages import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 
-TopicAnswer = ListPartitionReassignmentsResponse.OngoingTopicReassignment
-PartitionAnswer = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
+TopicResult = ListPartitionReassignmentsResponse.OngoingTopicReassignment
+PartitionResult = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
 
 
 async def handle(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Answered by the active controller: whoever began a move sees it."""
+    """On the active controller, so that a client sees the moves it has started."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     wanted = None
     if request.topics is not None:
         wanted = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
-    answers: dict[str, list[PartitionAnswer]] = {}
+    results: dict[str, list[PartitionResult]] = {}
     for move in await context.broker.metadata.read(lambda machine: machine.reassignments(wanted)):
-        answers.setdefault(move.topic, []).append(_answer(move))
+        results.setdefault(move.topic, []).append(_result(move))
     return ListPartitionReassignmentsResponse(
-        topics=[TopicAnswer(name=name, partitions=partitions) for name, partitions in answers.items()]
+        topics=[TopicResult(name=name, partitions=partitions) for name, partitions in results.items()]
     )
 
 
-def _answer(move: Move) -> PartitionAnswer:
-    return PartitionAnswer(
+def _result(move: Move) -> PartitionResult:
+    return PartitionResult(
         partition_index=move.index,
         replicas=list(move.partition.replicas),
         adding_replicas=list(move.partition.adding_replicas),

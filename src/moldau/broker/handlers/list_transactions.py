@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids that this broker coordinates; an admin asks every broker."""
+"""ListTransactions: the transactional ids that this broker coordinates; admins send it to every broker."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ Listed = ListTransactionsResponse.TransactionState
 
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
-    """Those that one may not see are left out. An error says that some are missing; the others come along."""
+    """Omit ids that the client may not describe. With an error the list is incomplete but still returned."""
     listed, error = await read_all(
         context.broker.transactions.shards(),
         lambda machine, now: machine.list_transactions(
@@ -39,7 +39,7 @@ def _matching(listed: list[Listed], pattern: str | None) -> list[Listed]:
     try:
         found = set(matching(pattern, [each.transactional_id for each in listed]))
     except InvalidPattern as error:
-        raise InvalidRegularExpression(f"The pattern {pattern!r} cannot be read: {error}.") from None
+        raise InvalidRegularExpression(f"The pattern {pattern!r} is not a valid regular expression: {error}.") from None
     return [each for each in listed if each.transactional_id in found]
 
 

@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics, and who leads each partition; creates a topic that is asked for, where that is wished."""
+"""Metadata: brokers, topics and partition leaders; creates missing topics if auto-creation is on."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
@@ -30,21 +30,21 @@ from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire.messages import MetadataRequest, MetadataResponse
 
 NULL_MEANS_ALL_FROM: Final = 1
-LISTENERS_FROM: Final = 6  # older clients do not know that a leader may have no address on their listener
+LISTENERS_FROM: Final = 6  # older clients do not expect a leader without an address on their listener
 IDS_FROM: Final = 10
 NULL_NAMES_FROM: Final = 12
 
 T = TypeVar("T")
-Asked = MetadataRequest.MetadataRequestTopic
-TopicAnswer = MetadataResponse.MetadataResponseTopic
-PartitionAnswer = MetadataResponse.MetadataResponsePartition
+Requested = MetadataRequest.MetadataRequestTopic
+TopicResult = MetadataResponse.MetadataResponseTopic
+PartitionResult = MetadataResponse.MetadataResponsePartition
 
 
 async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """The brokers are named as the listener that was asked advertises them."""
+    """Return the brokers with their addresses on the listener of this request."""
     broker = context.broker
     await broker.departures.settle(
-        lambda image: _asked_for(request, image), is_retry=context.is_asked_again_on_connection()
+        lambda image: _requested_topics(request, image), is_retry=context.is_repeated_on_connection()
     )
     topics = await _topics(request, context)
     response = MetadataResponse(
@@ -64,54 +64,54 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
     return response
 
 
-def _asked_for(request: MetadataRequest, image: MetadataImage) -> Iterator[TopicImage]:
-    """The topics that are named; nobody who asks for all of them waits for one."""
+def _requested_topics(request: MetadataRequest, image: MetadataImage) -> Iterator[TopicImage]:
+    """The topics named in the request; a request for all topics waits for none."""
     for topic in request.topics or ():
         found = image.topics.get(topic.name) if topic.name else image.topics_by_id.get(TopicId(topic.topic_id))
         if found is not None:
             yield found
 
 
-async def _topics(request: MetadataRequest, context: RequestContext) -> list[TopicAnswer]:
+async def _topics(request: MetadataRequest, context: RequestContext) -> list[TopicResult]:
     image = context.broker.image
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
         seen = [topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name)]
         reach = ReachableBrokers(context.broker, context.listener)
-        return await _in_turns(seen, lambda topic: _describe(topic, request, context, reach), context)
+        return await _in_slices(seen, lambda topic: _describe(topic, request, context, reach), context)
     _check(request.topics, context.api_version)
     created = await _create_missing(request, context)
     reach = ReachableBrokers(context.broker, context.listener)
-    # Each topic once, however often it is named: its partitions may be many.
-    asked = {(topic.name, topic.topic_id): topic for topic in request.topics}
-    return await _in_turns(asked.values(), lambda topic: _answer(topic, request, context, created, reach), context)
+    # Describe each topic once even if it is named repeatedly: it may have many partitions.
+    requested = {(topic.name, topic.topic_id): topic for topic in request.topics}
+    return await _in_slices(requested.values(), lambda topic: _result(topic, request, context, created, reach), context)
 
 
-async def _in_turns(
-    topics: Iterable[T], answer: Callable[[T], TopicAnswer], context: RequestContext
-) -> list[TopicAnswer]:
+async def _in_slices(
+    topics: Iterable[T], result: Callable[[T], TopicResult], context: RequestContext
+) -> list[TopicResult]:
     turn = TimeSlice(context)
-    answers = []
+    results = []
     for topic in topics:
-        answers.append(answer(topic))
-        if turn.is_over(1 + len(answers[-1].partitions)):
+        results.append(result(topic))
+        if turn.is_over(1 + len(results[-1].partitions)):
             await turn.next()
-    return answers
+    return results
 
 
-def _check(asked: Iterable[Asked], version: int) -> None:
-    for topic in asked:
+def _check(requested: Iterable[Requested], version: int) -> None:
+    for topic in requested:
         by_id = topic.topic_id != NO_TOPIC_ID
         if topic.name is None and version < NULL_NAMES_FROM:
-            raise InvalidRequest(f"A topic name may not be null in Metadata version {version}.")
+            raise InvalidRequest(f"The topic name must not be null in Metadata version {version}.")
         if by_id and version < NULL_NAMES_FROM:
-            raise InvalidRequest(f"Topics are not asked for by id in Metadata version {version}.")
+            raise InvalidRequest(f"Metadata version {version} does not support topic ids.")
         if topic.name is None and not by_id:
-            raise InvalidRequest("A topic is asked for by its name or by its id.")
+            raise InvalidRequest("Each topic needs a name or an id.")
 
 
 async def _create_missing(request: MetadataRequest, context: RequestContext) -> dict[str, KafkaError]:
-    """What became of the topics that did not exist; empty where topics are not created by asking."""
+    """The outcome for topics that did not exist; empty without auto-creation."""
     broker = context.broker
     if not (request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable):
         return {}
@@ -129,42 +129,42 @@ async def _create_missing(request: MetadataRequest, context: RequestContext) -> 
     return await auto_create(broker, allowed, context) if allowed else {}
 
 
-def _answer(
-    asked: Asked,
+def _result(
+    requested: Requested,
     request: MetadataRequest,
     context: RequestContext,
     created: dict[str, KafkaError],
     reach: ReachableBrokers,
-) -> TopicAnswer:
+) -> TopicResult:
     try:
-        return _describe(_find(asked, context, created), request, context, reach)
+        return _describe(_find(requested, context, created), request, context, reach)
     except KafkaError as error:
-        by_id = asked.topic_id != NO_TOPIC_ID
-        name = None if by_id and context.api_version >= NULL_NAMES_FROM else asked.name or ""
-        return TopicAnswer(error_code=int(error.code), name=name, topic_id=asked.topic_id)
+        by_id = requested.topic_id != NO_TOPIC_ID
+        name = None if by_id and context.api_version >= NULL_NAMES_FROM else requested.name or ""
+        return TopicResult(error_code=int(error.code), name=name, topic_id=requested.topic_id)
 
 
-def _find(asked: Asked, context: RequestContext, created: dict[str, KafkaError]) -> TopicImage:
+def _find(requested: Requested, context: RequestContext, created: dict[str, KafkaError]) -> TopicImage:
     image = context.broker.image
-    if asked.topic_id != NO_TOPIC_ID:
-        topic = image.topics_by_id.get(TopicId(asked.topic_id))
+    if requested.topic_id != NO_TOPIC_ID:
+        topic = image.topics_by_id.get(TopicId(requested.topic_id))
         if topic is None or not context.may(Operation.DESCRIBE, topic.name):
-            raise UnknownTopicId("There is no topic with this id.")
+            raise UnknownTopicId("Unknown topic id.")
         return topic
-    assert asked.name is not None
-    if not context.may(Operation.DESCRIBE, asked.name):
-        raise TopicAuthorizationFailed(f"Not authorized to describe topic {asked.name}.")
-    topic = image.topics.get(asked.name)
+    assert requested.name is not None
+    if not context.may(Operation.DESCRIBE, requested.name):
+        raise TopicAuthorizationFailed(f"Not authorized to describe topic {requested.name}.")
+    topic = image.topics.get(requested.name)
     if topic is None:
-        check_topic_name(asked.name)
-        raise created.get(asked.name) or UnknownTopicOrPartition(f"There is no topic {asked.name}.")
+        check_topic_name(requested.name)
+        raise created.get(requested.name) or UnknownTopicOrPartition(f"Topic {requested.name} does not exist.")
     return topic
 
 
 def _describe(
     topic: TopicImage, request: MetadataRequest, context: RequestContext, reach: ReachableBrokers
-) -> TopicAnswer:
-    answer = TopicAnswer(
+) -> TopicResult:
+    result = TopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
@@ -172,17 +172,17 @@ def _describe(
     )
     if request.include_topic_authorized_operations:
         resource = Resource(ResourceKind.TOPIC, topic.name)
-        answer.topic_authorized_operations = context.operations(resource, TOPIC_OPERATIONS)
-    return answer
+        result.topic_authorized_operations = context.operations(resource, TOPIC_OPERATIONS)
+    return result
 
 
 def _partition(
     index: int, partition: PartitionImage, reach: ReachableBrokers, context: RequestContext
-) -> PartitionAnswer:
+) -> PartitionResult:
     leader, code = reach.leader_of(partition)
     if code is ErrorCode.LISTENER_NOT_FOUND and context.api_version < LISTENERS_FROM:
         code = ErrorCode.LEADER_NOT_AVAILABLE
-    return PartitionAnswer(
+    return PartitionResult(
         error_code=int(code),
         partition_index=index,
         leader_id=leader,
@@ -193,10 +193,10 @@ def _partition(
     )
 
 
-def refuse(request: MetadataRequest, error: KafkaError, version: int) -> MetadataResponse:  # noqa: ARG001
-    """Before version 13 there is no place for an error but at the topics."""
+def error_response(request: MetadataRequest, error: KafkaError, version: int) -> MetadataResponse:  # noqa: ARG001
+    """Before version 13 only topics have an error code."""
     topics = [
-        TopicAnswer(error_code=int(error.code), name=topic.name or "", topic_id=topic.topic_id)
+        TopicResult(error_code=int(error.code), name=topic.name or "", topic_id=topic.topic_id)
         for topic in request.topics or ()
     ]
     return MetadataResponse(error_code=int(error.code), topics=topics)

@@ -1,4 +1,4 @@
-"""OffsetCommit: a group notes how far it has read. Each partition is committed or refused by itself."""
+"""OffsetCommit: commit a group's offsets. Each partition is committed or rejected on its own."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,44 +14,44 @@ TOPIC_IDS_FROM: Final = 10
 
 Topic = OffsetCommitRequest.OffsetCommitRequestTopic
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
-TopicAnswer = OffsetCommitResponse.OffsetCommitResponseTopic
-Answer = OffsetCommitResponse.OffsetCommitResponsePartition
+TopicResult = OffsetCommitResponse.OffsetCommitResponseTopic
+Result = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-    """What may be committed goes to the group's shard in one piece."""
+    """Commit all valid partitions in one decision of the group's shard."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
-    refused = [answer for topic in request.topics if (answer := _take_out_refused(topic, context)) is not None]
-    if refused:
+    rejected = [result for topic in request.topics if (result := _remove_rejected(topic, context)) is not None]
+    if rejected:
         request.topics = [topic for topic in request.topics if topic.partitions]
     if not request.topics:
-        return OffsetCommitResponse(topics=refused)
+        return OffsetCommitResponse(topics=rejected)
     version = context.api_version
     try:
         response = await shard.commit(
             lambda machine: machine.decide_commit_offsets(request, api_version=version, now=shard.now)
         )
     except KafkaError as error:
-        response = refuse(request, error, version)
-    return OffsetCommitResponse(topics=_merged(refused, response.topics)) if refused else response
+        response = error_response(request, error, version)
+    return OffsetCommitResponse(topics=_merged(rejected, response.topics)) if rejected else response
 
 
-def _take_out_refused(topic: Topic, context: RequestContext) -> TopicAnswer | None:
-    """Leave in the request what can be committed, with its topic's name and id; the answer about the rest, if any."""
+def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | None:
+    """Remove invalid partitions from the request and return their errors; fill in the topic's name and id."""
     known, error = _find(topic, context)
     if error is not ErrorCode.NONE or known is None:
-        answers = _refused(topic.partitions, error)
+        results = _error_result(topic.partitions, error)
         topic.partitions = []
-        return TopicAnswer(topic_id=topic.topic_id, name=topic.name, partitions=answers)
+        return TopicResult(topic_id=topic.topic_id, name=topic.name, partitions=results)
     topic.name, topic.topic_id = known.name, known.topic_id
     count = len(known.partitions)
     unknown = [each for each in topic.partitions if not 0 <= each.partition_index < count]
     if not unknown:
         return None
     topic.partitions = [each for each in topic.partitions if 0 <= each.partition_index < count]
-    answers = _refused(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return TopicAnswer(topic_id=topic.topic_id, name=topic.name, partitions=answers)
+    results = _error_result(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return TopicResult(topic_id=topic.topic_id, name=topic.name, partitions=results)
 
 
 def _find(topic: Topic, context: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
@@ -69,24 +69,24 @@ def _find(topic: Topic, context: RequestContext) -> tuple[TopicImage | None, Err
     return known, ErrorCode.NONE if known is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _refused(partitions: Sequence[Partition], error: ErrorCode) -> list[Answer]:
-    return [Answer(partition_index=each.partition_index, error_code=int(error)) for each in partitions]
+def _error_result(partitions: Sequence[Partition], error: ErrorCode) -> list[Result]:
+    return [Result(partition_index=each.partition_index, error_code=int(error)) for each in partitions]
 
 
-def _merged(refused: list[TopicAnswer], taken: Sequence[TopicAnswer]) -> list[TopicAnswer]:
-    """One answer for each topic, though some of its partitions were refused."""
-    answers = {(answer.topic_id, answer.name): answer for answer in refused}
-    for answer in taken:
-        known = answers.setdefault((answer.topic_id, answer.name), answer)
-        if known is not answer:
-            known.partitions = [*known.partitions, *answer.partitions]
-    return list(answers.values())
+def _merged(rejected: list[TopicResult], committed: Sequence[TopicResult]) -> list[TopicResult]:
+    """Merge both into one response per topic."""
+    results = {(result.topic_id, result.name): result for result in rejected}
+    for result in committed:
+        known = results.setdefault((result.topic_id, result.name), result)
+        if known is not result:
+            known.partitions = [*known.partitions, *result.partitions]
+    return list(results.values())
 
 
-def refuse(request: OffsetCommitRequest, error: KafkaError, version: int) -> OffsetCommitResponse:  # noqa: ARG001
-    """The same error for every partition."""
+def error_response(request: OffsetCommitRequest, error: KafkaError, version: int) -> OffsetCommitResponse:  # noqa: ARG001
+    """Return the same error for every partition."""
     topics = [
-        TopicAnswer(topic_id=topic.topic_id, name=topic.name, partitions=_refused(topic.partitions, error.code))
+        TopicResult(topic_id=topic.topic_id, name=topic.name, partitions=_error_result(topic.partitions, error.code))
         for topic in request.topics
     ]
     return OffsetCommitResponse(topics=topics)

@@ -1,4 +1,4 @@
-"""OffsetDelete: a group forgets what it committed for some partitions that none of its members reads."""
+"""OffsetDelete: delete a group's committed offsets of partitions that no member is subscribed to."""
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,31 +6,31 @@ from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 Topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
-TopicAnswer = OffsetDeleteResponse.OffsetDeleteResponseTopic
-Answer = OffsetDeleteResponse.OffsetDeleteResponsePartition
+TopicResult = OffsetDeleteResponse.OffsetDeleteResponseTopic
+Result = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
-    """Each partition is forgotten or refused by itself."""
+    """Delete or reject each partition on its own."""
     context.authorize_group(Operation.DELETE, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
-    refused = [answer for topic in request.topics if (answer := _take_out_refused(topic, context)).partitions]
+    rejected = [result for topic in request.topics if (result := _remove_rejected(topic, context)).partitions]
     request.topics = [topic for topic in request.topics if topic.partitions]
     response = await shard.commit(lambda machine: machine.decide_delete_offsets(request, now=shard.now))
-    response.topics = [*response.topics, *refused]
+    response.topics = [*response.topics, *rejected]
     return response
 
 
-def _take_out_refused(topic: Topic, context: RequestContext) -> TopicAnswer:
-    """Leave in the request what can be forgotten; the answer about the rest."""
+def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult:
+    """Remove invalid partitions from the request and return their errors."""
     error, count = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0
     if not context.may(Operation.READ, topic.name):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif (known := context.broker.image.topics.get(topic.name)) is not None:
         count = len(known.partitions)
-    refused = [each for each in topic.partitions if not 0 <= each.partition_index < count]
+    rejected = [each for each in topic.partitions if not 0 <= each.partition_index < count]
     topic.partitions = [each for each in topic.partitions if 0 <= each.partition_index < count]
-    return TopicAnswer(
+    return TopicResult(
         name=topic.name,
-        partitions=[Answer(partition_index=each.partition_index, error_code=int(error)) for each in refused],
+        partitions=[Result(partition_index=each.partition_index, error_code=int(error)) for each in rejected],
     )

@@ -1,7 +1,7 @@
-"""OffsetFetch: how far groups have read, of the partitions that are named or of all that they ever committed.
+"""OffsetFetch: the committed offsets of groups, for the named partitions or for all of them.
 
-Whoever begins where an old coordinator says does again what was done since. So offsets are told only when it is sure
-that nobody else has coordinated the group by the time of the question (broker/partitions/leadership_check.py).
+A stale coordinator would return old offsets, and the consumer would process records twice. So offsets are returned only
+after a check that no other broker coordinated the group when the request came in (partitions/leadership_check.py).
 """
 
 import asyncio
@@ -20,77 +20,79 @@ from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 MANY_GROUPS_FROM: Final = 8
 TOPIC_IDS_FROM: Final = 10
 
-AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
-AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
-GroupAnswer = OffsetFetchResponse.OffsetFetchResponseGroup
-TopicAnswer = OffsetFetchResponse.OffsetFetchResponseTopics
-Answer = OffsetFetchResponse.OffsetFetchResponsePartitions
+RequestedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+RequestedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
+GroupResult = OffsetFetchResponse.OffsetFetchResponseGroup
+TopicResult = OffsetFetchResponse.OffsetFetchResponseTopics
+Result = OffsetFetchResponse.OffsetFetchResponsePartitions
 LeadershipCheck = dict[Shard, asyncio.Future[bool]]
 
 
 async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    """Each group is answered for itself; before version 8 there is just one, in a form of its own."""
+    """Handle each group on its own; before version 8 there is just one, in a form of its own."""
     if context.api_version < MANY_GROUPS_FROM:
-        asked = _in_new_form(request)
-        return _in_old_form(await _fetch(asked, request.require_stable, _question([asked], context), context))
+        requested = _in_new_form(request)
+        return _in_old_form(
+            await _fetch(requested, request.require_stable, _start_checks([requested], context), context)
+        )
     turn = TimeSlice(context)
-    questions = _question(request.groups, context)
+    checks = _start_checks(request.groups, context)
     groups = []
-    for asked in request.groups:
-        groups.append(await _fetch(asked, request.require_stable, questions, context))
+    for requested in request.groups:
+        groups.append(await _fetch(requested, request.require_stable, checks, context))
         if turn.is_over():
             await turn.next()
     return OffsetFetchResponse(groups=groups)
 
 
-def _question(groups: Iterable[AskedGroup], context: RequestContext) -> LeadershipCheck:
-    """All shards that are concerned find out at the same time whether they still coordinate."""
-    questions: LeadershipCheck = {}
-    for asked in groups:
+def _start_checks(groups: Iterable[RequestedGroup], context: RequestContext) -> LeadershipCheck:
+    """Start the leadership checks of all shards of the request at once."""
+    checks: LeadershipCheck = {}
+    for requested in groups:
         with suppress(KafkaError):
-            context.authorize_group(Operation.DESCRIBE, asked.group_id)
-            shard = context.broker.groups.shard_of(asked.group_id)
-            if shard not in questions:
-                questions[shard] = shard.question()
-    return questions
+            context.authorize_group(Operation.DESCRIBE, requested.group_id)
+            shard = context.broker.groups.shard_of(requested.group_id)
+            if shard not in checks:
+                checks[shard] = shard.check_leadership()
+    return checks
 
 
 async def _fetch(
-    asked: AskedGroup, require_stable: bool, questions: LeadershipCheck, context: RequestContext
-) -> GroupAnswer:
+    requested: RequestedGroup, require_stable: bool, checks: LeadershipCheck, context: RequestContext
+) -> GroupResult:
     try:
-        context.authorize_group(Operation.DESCRIBE, asked.group_id)
-        shard = context.broker.groups.shard_of(asked.group_id)
-        refused = _take_out_refused(asked, context) if asked.topics is not None else []
-        if shard.is_ready and not await (questions.get(shard) or shard.question()):
+        context.authorize_group(Operation.DESCRIBE, requested.group_id)
+        shard = context.broker.groups.shard_of(requested.group_id)
+        rejected = _remove_rejected(requested, context) if requested.topics is not None else []
+        if shard.is_ready and not await (checks.get(shard) or shard.check_leadership()):
             raise shard.unsure()
-        answer = await shard.read(lambda machine: machine.fetch_offsets(asked, require_stable=require_stable))
+        result = await shard.read(lambda machine: machine.fetch_offsets(requested, require_stable=require_stable))
     except KafkaError as error:
-        return _refused_group(asked, error.code)
-    if asked.topics is None:
-        answer.topics = _visible(answer.topics, context)
-    elif answer.error_code == ErrorCode.NONE:
-        answer.topics = [*answer.topics, *refused]
+        return _group_error(requested, error.code)
+    if requested.topics is None:
+        result.topics = _visible(result.topics, context)
+    elif result.error_code == ErrorCode.NONE:
+        result.topics = [*result.topics, *rejected]
     else:
-        return _refused_group(asked, ErrorCode(answer.error_code))
-    return answer
+        return _group_error(requested, ErrorCode(result.error_code))
+    return result
 
 
-def _take_out_refused(asked: AskedGroup, context: RequestContext) -> list[TopicAnswer]:
-    """Leave in the request what may be told, with its topic's name; the answers about the rest."""
-    told: list[AskedTopic] = []
-    refused: list[TopicAnswer] = []
-    for topic in asked.topics or ():
+def _remove_rejected(requested: RequestedGroup, context: RequestContext) -> list[TopicResult]:
+    """Remove rejected topics from the request and return their errors; fill in the names of the others."""
+    accepted: list[RequestedTopic] = []
+    rejected: list[TopicResult] = []
+    for topic in requested.topics or ():
         error = _find(topic, context)
         if error is ErrorCode.NONE:
-            told.append(topic)
+            accepted.append(topic)
         else:
-            refused.append(_refused_topic(topic, error))
-    asked.topics = told
-    return refused
+            rejected.append(_topic_error(topic, error))
+    requested.topics = accepted
+    return rejected
 
 
-def _find(topic: AskedTopic, context: RequestContext) -> ErrorCode:
+def _find(topic: RequestedTopic, context: RequestContext) -> ErrorCode:
     if context.api_version >= TOPIC_IDS_FROM:
         name = context.broker.image.topic_name(topic.topic_id)
         if name is None:
@@ -99,26 +101,26 @@ def _find(topic: AskedTopic, context: RequestContext) -> ErrorCode:
     return ErrorCode.NONE if context.may(Operation.DESCRIBE, topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _visible(topics: Sequence[TopicAnswer], context: RequestContext) -> list[TopicAnswer]:
-    """Of everything a group has committed, what the asker may see; from version 10 on by id, so what still exists."""
+def _visible(topics: Sequence[TopicResult], context: RequestContext) -> list[TopicResult]:
+    """Of all committed offsets, those of topics the client may describe; from version 10 on, of existing topics."""
     visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name)]
     if context.api_version < TOPIC_IDS_FROM:
         return visible
-    image = context.broker.groups.newest_image() or context.broker.image  # which the machine has compared them with
+    image = context.broker.groups.newest_image() or context.broker.image  # the image that the machine has used
     for topic in visible:
         topic.topic_id = image.topic_id(topic.name)
     return [topic for topic in visible if topic.name in image.topics]
 
 
-def _refused_group(asked: AskedGroup, error: ErrorCode) -> GroupAnswer:
-    """Versions from before 8 also put the error at each partition."""
-    topics = [_refused_topic(topic, error) for topic in asked.topics or ()]
-    return GroupAnswer(group_id=asked.group_id, error_code=int(error), topics=topics)
+def _group_error(requested: RequestedGroup, error: ErrorCode) -> GroupResult:
+    """Versions before 8 repeat the error at each partition."""
+    topics = [_topic_error(topic, error) for topic in requested.topics or ()]
+    return GroupResult(group_id=requested.group_id, error_code=int(error), topics=topics)
 
 
-def _refused_topic(topic: AskedTopic, error: ErrorCode) -> TopicAnswer:
+def _topic_error(topic: RequestedTopic, error: ErrorCode) -> TopicResult:
     partitions = [
-        Answer(
+        Result(
             partition_index=index,
             committed_offset=NO_OFFSET,
             committed_leader_epoch=NO_EPOCH,
@@ -127,44 +129,44 @@ def _refused_topic(topic: AskedTopic, error: ErrorCode) -> TopicAnswer:
         )
         for index in topic.partition_indexes
     ]
-    return TopicAnswer(topic_id=topic.topic_id, name=topic.name, partitions=partitions)
+    return TopicResult(topic_id=topic.topic_id, name=topic.name, partitions=partitions)
 
 
-# The form of versions 1 to 7
+# The form of versions 0 to 7
 
 
-def _in_new_form(request: OffsetFetchRequest) -> AskedGroup:
+def _in_new_form(request: OffsetFetchRequest) -> RequestedGroup:
     topics = request.topics
-    return AskedGroup(
+    return RequestedGroup(
         group_id=request.group_id,
         topics=None
         if topics is None
-        else [AskedTopic(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
+        else [RequestedTopic(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
     )
 
 
-def _in_old_form(answer: GroupAnswer) -> OffsetFetchResponse:
+def _in_old_form(result: GroupResult) -> OffsetFetchResponse:
     topics = [
         OffsetFetchResponse.OffsetFetchResponseTopic(
             name=topic.name, partitions=[_old_partition(each) for each in topic.partitions]
         )
-        for topic in answer.topics
+        for topic in result.topics
     ]
-    return OffsetFetchResponse(error_code=answer.error_code, topics=topics)
+    return OffsetFetchResponse(error_code=result.error_code, topics=topics)
 
 
-def _old_partition(answer: Answer) -> Any:
+def _old_partition(result: Result) -> Any:
     return OffsetFetchResponse.OffsetFetchResponsePartition(
-        partition_index=answer.partition_index,
-        committed_offset=answer.committed_offset,
-        committed_leader_epoch=answer.committed_leader_epoch,
-        metadata=answer.metadata,
-        error_code=answer.error_code,
+        partition_index=result.partition_index,
+        committed_offset=result.committed_offset,
+        committed_leader_epoch=result.committed_leader_epoch,
+        metadata=result.metadata,
+        error_code=result.error_code,
     )
 
 
-def refuse(request: OffsetFetchRequest, error: KafkaError, version: int) -> OffsetFetchResponse:
-    """The same error for every group."""
+def error_response(request: OffsetFetchRequest, error: KafkaError, version: int) -> OffsetFetchResponse:
+    """Return the same error for every group."""
     if version < MANY_GROUPS_FROM:
-        return _in_old_form(_refused_group(_in_new_form(request), error.code))
-    return OffsetFetchResponse(groups=[_refused_group(asked, error.code) for asked in request.groups])
+        return _in_old_form(_group_error(_in_new_form(request), error.code))
+    return OffsetFetchResponse(groups=[_group_error(requested, error.code) for requested in request.groups])

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader's reign ended, so that a client or follower can tell whether it lost records."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, for clients and followers to detect truncation."""
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,46 +6,52 @@ from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
-Asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
-Answer = OffsetForLeaderEpochResponse.EpochEndOffset
-TopicAnswer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+Requested = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+Result = OffsetForLeaderEpochResponse.EpochEndOffset
+TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 
 async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
-    """Each partition is answered for itself."""
+    """Look up each partition on its own."""
     turn = TimeSlice(context)
     topics = []
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            answers.append(_answer(topic.topic, asked, context))
+        results = []
+        for requested in topic.partitions:
+            results.append(_result(topic.topic, requested, context))
             if turn.is_over():
                 await turn.next()
-        topics.append(TopicAnswer(topic=topic.topic, partitions=answers))
+        topics.append(TopicResult(topic=topic.topic, partitions=results))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _answer(topic: str, asked: Asked, context: RequestContext) -> Answer:
+def _result(topic: str, requested: Requested, context: RequestContext) -> Result:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
-        partition = context.broker.partitions.get(topic, asked.partition)
-        partition.check_epoch(asked.current_leader_epoch)
+        partition = context.broker.partitions.get(topic, requested.partition)
+        partition.check_epoch(requested.current_leader_epoch)
     except KafkaError as error:
-        return Answer(partition=asked.partition, error_code=int(error.code))
-    if asked.leader_epoch == partition.leader_epoch:  # it goes on, also where it has written nothing yet
-        epoch, end_offset = asked.leader_epoch, partition.log.end_offset
+        return Result(partition=requested.partition, error_code=int(error.code))
+    if requested.leader_epoch == partition.leader_epoch:  # the current epoch, even if it has no records yet
+        epoch, end_offset = requested.leader_epoch, partition.log.end_offset
     else:
-        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    return Answer(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
+    return Result(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-def refuse(request: OffsetForLeaderEpochRequest, error: KafkaError, version: int) -> OffsetForLeaderEpochResponse:  # noqa: ARG001
-    """The same error for every partition."""
+def error_response(
+    request: OffsetForLeaderEpochRequest,
+    error: KafkaError,
+    version: int,  # noqa: ARG001
+) -> OffsetForLeaderEpochResponse:
+    """Return the same error for every partition."""
     topics = [
-        TopicAnswer(
+        TopicResult(
             topic=topic.topic,
-            partitions=[Answer(partition=asked.partition, error_code=int(error.code)) for asked in topic.partitions],
+            partitions=[
+                Result(partition=requested.partition, error_code=int(error.code)) for requested in topic.partitions
+            ],
         )
         for topic in request.topics
     ]

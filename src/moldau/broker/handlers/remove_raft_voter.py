@@ -1,4 +1,4 @@
-"""RemoveRaftVoter: a controller votes no more."""
+"""RemoveRaftVoter: remove a controller from the voters."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from moldau.model.ids import NodeId
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 
-TIMEOUT_MS: Final = 30 * SECOND_MS  # the request does not say
+TIMEOUT_MS: Final = 30 * SECOND_MS  # the request has no timeout
 
 
 async def handle(request: RemoveRaftVoterRequest, context: RequestContext) -> RemoveRaftVoterResponse:
-    """Answered when the voters that stay have committed it. A leader that removes itself then steps down."""
+    """Respond once the remaining voters have committed the change. A leader that removes itself then resigns."""
     context.authorize(Operation.ALTER, CLUSTER)
     check_cluster(request.cluster_id, context)
     voter = ReplicaKey(NodeId(request.voter_id), request.voter_directory_id)
@@ -22,5 +22,5 @@ async def handle(request: RemoveRaftVoterRequest, context: RequestContext) -> Re
     def event(ticket: Ticket) -> RemoveVoterRequested:
         return RemoveVoterRequested(ticket=ticket, voter=voter, timeout_ms=TIMEOUT_MS)
 
-    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
-    return RemoveRaftVoterResponse(error_code=int(answer.error), error_message=answer.message or None)
+    response: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
+    return RemoveRaftVoterResponse(error_code=int(response.error), error_message=response.message or None)

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader of a group hands in who gets what, and every member is told its share."""
+"""SyncGroup: the group leader submits the assignment, and every member gets its part."""
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,7 +6,7 @@ from moldau.wire.messages import SyncGroupRequest, SyncGroupResponse
 
 
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-    """Waits for the leader's word."""
+    """Wait for the leader's assignment."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     ticket = shard.new_ticket()

@@ -1,4 +1,4 @@
-"""Every API that is served here, in which versions, and by whom. ApiVersions answers from this table."""
+"""The table of all APIs: their versions, handlers and listeners. ApiVersions is computed from it."""
 
 from functools import partial
 from types import ModuleType
@@ -66,7 +66,7 @@ from moldau.broker.handlers import (
     vote,
     write_txn_markers,
 )
-from moldau.broker.requests.router import Api, Refuse, ServedOn, forwarded, with_error_code
+from moldau.broker.requests.router import Api, ErrorResponder, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
     AddOffsetsToTxnResponse,
     AddRaftVoterResponse,
@@ -100,41 +100,59 @@ from moldau.wire.messages import (
     VoteResponse,
 )
 
-# librdkafka 2.8 sends gzip and lz4 uncompressed to a broker that does not claim Produce 0, so it is claimed.
+# librdkafka 2.8 sends gzip and lz4 uncompressed to a broker that does not advertise Produce 0.
 PRODUCE_ADVERTISED_FROM: Final = 0
 
 
-def _api(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
-    """Of clients, answered by the broker that is asked."""
-    return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse)
+def _api(
+    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+) -> Api:
+    """A client API, handled by the broker that receives it."""
+    return Api(key, name, oldest, newest, handler.handle, error_response or handler.error_response)
 
 
-def _anywhere(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
-    """Served on both kinds of listeners, by the node that is asked."""
-    return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse, served_on=ServedOn.BOTH)
+def _any_listener(
+    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+) -> Api:
+    """Served on broker and controller listeners, by the node that receives it."""
+    return Api(
+        key, name, oldest, newest, handler.handle, error_response or handler.error_response, served_on=ServedOn.BOTH
+    )
 
 
-def _internal(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
-    """Of nodes among themselves, on the controllers' listeners alone."""
-    return Api(key, name, oldest, newest, handler.handle, refuse or handler.refuse, served_on=ServedOn.CONTROLLER)
+def _internal(
+    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+) -> Api:
+    """Between nodes, on controller listeners only."""
+    return Api(
+        key,
+        name,
+        oldest,
+        newest,
+        handler.handle,
+        error_response or handler.error_response,
+        served_on=ServedOn.CONTROLLER,
+    )
 
 
-def _decided(key: int, name: str, oldest: int, newest: int, handler: ModuleType, refuse: Refuse | None = None) -> Api:
-    """Decided by the active controller: a broker passes it on, a controller that is not active says so."""
+def _controller(
+    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+) -> Api:
+    """Decided by the active controller: brokers forward it, inactive controllers respond NOT_CONTROLLER."""
     return Api(
         key,
         name,
         oldest,
         newest,
         forwarded(handler.handle),
-        refuse or handler.refuse,
+        error_response or handler.error_response,
         served_on=ServedOn.BOTH,
         decide=handler.handle,
     )
 
 
 def served_apis() -> list[Api]:
-    """A new table, with counters at zero, for one broker."""
+    """A new table for one broker, with its meters at zero."""
     apis = [*_topic_apis(), *_group_apis(), *_transaction_apis(), *_cluster_apis(), *_node_apis(), *_quorum_apis()]
     for api in apis:
         if api.name == "Produce":
@@ -146,7 +164,7 @@ def served_apis() -> list[Api]:
         if api.name == "ConsumerGroupHeartbeat":
             api.recurs = consumer_group_heartbeat.recurs
         if api.name == "ApiVersions":
-            api.unserved = api_versions.unserved
+            api.unsupported_version_response = api_versions.unsupported_version_response
             api.handle = partial(api_versions.handle, apis=apis)
         if api.name == "Envelope":
             api.handle = partial(envelope.handle, apis={each.key: each for each in apis if each.is_forwarded})
@@ -157,22 +175,22 @@ def _topic_apis() -> list[Api]:
     """Records, topics and their configs."""
     return [
         _api(0, "Produce", 3, 13, produce),
-        _anywhere(1, "Fetch", 4, 18, fetch),
+        _any_listener(1, "Fetch", 4, 18, fetch),
         _api(2, "ListOffsets", 1, 11, list_offsets),
         _api(3, "Metadata", 0, 13, metadata),
-        _anywhere(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
-        _decided(19, "CreateTopics", 2, 7, create_topics),
-        _decided(20, "DeleteTopics", 1, 6, delete_topics),
+        _any_listener(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
+        _controller(19, "CreateTopics", 2, 7, create_topics),
+        _controller(20, "DeleteTopics", 1, 6, delete_topics),
         _api(21, "DeleteRecords", 0, 2, delete_records),
         _api(22, "InitProducerId", 0, 5, init_producer_id),
         _api(23, "OffsetForLeaderEpoch", 2, 4, offset_for_leader_epoch),
-        _anywhere(32, "DescribeConfigs", 1, 4, describe_configs),
-        _decided(33, "AlterConfigs", 0, 2, alter_configs),
+        _any_listener(32, "DescribeConfigs", 1, 4, describe_configs),
+        _controller(33, "AlterConfigs", 0, 2, alter_configs),
         _api(34, "AlterReplicaLogDirs", 1, 2, alter_replica_log_dirs),
         _api(35, "DescribeLogDirs", 1, 5, describe_log_dirs, with_error_code(DescribeLogDirsResponse)),
-        _decided(37, "CreatePartitions", 0, 3, create_partitions),
-        _decided(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
-        _anywhere(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
+        _controller(37, "CreatePartitions", 0, 3, create_partitions),
+        _controller(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
+        _any_listener(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
         _api(74, "ListConfigResources", 0, 1, list_config_resources, with_error_code(ListConfigResourcesResponse)),
         _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
     ]
@@ -205,7 +223,7 @@ def _group_apis() -> list[Api]:
 
 
 def _transaction_apis() -> list[Api]:
-    """Transactions: their coordinator, and the partitions and groups that take part."""
+    """Transactions: the coordinator's APIs, and those for partitions and groups in a transaction."""
     return [
         _api(24, "AddPartitionsToTxn", 0, 5, add_partitions_to_txn),
         _api(25, "AddOffsetsToTxn", 0, 4, add_offsets_to_txn, with_error_code(AddOffsetsToTxnResponse)),
@@ -219,10 +237,10 @@ def _transaction_apis() -> list[Api]:
 
 
 def _cluster_apis() -> list[Api]:
-    """Brokers and replicas, for those who run the cluster."""
+    """Brokers and replicas, for operators."""
     return [
-        _decided(43, "ElectLeaders", 0, 2, elect_leaders),
-        _decided(
+        _controller(43, "ElectLeaders", 0, 2, elect_leaders),
+        _controller(
             45,
             "AlterPartitionReassignments",
             0,
@@ -230,7 +248,7 @@ def _cluster_apis() -> list[Api]:
             alter_partition_reassignments,
             with_error_code(AlterPartitionReassignmentsResponse),
         ),
-        _decided(
+        _controller(
             46,
             "ListPartitionReassignments",
             0,
@@ -238,13 +256,13 @@ def _cluster_apis() -> list[Api]:
             list_partition_reassignments,
             with_error_code(ListPartitionReassignmentsResponse),
         ),
-        _decided(57, "UpdateFeatures", 0, 2, update_features),
-        _decided(64, "UnregisterBroker", 0, 0, unregister_broker, with_error_code(UnregisterBrokerResponse)),
+        _controller(57, "UpdateFeatures", 0, 2, update_features),
+        _controller(64, "UnregisterBroker", 0, 0, unregister_broker, with_error_code(UnregisterBrokerResponse)),
     ]
 
 
 def _node_apis() -> list[Api]:
-    """What brokers ask of the active controller on their own behalf."""
+    """Requests of brokers to the active controller."""
     return [
         _internal(56, "AlterPartition", 2, 3, alter_partition, with_error_code(AlterPartitionResponse)),
         _internal(58, "Envelope", 0, 0, envelope, with_error_code(EnvelopeResponse)),
@@ -261,14 +279,14 @@ def _node_apis() -> list[Api]:
 
 
 def _quorum_apis() -> list[Api]:
-    """What the members of the metadata quorum ask of each other, and what is asked about them."""
+    """Requests between the members of the metadata quorum, and about the quorum."""
     return [
         _internal(52, "Vote", 0, 2, vote, with_error_code(VoteResponse)),
         _internal(53, "BeginQuorumEpoch", 0, 1, begin_quorum_epoch, with_error_code(BeginQuorumEpochResponse)),
         _internal(54, "EndQuorumEpoch", 0, 1, end_quorum_epoch, with_error_code(EndQuorumEpochResponse)),
-        _decided(55, "DescribeQuorum", 0, 2, describe_quorum, with_error_code(DescribeQuorumResponse)),
+        _controller(55, "DescribeQuorum", 0, 2, describe_quorum, with_error_code(DescribeQuorumResponse)),
         _internal(59, "FetchSnapshot", 0, 1, fetch_snapshot, with_error_code(FetchSnapshotResponse)),
-        _decided(80, "AddRaftVoter", 0, 1, add_raft_voter, with_error_code(AddRaftVoterResponse)),
-        _decided(81, "RemoveRaftVoter", 0, 0, remove_raft_voter, with_error_code(RemoveRaftVoterResponse)),
+        _controller(80, "AddRaftVoter", 0, 1, add_raft_voter, with_error_code(AddRaftVoterResponse)),
+        _controller(81, "RemoveRaftVoter", 0, 0, remove_raft_voter, with_error_code(RemoveRaftVoterResponse)),
         _internal(82, "UpdateRaftVoter", 0, 0, update_raft_voter, with_error_code(UpdateRaftVoterResponse)),
     ]

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: a group's offsets become part of a transaction, and count when that is committed."""
+"""TxnOffsetCommit: commit a group's offsets as part of a transaction; they count once that is committed."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,35 +18,35 @@ from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 ENROLS_FROM: Final = 5
 KNOWS_ABORTABLE_FROM: Final = 4
-KNOWS_LOADING_FROM: Final = 2  # producers before it stop for good when they hear that a group is being loaded
+KNOWS_LOADING_FROM: Final = 2  # older producers treat COORDINATOR_LOAD_IN_PROGRESS as fatal
 
 Topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 Partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
-TopicAnswer = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
-Answer = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+TopicResult = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+Result = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-    """What may be committed goes to the group's shard in one piece."""
+    """Commit all valid partitions in one decision of the group's shard."""
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
     context.authorize_group(Operation.READ, request.group_id)
     if not request.group_id:
-        raise InvalidGroupId("A group id is needed.")
+        raise InvalidGroupId("The group id must not be empty.")
     shard = context.broker.groups.shard_of(request.group_id)
-    refused = [answer for topic in request.topics if (answer := _take_out_refused(topic, context)) is not None]
+    rejected = [result for topic in request.topics if (result := _remove_rejected(topic, context)) is not None]
     request.topics = [topic for topic in request.topics if topic.partitions]
     if not request.topics:
-        return TxnOffsetCommitResponse(topics=refused)
+        return TxnOffsetCommitResponse(topics=rejected)
     try:
         await _begin(request, shard, context)
         response = await shard.commit_in_transaction(request)
     except KafkaError as error:
-        response = refuse(request, error, context.api_version)
-    return TxnOffsetCommitResponse(topics=_merged(refused, response.topics)) if refused else response
+        response = error_response(request, error, context.api_version)
+    return TxnOffsetCommitResponse(topics=_merged(rejected, response.topics)) if rejected else response
 
 
 async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: RequestContext) -> None:
-    """Unless the transaction is open in the shard's partition, its coordinator is asked."""
+    """Verify with the transaction coordinator unless the transaction is open in the shard's partition already."""
     partition = shard.partition
     producer_id, epoch = request.producer_id, request.producer_epoch
     if partition.log.producers.is_in_transaction(producer_id, epoch):
@@ -59,43 +59,45 @@ async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: Request
         enrols=version >= ENROLS_FROM,
         knows_abortable=version >= KNOWS_ABORTABLE_FROM,
     )
-    refused = await begin(context.broker, speaker, [Beginning(partition)])
-    for code in refused.values():
+    rejected = await begin(context.broker, speaker, [Beginning(partition)])
+    for code in rejected.values():
         raise told_to_committer(code, speaker)
 
 
-def _take_out_refused(topic: Topic, context: RequestContext) -> TopicAnswer | None:
-    """Leave in the request what can be committed; the answer about the rest, if any."""
+def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | None:
+    """Remove invalid partitions from the request and return their errors."""
     known = context.broker.image.topics.get(topic.name)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not context.may(Operation.READ, topic.name):
         known, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     count = 0 if known is None else len(known.partitions)
-    refused = [each for each in topic.partitions if not 0 <= each.partition_index < count]
-    if not refused:
+    rejected = [each for each in topic.partitions if not 0 <= each.partition_index < count]
+    if not rejected:
         return None
     topic.partitions = [each for each in topic.partitions if 0 <= each.partition_index < count]
-    return TopicAnswer(name=topic.name, partitions=_refused(refused, error))
+    return TopicResult(name=topic.name, partitions=_error_result(rejected, error))
 
 
-def _refused(partitions: Sequence[Partition], error: ErrorCode) -> list[Answer]:
-    return [Answer(partition_index=each.partition_index, error_code=int(error)) for each in partitions]
+def _error_result(partitions: Sequence[Partition], error: ErrorCode) -> list[Result]:
+    return [Result(partition_index=each.partition_index, error_code=int(error)) for each in partitions]
 
 
-def _merged(refused: list[TopicAnswer], taken: Sequence[TopicAnswer]) -> list[TopicAnswer]:
-    """One answer for each topic, though some of its partitions were refused."""
-    answers = {answer.name: answer for answer in refused}
-    for answer in taken:
-        known = answers.setdefault(answer.name, answer)
-        if known is not answer:
-            known.partitions = [*known.partitions, *answer.partitions]
-    return list(answers.values())
+def _merged(rejected: list[TopicResult], committed: Sequence[TopicResult]) -> list[TopicResult]:
+    """Merge both into one response per topic."""
+    results = {result.name: result for result in rejected}
+    for result in committed:
+        known = results.setdefault(result.name, result)
+        if known is not result:
+            known.partitions = [*known.partitions, *result.partitions]
+    return list(results.values())
 
 
-def refuse(request: TxnOffsetCommitRequest, error: KafkaError, version: int) -> TxnOffsetCommitResponse:
-    """The same error for every partition."""
+def error_response(request: TxnOffsetCommitRequest, error: KafkaError, version: int) -> TxnOffsetCommitResponse:
+    """Return the same error for every partition."""
     code = error.code
     if isinstance(error, CoordinatorLoadInProgress) and version < KNOWS_LOADING_FROM:
         code = CoordinatorNotAvailable.code
-    topics = [TopicAnswer(name=topic.name, partitions=_refused(topic.partitions, code)) for topic in request.topics]
+    topics = [
+        TopicResult(name=topic.name, partitions=_error_result(topic.partitions, code)) for topic in request.topics
+    ]
     return TxnOffsetCommitResponse(topics=topics)

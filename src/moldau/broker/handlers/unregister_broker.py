@@ -1,4 +1,4 @@
-"""UnregisterBroker: a broker that is gone for good is forgotten."""
+"""UnregisterBroker: remove the registration of a broker that is gone for good."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
@@ -6,7 +6,7 @@ from moldau.wire.messages import UnregisterBrokerRequest, UnregisterBrokerRespon
 
 
 async def handle(request: UnregisterBrokerRequest, context: RequestContext) -> UnregisterBrokerResponse:
-    """One that lives nevertheless registers again."""
+    """A broker that is still running registers again."""
     context.authorize(Operation.ALTER, CLUSTER)
     broker_id = request.broker_id
     await context.broker.metadata.write(lambda machine: machine.decide_unregister_broker(broker_id))

@@ -1,4 +1,4 @@
-"""UpdateRaftVoter: a voter tells the leader where it is reached now."""
+"""UpdateRaftVoter: a voter reports its current endpoints to the leader."""
 
 from typing import Any, Final
 
@@ -8,11 +8,11 @@ from moldau.machines.raft import Leadership, RespondToVoterChange, Ticket, Updat
 from moldau.model.ids import Address, NodeId
 from moldau.wire.messages import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
-NOWHERE: Final = Address("", -1)
+NO_ADDRESS: Final = Address("", -1)
 
 
 async def handle(request: UpdateRaftVoterRequest, context: RequestContext) -> UpdateRaftVoterResponse:
-    """Answered at once: the voter asks again, should the change be lost."""
+    """Respond at once: the voter retries if the change is lost."""
     check_member(request.cluster_id, context)
     supported = request.k_raft_version_feature
     voter = Voter(
@@ -26,12 +26,12 @@ async def handle(request: UpdateRaftVoterRequest, context: RequestContext) -> Up
     def event(ticket: Ticket) -> UpdateVoterRequested:
         return UpdateVoterRequested(ticket=ticket, epoch=request.current_leader_epoch, voter=voter)
 
-    answer: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
-    return UpdateRaftVoterResponse(error_code=int(answer.error), current_leader=_leader(answer.leadership))
+    response: RespondToVoterChange = await context.broker.metadata.quorum.ask(event)
+    return UpdateRaftVoterResponse(error_code=int(response.error), current_leader=_leader(response.leadership))
 
 
 def _leader(leadership: Leadership) -> Any:
-    address = leadership.endpoints[0][1] if leadership.endpoints else NOWHERE
+    address = leadership.endpoints[0][1] if leadership.endpoints else NO_ADDRESS
     return UpdateRaftVoterResponse.CurrentLeader(
         leader_id=leadership.leader_id, leader_epoch=leadership.epoch, host=address.host, port=address.port
     )

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.broker.handlers.produce import refusal_after
+from moldau.broker.handlers.produce import error_after_wait
 from moldau.broker.network.replies import Replies, Reply
 from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.model.errors import KafkaError, RequestTimedOut
@@ -81,7 +81,7 @@ class Acknowledging:
         if not waits:
             self._timer.stop()
         assert run.partition is not None
-        refusal = refusal_after(failure, run.partition, run.end_offset)
+        refusal = error_after_wait(failure, run.partition, run.end_offset)
         self._meter.finished_together(run.count, self._clock.monotonic_ms() - run.started_ms)
         pieces: list[Piece] = [run.answers]
         if refusal is not None:

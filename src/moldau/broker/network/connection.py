@@ -55,7 +55,7 @@ class ServedConnection:
         "_replies",
         "_router",
         "_waiting",
-        "has_asked_for_metadata",
+        "has_requested_metadata",
         "last_active_ms",
         "peer",
         "principal",
@@ -80,7 +80,7 @@ class ServedConnection:
         self.when_lost: Callable[[], None] | None = None  # for who wants to know that this peer is gone
         self.peer = ""
         self.last_active_ms = 0.0
-        self.has_asked_for_metadata = False
+        self.has_requested_metadata = False
 
     # -- the endpoint's side
 
@@ -188,7 +188,7 @@ class ServedConnection:
         header = RequestHeader(PRODUCE, known.version, correlation_id, "")
         now_ms = self._broker.clock.monotonic_ms()
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
-        response = produce.refuse_batches(ProduceRequest(topic_data=[known.said]), error, context)
+        response = produce.reject_batches(ProduceRequest(topic_data=[known.said]), error, context)
         return frame_response(PRODUCE, known.version, correlation_id, response)
 
     def _refuse_produce(self, repetition: Repetition, frame: memoryview, error: KafkaError) -> None:
@@ -200,7 +200,7 @@ class ServedConnection:
         request, _ = api.decoder(header.api_version)(frame, position)
         now_ms = self._broker.clock.monotonic_ms()
         context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
-        self._finish(api, context, produce.refuse_batches(request, error, context), None)
+        self._finish(api, context, produce.reject_batches(request, error, context), None)
 
     def _recall(
         self, frame: memoryview, api: "Api", context: RequestContext, again: Again | None, response: Any
@@ -264,7 +264,7 @@ class ServedConnection:
         except StopIteration as stop:
             response = stop.value
         except KafkaError as error:
-            response = api.refuse(request, error, context.api_version)
+            response = api.error_response(request, error, context.api_version)
         except CloseConnection as order:
             self.give_up("handler", str(order))
             return None
@@ -313,7 +313,7 @@ class ServedConnection:
             case None:
                 self._finish(api, context, response, reply)
             case KafkaError():
-                self._finish(api, context, api.refuse(request, error, context.api_version), reply)
+                self._finish(api, context, api.error_response(request, error, context.api_version), reply)
             case CloseConnection():
                 self.give_up("handler", str(error))
             case _:
@@ -336,8 +336,8 @@ class ServedConnection:
     # -- what can go wrong
 
     def _answer_unserved(self, header: RequestHeader, api: "Api | None") -> None:
-        if api is not None and api.unserved is not None:
-            pieces = frame_response(header.api_key, 0, header.correlation_id, api.unserved())
+        if api is not None and api.unsupported_version_response is not None:
+            pieces = frame_response(header.api_key, 0, header.correlation_id, api.unsupported_version_response())
             self._replies.send(pieces, None)
             return
         asked = f"a request for API {header.api_key} in version {header.api_version}"
@@ -356,7 +356,7 @@ class ServedConnection:
         else:
             self._report_bug(api, context, error)
             told = KafkaError("The broker failed on this request; its log says more.")
-        self._finish(api, context, api.refuse(request, told, context.api_version), reply)
+        self._finish(api, context, api.error_response(request, told, context.api_version), reply)
 
     def _report_bug(self, api: "Api", context: RequestContext, error: Exception) -> None:
         api.meter.errors += 1

@@ -93,8 +93,8 @@ class Exchange:
             assert followed is not None
             followed.ask(each, followed.partition)
             session.ready[followed] = None
-        if session.questioned:
-            session.answer_questions()
+        if session.fetch_requested_by:
+            session.notify_leadership_checks()
         try:
             self._answer_or_wait(session, question, started_ms)
         except Exception as error:
@@ -103,7 +103,7 @@ class Exchange:
 
     def _answer_or_wait(self, session: ReplicaFetchSession, question: FollowerFetchRequest, started_ms: float) -> None:
         reading = follower_fetch.read_ready(session, question.max_bytes, self._broker)
-        may_wait = question.max_wait_ms > 0 and not reading.is_urgent and not session.questioned
+        may_wait = question.max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
         if not may_wait or reading.bytes >= question.min_bytes:
             self._answer(session, question, started_ms, reading, None)
             return

@@ -38,16 +38,16 @@ class LeaderRole:
         "_since_ms",
         "_start_waits",
         "_uncommitted",
+        "leadership_check",
         "machine",
         "partition",
-        "questions",
     )
 
     def __init__(self, partition: Partition, machine: LeaderMachine, clock: Clock, propose: Propose) -> None:
         self.partition = partition
         self.machine = machine
         self._clock = clock
-        self.questions = LeadershipCheck(partition, machine)
+        self.leadership_check = LeadershipCheck(partition, machine)
         self._propose = propose
         self._uncommitted = UncommittedBytes()
         self._gathered_bytes = 0
@@ -131,7 +131,7 @@ class LeaderRole:
             raise UnknownLeaderEpoch(f"Broker {follower.session.replica} is not known here as a replica.")
         self._count(follower)
         follower.is_counted = True
-        self.questions.named(follower)
+        self.leadership_check.follower_added(follower)
         self._settle()
         if self._start_waits.waits:
             self._start_waits.reached(self.machine.low_watermark)
@@ -152,7 +152,7 @@ class LeaderRole:
 
     def end(self) -> None:
         """Somebody else leads, or the next epoch of ours has begun."""
-        self.questions.end()
+        self.leadership_check.end()
         self._start_waits.fail(NotLeaderOrFollower(f"This broker leads {self.partition.name} no longer."))
 
     def check_enough(self) -> None:
@@ -199,7 +199,7 @@ class LeaderRole:
             return
         if proposal is not None:
             self._propose(self, proposal)
-        self.questions.successors_changed()
+        self.leadership_check.successors_changed()
         self._settle()
 
     def _settle(self) -> None:

@@ -1,12 +1,12 @@
-"""Does this node still lead? Whoever could have been made leader instead would know, and says so by fetching.
+"""The leadership check: a partition leader confirms that no other broker leads (as Raft's ReadIndex does).
 
-A leader that is cut off from the controller is not told that it was deposed. What it appends then is never committed;
-but what it tells from memory may be old.
+A leader that is cut off from the controller does not learn that it was deposed. Its appends are never committed then,
+but reads from its memory may be stale. Before such a read it confirms its leadership with the possible successors:
 
-    a question --> fetches that wait are answered --> all who may lead instead have sent another fetch: nobody else led
+    confirm() -> waiting fetches get their responses -> every possible successor has sent a newer fetch -> confirmed
 
-Whoever leads in its place has left its sessions before it said of anything that it is committed. So the question is
-answered by fetches that were sent after it, in this leader epoch, with the partition still in the session.
+A successor leaves its replica fetch sessions before it commits anything as the leader. So a fetch confirms the
+leadership if it was sent after the check began, in this leader epoch, with the partition still in the session.
 """
 
 import asyncio
@@ -19,109 +19,109 @@ if TYPE_CHECKING:
     from moldau.broker.fetch.replica_sessions import SessionPartition
     from moldau.broker.partitions.partition import Partition
 
-UNDER_WAY_MAX: Final = 2  # fetches of one session: the second is sent only to end the wait of the first
+IN_FLIGHT_MAX: Final = 2  # fetches per session: the second is sent only to end the wait of the first
 
 
 class PendingConfirmation:
-    """Asked at one moment. Which fetches were sent later is known by counting those that may be under way."""
+    """One check. Counting the fetches that may be in flight tells which ones were sent after it began."""
 
-    __slots__ = ("_missing", "_under_way", "answered")
+    __slots__ = ("_in_flight", "_missing", "confirmed")
 
     def __init__(self, missing: Iterable[int], waiting: Iterable["SessionPartition"]) -> None:
-        """A fetch of those in `waiting` is here: its answer leaves later, and one more at most is under way."""
-        self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Sessions in `waiting` have a fetch waiting here: at most one more can have been sent before the check."""
+        self.confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._missing = frozenset(missing)
-        self._under_way = dict.fromkeys(waiting, UNDER_WAY_MAX - 1)
-        self._look()
+        self._in_flight = dict.fromkeys(waiting, IN_FLIGHT_MAX - 1)
+        self._finish_if_complete()
 
     def is_missing(self, replica: int) -> bool:
         return replica in self._missing
 
     def fetched(self, follower: "SessionPartition") -> bool:
-        """Another fetch of its session has come; whether one more is needed."""
+        """Count a fetch of the follower's session; return whether another one is needed."""
         replica = follower.session.replica
         if replica not in self._missing:
             return False
-        under_way = self._under_way.get(follower, UNDER_WAY_MAX)
-        if under_way:
-            self._under_way[follower] = under_way - 1
+        in_flight = self._in_flight.get(follower, IN_FLIGHT_MAX)
+        if in_flight:
+            self._in_flight[follower] = in_flight - 1
             return True
-        self.only(self._missing - {replica})
+        self.keep_only(self._missing - {replica})
         return False
 
-    def only(self, replicas: frozenset[int]) -> None:
-        """Nobody else has to be heard."""
+    def keep_only(self, replicas: frozenset[int]) -> None:
+        """Stop waiting for replicas that are no longer possible successors."""
         self._missing &= replicas
-        self._look()
+        self._finish_if_complete()
 
-    def _look(self) -> None:
+    def _finish_if_complete(self) -> None:
         if not self._missing:
             self.end(is_leader=True)
 
     def end(self, *, is_leader: bool) -> None:
-        if not self.answered.done():
-            self.answered.set_result(is_leader)
+        if not self.confirmed.done():
+            self.confirmed.set_result(is_leader)
 
 
 class LeadershipCheck:
-    """Those that are open about one leader epoch of one partition."""
+    """The pending checks of one leader epoch of a partition."""
 
-    __slots__ = ("_machine", "_open", "_partition")
+    __slots__ = ("_machine", "_partition", "_pending")
 
     def __init__(self, partition: "Partition", machine: LeaderMachine) -> None:
         self._partition = partition
         self._machine = machine
-        self._open: dict[PendingConfirmation, None] = {}
+        self._pending: dict[PendingConfirmation, None] = {}
 
-    def ask(self, patience_ms: float) -> asyncio.Future[bool]:
-        """True once it is sure that at this moment nobody else has led; False if that is not so, or time is up."""
+    def confirm(self, timeout_ms: float) -> asyncio.Future[bool]:
+        """Resolve to True once no other broker can have led at the time of the call, to False on doubt or timeout."""
         missing = self._machine.successors
         followers = [each for each in self._partition.followers if each.session.replica in missing]
-        question = PendingConfirmation(missing, [each for each in followers if each.session.is_waiting])
-        if not question.answered.done():
-            self._open[question] = None
+        check = PendingConfirmation(missing, [each for each in followers if each.session.is_waiting])
+        if not check.confirmed.done():
+            self._pending[check] = None
             for each in followers:
-                each.session.question(each)
-            self._limit(question, patience_ms)
-        return question.answered
+                each.session.request_fetch(each)
+            self._limit(check, timeout_ms)
+        return check.confirmed
 
-    def _limit(self, question: PendingConfirmation, patience_ms: float) -> None:
+    def _limit(self, check: PendingConfirmation, timeout_ms: float) -> None:
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(patience_ms / 1000, self._give_up, question)
-        question.answered.add_done_callback(lambda _: timer.cancel())
+        timer = loop.call_later(timeout_ms / 1000, self._time_out, check)
+        check.confirmed.add_done_callback(lambda _: timer.cancel())
 
-    def _give_up(self, question: PendingConfirmation) -> None:
-        question.end(is_leader=False)
-        self._open.pop(question, None)
+    def _time_out(self, check: PendingConfirmation) -> None:
+        check.end(is_leader=False)
+        self._pending.pop(check, None)
 
-    def named(self, follower: "SessionPartition") -> None:
-        """It has come into a session, or is in one in another epoch: it may be one that is waited for."""
-        if self._open and any(each.is_missing(follower.session.replica) for each in self._open):
-            follower.session.question(follower)
+    def follower_added(self, follower: "SessionPartition") -> None:
+        """A follower has entered a session, or continues in another epoch: a check may be waiting for it."""
+        if self._pending and any(each.is_missing(follower.session.replica) for each in self._pending):
+            follower.session.request_fetch(follower)
 
     def fetched(self, follower: "SessionPartition") -> bool:
-        """Another fetch of its session has come; whether one more is needed.
+        """Count a fetch of the follower's session; return whether another one is needed.
 
-        A life of the broker that is unknown here counts for nothing: it may have led before it forgot.
+        A broker epoch unknown to this leader does not count: that broker may have led before it restarted.
         """
         session, machine = follower.session, self._machine
         if follower.leader_epoch != machine.leader_epoch or not machine.is_known(session.replica, session.broker_epoch):
             return False
-        is_needed = [each.fetched(follower) for each in self._open]
+        is_needed = [each.fetched(follower) for each in self._pending]
         self._clear()
         return any(is_needed)
 
     def successors_changed(self) -> None:
-        for each in self._open:
-            each.only(self._machine.successors)
+        for each in self._pending:
+            each.keep_only(self._machine.successors)
         self._clear()
 
     def end(self) -> None:
-        """Another leads, or the next epoch has begun."""
-        for each in self._open:
+        """Fail all pending checks: another broker leads, or the next epoch has begun."""
+        for each in self._pending:
             each.end(is_leader=False)
-        self._open.clear()
+        self._pending.clear()
 
     def _clear(self) -> None:
-        for each in [each for each in self._open if each.answered.done()]:
-            del self._open[each]
+        for each in [each for each in self._pending if each.confirmed.done()]:
+            del self._pending[each]

@@ -17,7 +17,7 @@ from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.fetch.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 from moldau.broker.partitions.follower_role import FollowerRole
-from moldau.broker.partitions.leadership_check import UNDER_WAY_MAX
+from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.client.errors import error_of
@@ -137,7 +137,7 @@ class ReplicaFetcher:
         if self._means.broker_epoch() != self._broker_epoch:
             # Registered anew: what the leader was told in this session, it was told by an earlier life.
             self._session_id = NO_SESSION
-        has_room = self._in_flight < UNDER_WAY_MAX  # leaders count on it
+        has_room = self._in_flight < IN_FLIGHT_MAX  # leaders count on it
         may_interrupt = has_room and bool(self._to_tell) and self._session_id != NO_SESSION
         if (not self._in_flight or may_interrupt) and self._means.broker_epoch() >= 0:
             self._ask()

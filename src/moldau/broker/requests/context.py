@@ -1,10 +1,10 @@
-"""What a handler knows about the request it answers."""
+"""The context of a request: its client, listener and version, and the broker that handles it."""
 
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from moldau.broker.access import ANONYMOUS, Operation, Resource, ResourceKind, refusal
+from moldau.broker.access import ANONYMOUS, Operation, Resource, ResourceKind, authorization_error
 from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class CloseConnection(Exception):
-    """Raised by a handler that cannot answer: the connection is closed and the reason logged."""
+    """Raised by a handler that cannot respond: the connection is closed and the reason logged."""
 
 
 class ClientConnection(Protocol):
-    """What a handler sees of the connection that a request came over."""
+    """The connection of a request, as a handler sees it."""
 
-    has_asked_for_metadata: bool
+    has_requested_metadata: bool
     when_lost: Callable[[], None] | None
 
 
 class RequestContext:
-    """Who asks, where, in which version; and the broker that is asked."""
+    """The client, listener and version of a request, and the broker that handles it."""
 
     __slots__ = (
         "api_version",
@@ -58,17 +58,17 @@ class RequestContext:
         self.principal = principal
         _, self.api_version, self.correlation_id, self.client_id = header
         self.started_ms = started_ms  # monotonic
-        self.connection = connection  # None for what another node passed on, and for what this one asks itself
-        self.throttle_ms = 0  # a handler sets it; the connection is then muted for so long after the answer
-        self.leader_hints: LeaderHints | None = None  # for a client that asked the wrong broker
-        self.weight = 1  # what it takes, while it waits, of its connection's share; up to `turns.ALONE`
+        self.connection = connection  # None for requests forwarded by another node or made by this one
+        self.throttle_ms = 0  # set by a handler; the connection is muted for this long after the response
+        self.leader_hints: LeaderHints | None = None  # for a client that sent the request to the wrong broker
+        self.weight = 1  # its share of the connection's limit while it waits; up to `time_slice.ALONE`
 
-    def is_asked_again_on_connection(self) -> bool:
-        """Whether its connection has asked for metadata before; from now on it has."""
+    def is_repeated_on_connection(self) -> bool:
+        """Whether the connection has requested metadata before; marks it as having done so."""
         connection = self.connection
         if connection is None:
             return False
-        was, connection.has_asked_for_metadata = connection.has_asked_for_metadata, True
+        was, connection.has_requested_metadata = connection.has_requested_metadata, True
         return was
 
     @property
@@ -81,40 +81,40 @@ class RequestContext:
 
     @property
     def is_from_controllers(self) -> bool:
-        """Whether it came through a listener of the controllers."""
+        """Whether the request came through a controller listener."""
         return self.listener in self.broker.controller_listeners
 
     @property
     def client_host(self) -> str:
-        """Where the client is, as Kafka writes it into group members: its tools show it so."""
+        """The client's address in the form that Kafka stores in group members and shows in its tools."""
         return f"/{self.peer}"
 
-    def note_refusal(self, what: str, where: str, words: str | None) -> None:
-        """A line in the log, at a bounded rate: who was refused what, where and why."""
+    def log_rejection(self, what: str, where: str, reason: str | None) -> None:
+        """Log at a limited rate which request of which client was rejected, and why."""
         complaints = self.broker.complaints
         if complaints.admits(what):
-            who = f"{self.peer} ({self.client_id})"
-            complaints.write(what, f"Refused {what} of {who} for {where}: {words}", logging.INFO)
+            client = f"{self.peer} ({self.client_id})"
+            complaints.write(what, f"Rejected {what} of {client} for {where}: {reason}", logging.INFO)
 
     def is_allowed(self, operation: Operation, resource: Resource) -> bool:
         return self.broker.authorizer.is_allowed(self.principal, operation, resource)
 
     def may(self, operation: Operation, topic: str) -> bool:
-        """Whether this is allowed on a topic: the question of the produce and fetch paths."""
+        """Whether the operation is allowed on a topic; the produce and fetch paths use this check."""
         return self.broker.allows_all or self.is_allowed(operation, Resource(ResourceKind.TOPIC, topic))
 
     def authorize(self, operation: Operation, resource: Resource) -> None:
-        """Raises the refusal that belongs to the resource."""
+        """Raise the authorization error of the resource unless the operation is allowed."""
         if not self.is_allowed(operation, resource):
-            raise refusal(resource)
+            raise authorization_error(resource)
 
     def authorize_group(self, operation: Operation, group_id: str) -> None:
-        """Raises if this is not allowed on a group."""
+        """Raise unless the operation is allowed on the group."""
         if not self.broker.allows_all:
             self.authorize(operation, Resource(ResourceKind.GROUP, group_id))
 
     def operations(self, resource: Resource, among: tuple[Operation, ...]) -> int:
-        """The allowed ones as the bit set that Metadata and DescribeCluster answer."""
+        """The allowed operations as the bit set of Metadata and DescribeCluster responses."""
         bits = 0
         for operation in among:
             if self.is_allowed(operation, resource):
@@ -123,7 +123,7 @@ class RequestContext:
 
 
 class OwnContext(RequestContext):
-    """A node asks itself: it may do everything, and there is no connection."""
+    """A request that a node makes to itself: everything is allowed, and there is no connection."""
 
     __slots__ = ()
 
@@ -138,4 +138,4 @@ class OwnContext(RequestContext):
         return True
 
     def authorize_group(self, operation: Operation, group_id: str) -> None:
-        """Nothing is refused."""
+        """Allow everything."""

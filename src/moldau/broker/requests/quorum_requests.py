@@ -1,4 +1,4 @@
-"""What the handlers of the quorum's requests have in common: whom they are from, what they are about, who leads."""
+"""Checks and conversions shared by the handlers of the metadata quorum's requests."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_member(cluster_id: str | None, context: RequestContext) -> None:
-    """Refuse whoever may not take part, and nodes of another cluster."""
+    """Reject unauthorized nodes and nodes of another cluster."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     check_cluster(cluster_id, context)
 
@@ -23,17 +23,17 @@ def check_member(cluster_id: str | None, context: RequestContext) -> None:
 def check_cluster(cluster_id: str | None, context: RequestContext) -> None:
     known = context.broker.cluster_id
     if cluster_id is not None and cluster_id != known:
-        words = f"Node {context.broker.node_id} belongs to cluster {known}, not to {cluster_id}."
-        context.note_refusal("a member of another cluster", "the quorum", words)
-        raise InconsistentClusterId(words)
+        message = f"Node {context.broker.node_id} belongs to cluster {known}, not to {cluster_id}."
+        context.log_rejection("a member of another cluster", "the quorum", message)
+        raise InconsistentClusterId(message)
 
 
 def only_partition(topics: Sequence[Any]) -> Any:
-    """The one partition that there is of the metadata log."""
+    """The only partition of the metadata log."""
     partitions = [each for topic in topics for each in topic.partitions]
     names = [getattr(topic, "topic_name", None) or getattr(topic, "name", None) for topic in topics]
     if names != [TOPIC] or len(partitions) != 1 or _index(partitions[0]) != PARTITION:
-        raise InvalidRequest(f"The quorum keeps {TOPIC}-{PARTITION} and nothing else.")
+        raise InvalidRequest(f"The metadata quorum has only partition {TOPIC}-{PARTITION}.")
     return partitions[0]
 
 
@@ -46,8 +46,8 @@ def endpoints_in(listeners: Iterable[Any]) -> Endpoints:
     return tuple((each.name, Address(each.host, each.port)) for each in listeners)
 
 
-def where_leader_is(kind: Callable[..., Any], leadership: Leadership) -> list[Any]:
-    """The leader as a node endpoint of an answer, if it is known where it is."""
+def leader_endpoints(kind: Callable[..., Any], leadership: Leadership) -> list[Any]:
+    """The leader as node endpoints of a response, if its address is known."""
     if not leadership.is_known or not leadership.endpoints:
         return []
     address = leadership.endpoints[0][1]

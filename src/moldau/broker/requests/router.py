@@ -1,4 +1,4 @@
-"""From an API's number to the code that answers it. The table itself is in `handlers/table.py`."""
+"""Maps API keys to handlers. The table itself is in `handlers/table.py`."""
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,25 +14,25 @@ from moldau.wire.framing import RequestHeader
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
 
-THIS_NODE: Final = "this node"  # the client id of a node that asks itself
+THIS_NODE: Final = "this node"  # client id of requests that a node handles for itself
 
 Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
 
 
-class Refuse(Protocol):
-    """Builds the answer that carries an error for the whole request."""
+class ErrorResponder(Protocol):
+    """Builds the response that carries an error for the whole request."""
 
     def __call__(self, request: Any, error: KafkaError, version: int) -> Any: ...
 
 
 class Recurs(Protocol):
-    """How a request that was answered is done again, given the time: whether its answer is the same then."""
+    """Returns a function that repeats a request, given the time, and reports whether the response is still the same."""
 
     def __call__(self, request: Any, context: RequestContext, response: Any) -> Callable[[float], bool] | None: ...
 
 
 class ServedOn(Flag):
-    """The kinds of listeners: one is for clients and for brokers among themselves, one is the controllers' own."""
+    """The kinds of listeners: for clients and between brokers, or for controllers."""
 
     BROKER = 1
     CONTROLLER = 2
@@ -41,25 +41,27 @@ class ServedOn(Flag):
 
 @dataclass(slots=True)
 class Api:
-    """One API: what is served, what is advertised, and who answers."""
+    """One API: the served and the advertised versions, and the handler."""
 
     key: int
     name: str
     oldest: int
     newest: int
     handle: Handle
-    refuse: Refuse
-    advertised_from: int | None = None  # lower than `oldest` where clients take offence otherwise
-    unserved: Callable[[], Any] | None = None  # the answer to a version that is not served, if there is one
+    error_response: ErrorResponder
+    advertised_from: int | None = None  # lower than `oldest` where some client needs it
+    unsupported_version_response: Callable[[], Any] | None = (
+        None  # response to an unsupported version, if the API has one
+    )
     served_on: ServedOn = ServedOn.BROKER
-    recurs: Recurs | None = None  # for what is asked again and again in the same words
-    needs_task: bool = True  # where its handler waits; see `network.unfinished`
-    decide: Handle | None = None  # for what the active controller decides: answers here, whoever leads
+    recurs: Recurs | None = None  # for requests that clients repeat unchanged
+    needs_task: bool = True  # whether its handler waits; see `network.unfinished`
+    decide: Handle | None = None  # for APIs of the active controller: handles the request locally
     meter: ApiMeter = field(default_factory=ApiMeter)
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether a broker that does not lead the controllers passes the request on to the one that does."""
+        """Whether a broker forwards the request to the active controller."""
         return self.decide is not None
 
     def decoder(self, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
@@ -70,20 +72,20 @@ class Api:
         return (self.oldest if self.advertised_from is None else self.advertised_from), self.newest
 
 
-def with_error_code(response: Callable[..., Any]) -> Refuse:
-    """For responses that have one error code at their top, and perhaps a message."""
+def with_error_code(response: Callable[..., Any]) -> ErrorResponder:
+    """Build error responses that have a top-level error code and perhaps a message."""
 
-    def refuse(request: Any, error: KafkaError, version: int) -> Any:  # noqa: ARG001 - the common shape
-        answer = response(error_code=int(error.code))
-        if "error_message" in answer.__slots__ and error.code is not ErrorCode.NONE:
-            answer.error_message = error.message
-        return answer
+    def error_response(request: Any, error: KafkaError, version: int) -> Any:  # noqa: ARG001 - the common shape
+        result = response(error_code=int(error.code))
+        if "error_message" in result.__slots__ and error.code is not ErrorCode.NONE:
+            result.error_message = error.message
+        return result
 
-    return refuse
+    return error_response
 
 
 def forwarded(decide: Handle) -> Handle:
-    """Answers here what comes to the active controller or through a controllers' listener, and passes on the rest."""
+    """Handle the request on the active controller or on a controller listener; otherwise forward it."""
 
     def handle(request: Any, context: RequestContext) -> Coroutine[Any, Any, Any]:
         link = context.broker.controller
@@ -95,7 +97,7 @@ def forwarded(decide: Handle) -> Handle:
 
 
 class Router:
-    """The APIs of one listener kind, by number."""
+    """The APIs of one kind of listener, by API key."""
 
     def __init__(self, apis: Iterable[Api], kind: ServedOn = ServedOn.BROKER) -> None:
         self._apis: dict[int, Api] = {api.key: api for api in apis if kind in api.served_on}
@@ -138,4 +140,4 @@ class LocalHandler:
         except NotController:
             raise
         except KafkaError as error:
-            return api.refuse(request, error, api.newest)
+            return api.error_response(request, error, api.newest)
