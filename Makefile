@@ -37,7 +37,7 @@ demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, 
 	@PYTHONPATH=tools exec $(BIN)/python -m demo $(if $(EVENTS),--events $(EVENTS))
 
 .PHONY: test
-test: $(SPARK_STAMP) check ## check, then run the tests, in two lanes
+test: $(SPARK_STAMP) check ## check, then run the tests, in three lanes
 	$(BIN)/python tools/lanes.py
 
 .PHONY: test-pythons

@@ -1,7 +1,9 @@
-"""The tests, in two lanes beside each other: those of real clients and of Spark, which mostly wait, and all others.
+"""Run the test suite in concurrent lanes, each a sequence of pytest runs.
 
-Tests that measure how long something takes run before them, alone. A folder that is named nowhere is among the others.
-What failed is said once more at the end: of a long output, often only the end is kept.
+Tests that measure durations run first and alone. Then three lanes share the cores: tests with real clients and with
+Spark, which mostly wait; tests that start processes, which mostly wait too; and all other tests, which compute and run
+with a lower priority, because the clients have deadlines. A test folder that no lane names belongs to the last one. The
+failures are printed again at the end, because often only the end of a long output is kept.
 """
 
 import subprocess
@@ -13,35 +15,40 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-MEASURING: Final = (
+MEASUREMENTS: Final = (
     "tests/bench",
     "tests/hostile/test_live_broker.py",
     "tests/machines/test_consumer_groups_speed.py",
     "tests/wire/test_wire_schemas.py",
 )
 CLIENTS: Final = ("tests/clients",)
-SPARK: Final = ("tests/spark",)  # in a process of its own: its session and its JVM end with it
-SEEDS: Final = ("tests/simulation/test_found_seeds.py",)  # they compute, but that lane ends first
-CHECKED: Final = ("tests/house",)  # by `make check`
-PATIENT: Final = "others"  # they compute, and clients have deadlines: so they stand back
+SPARK: Final = ("tests/spark",)  # a pytest run of its own: its session and its JVM end with it
+SEEDS: Final = ("tests/simulation/test_found_seeds.py",)
+PROCESSES: Final = ("tests/api", "tests/cli", "tests/docs", "tests/examples", "tests/golden", "tests/testing")
+HOUSE: Final = ("tests/house",)  # run by `make check`
+LOW_PRIORITY: Final = "others"
 
-FAILURE: Final = ("FAILED ", "ERROR ")  # how pytest's summary begins its lines
-LAST_LINES: Final = 60  # of a run that failed, which mostly hold the last failure and the summary
+SUMMARY_PREFIXES: Final = ("FAILED ", "ERROR ")  # of pytest's summary lines
+LAST_LINES: Final = 60  # kept of a failed run: usually the last failure and the summary
 
 Lane = Sequence[Sequence[str]]
 
 
 def steps() -> list[dict[str, Lane]]:
-    """Step after step, the lanes of each beside each other; a lane is what pytest is told, run after run."""
-    elsewhere = [f"--ignore={each}" for each in (*MEASURING, *CLIENTS, *SPARK, *SEEDS, *CHECKED)]
+    """Return the steps in order; the lanes of a step run concurrently. A lane is a list of pytest arguments per run."""
+    elsewhere = (*MEASUREMENTS, *CLIENTS, *SPARK, *SEEDS, *PROCESSES, *HOUSE)
     return [
-        {"measuring": [MEASURING]},
-        {"clients": [CLIENTS, SPARK, SEEDS], PATIENT: [["tests", *elsewhere]]},
+        {"measuring": [MEASUREMENTS]},
+        {
+            "clients": [CLIENTS, SPARK],
+            "processes": [PROCESSES, SEEDS],
+            LOW_PRIORITY: [["tests", *(f"--ignore={each}" for each in elsewhere)]],
+        },
     ]
 
 
 class Run:
-    """One pytest: how it ended, and what is to be said of it once more."""
+    """One pytest run: its exit code and the lines for the recap."""
 
     def __init__(self, lane: str) -> None:
         self.lane = lane
@@ -49,20 +56,20 @@ class Run:
         self._failures: list[str] = []
         self._last: deque[str] = deque(maxlen=LAST_LINES)
 
-    def printed(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         self._last.append(line)
-        if line.startswith(FAILURE):
+        if line.startswith(SUMMARY_PREFIXES):
             self._failures.append(line)
 
     def recap(self) -> list[str]:
-        """Nothing, if all is well."""
+        """Return the lines to print again; none if the run passed."""
         if self.code == 0:
             return []
-        return [f"a run ended with {self.code}; its last lines, and what failed:\n", *self._last, *self._failures]
+        return [f"a run exited with {self.code}; its last lines and its failures:\n", *self._last, *self._failures]
 
 
 def run_step(lanes: Mapping[str, Lane]) -> list[Run]:
-    """All lanes to their end, whatever the others find."""
+    """Run all lanes to the end, whether or not one of them fails."""
     runs = {name: [Run(name) for _ in lane] for name, lane in lanes.items()}
     threads = [threading.Thread(target=run_lane, args=(runs[name], lane)) for name, lane in lanes.items()]
     for thread in threads:
@@ -73,14 +80,15 @@ def run_step(lanes: Mapping[str, Lane]) -> list[Run]:
 
 
 def run_lane(runs: Sequence[Run], lane: Lane) -> None:
-    for run, words in zip(runs, lane, strict=True):
-        # -u for this Python alone: what it starts buffers as it would elsewhere.
-        command = [*(["nice"] if run.lane == PATIENT else []), sys.executable, "-u", "-m", "pytest", *words]
+    for run, arguments in zip(runs, lane, strict=True):
+        # -u applies to this interpreter only: its child processes buffer as usual.
+        nice = ["nice"] if run.lane == LOW_PRIORITY else []
+        command = [*nice, sys.executable, "-u", "-m", "pytest", *arguments]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
             for line in process.stdout or ():
-                run.printed(line)
+                run.add_line(line)
                 print(f"{run.lane:9} {line}", end="", flush=True)
         run.code = process.returncode
 

@@ -1,4 +1,4 @@
-"""`make test` runs each test once: what a lane names is there, the rest is with the others, and failures are told."""
+"""`make test` runs each test once: the paths of lanes exist, the last lane runs the rest, failures are recapped."""
 
 from pathlib import Path
 
@@ -7,25 +7,25 @@ import pytest
 
 
 def runs() -> list[list[str]]:
-    return [[*words] for step in lanes.steps() for lane in step.values() for words in lane]
+    return [[*arguments] for step in lanes.steps() for lane in step.values() for arguments in lane]
 
 
-def test_what_is_named_is_there() -> None:
-    named = [*lanes.MEASURING, *lanes.CLIENTS, *lanes.SPARK, *lanes.SEEDS, *lanes.CHECKED]
-    assert [each for each in named if not (lanes.ROOT / each).exists()] == []
+def test_paths_of_lanes_exist() -> None:
+    paths = [*lanes.MEASUREMENTS, *lanes.CLIENTS, *lanes.SPARK, *lanes.SEEDS, *lanes.PROCESSES, *lanes.HOUSE]
+    assert [each for each in paths if not (lanes.ROOT / each).exists()] == []
 
 
-def test_what_one_run_leaves_out_another_takes_or_the_checks_do() -> None:
-    words = [word for run in runs() for word in run]
-    left_out = {word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")}
-    taken = [word for word in words if not word.startswith("-")]
-    assert left_out == {*taken, *lanes.CHECKED} - {"tests"}
-    assert len(taken) == len(set(taken))
+def test_every_ignored_path_runs_in_another_lane_or_in_the_checks() -> None:
+    arguments = [argument for run in runs() for argument in run]
+    ignored = {argument.removeprefix("--ignore=") for argument in arguments if argument.startswith("--ignore=")}
+    run_paths = [argument for argument in arguments if not argument.startswith("-")]
+    assert ignored == {*run_paths, *lanes.HOUSE} - {"tests"}
+    assert len(run_paths) == len(set(run_paths))
 
 
-@pytest.mark.parametrize(("passing", "is_well"), [(2, True), (1, False)])
-def test_all_is_well_if_every_lane_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, passing: int, is_well: bool
+@pytest.mark.parametrize(("passing", "passes"), [(2, True), (1, False)])
+def test_step_passes_only_if_every_lane_passes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, passing: int, passes: bool
 ) -> None:
     step = {}
     for number, name in enumerate(("one", "other")):
@@ -33,13 +33,13 @@ def test_all_is_well_if_every_lane_says_so(
         file.write_text(f"def test_it() -> None:\n    assert {number} < {passing}\n")
         step[name] = [[str(file)]]
     done = lanes.run_step(step)
-    assert all(run.code == 0 for run in done) is is_well
-    told = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in told} == {"one", "other"}
+    assert all(run.code == 0 for run in done) is passes
+    printed = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in printed} == {"one", "other"}
     recaps = {run.lane: "".join(run.recap()) for run in done}
     assert recaps["one"] == ""
-    assert ("test_other.py::test_it" in recaps["other"].rpartition("\nFAILED ")[2]) is not is_well
+    assert ("test_other.py::test_it" in recaps["other"].rpartition("\nFAILED ")[2]) is not passes
 
 
-def test_a_run_that_never_began_is_not_well() -> None:
-    assert lanes.Run("one").recap()[0] == "a run ended with None; its last lines, and what failed:\n"
+def test_run_that_never_started_is_a_failure() -> None:
+    assert lanes.Run("one").recap()[0] == "a run exited with None; its last lines and its failures:\n"
