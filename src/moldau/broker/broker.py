@@ -24,7 +24,6 @@ from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
-from moldau.broker.internal_topics import METADATA_TOPIC
 from moldau.broker.partitions.log_cleaner import LogCleaner
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.log_maintenance import LogMaintenance
@@ -47,6 +46,7 @@ from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError
 from moldau.model.ids import NO_NODE, Address
 from moldau.model.ports import Ports
+from moldau.model.protocol import METADATA_TOPIC
 from moldau.storage.settings import LogSettings
 from moldau.wire.messages import AllocateProducerIdsRequest
 

@@ -6,7 +6,6 @@ from typing import Final
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 STATE_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
-METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL: Final = frozenset({OFFSETS_TOPIC, STATE_TOPIC, SHARE_STATE_TOPIC})
 
 CACHED_HASHES: Final = 1 << 16

@@ -13,7 +13,7 @@ from moldau.client import requests
 from moldau.client.cluster import Cluster
 from moldau.client.errors import NoAnswer, check, error_of
 from moldau.client.idempotent_producer import Numbering
-from moldau.client.leader_requests import AFTER_APPEND, ALL, partitions_of
+from moldau.client.leader_requests import AFTER_APPEND, partitions_of
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.types import (
     ClusterBroker,
@@ -32,6 +32,7 @@ from moldau.client.types import (
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_PRODUCER_ID, NodeId, TopicPartition
 from moldau.model.ports import Buffer, FileSlice
+from moldau.model.protocol import ACKS_ALL
 from moldau.model.units import MiB
 from moldau.records.builder import NewRecord, build_batch
 from moldau.records.compression import Compression
@@ -186,7 +187,7 @@ class AsyncClient(Cluster):
         with self.within(total_timeout_ms):
             if isinstance(what, Buffer | FileSlice):
                 return await send(what)
-            if acks == ALL and transactional_id is None:
+            if acks == ACKS_ALL and transactional_id is None:
                 return await self._numbering.produce(TopicPartition(topic, partition), what, compression, send)
             return await send(build_batch(what, compression=compression))
 
@@ -209,7 +210,7 @@ class AsyncClient(Cluster):
         if response is None:
             return Produced()
         ((_, answer),) = partitions_of(response)
-        if not is_repeatable and acks == ALL and answer.error_code in AFTER_APPEND:
+        if not is_repeatable and acks == ACKS_ALL and answer.error_code in AFTER_APPEND:
             said = error_of(answer.error_code, answer.error_message).message
             raise error_of(answer.error_code, f"{said} (it may be stored; without a producer id it is not sent again)")
         check(answer.error_code, answer.error_message)

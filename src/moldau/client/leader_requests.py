@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID
+from moldau.model.protocol import ACKS_ALL
 
 PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
 OFFSET_FOR_LEADER_EPOCH: Final = 23
-ALL: Final = -1
 
 # Where an answer keeps its partitions.
 _PLACES: Final = {
@@ -46,7 +46,7 @@ def version_limit(request: Any) -> int | None:
 
 def may_be_stored(request: Any, code: int) -> bool:
     """Whether records that were refused with this code may be in the log all the same."""
-    return request.API_KEY == PRODUCE and request.acks == ALL and code in AFTER_APPEND
+    return request.API_KEY == PRODUCE and request.acks == ACKS_ALL and code in AFTER_APPEND
 
 
 def partitions_of(response: Any) -> Iterator[tuple[Any, Any]]:

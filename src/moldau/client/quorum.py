@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NOBODY_CONTROLS, check
-from moldau.model.ids import Address
+from moldau.model.ids import NO_DIRECTORY, Address
+from moldau.model.protocol import KRAFT_VERSION, METADATA_TOPIC
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import (
     AddRaftVoterRequest,
@@ -15,12 +16,9 @@ from moldau.wire.messages import (
     UpdateFeaturesRequest,
 )
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
-KRAFT_VERSION: Final = 1
 UPGRADE: Final = 1
 UNKNOWN_TIME_MS: Final = -1
-NO_DIRECTORY: Final = bytes(16)
 LOOKS_MAX: Final = 10
 LOOK_AGAIN_S: Final = 0.5
 HEARD_WITHIN_MS: Final = 2 * SECOND_MS  # whoever follows the quorum asks at least twice a second

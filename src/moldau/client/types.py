@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from moldau.model.errors import KafkaError
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP, NO_TOPIC_ID, NodeId, TopicId
-
-# Timestamps with a meaning of their own in ListOffsets.
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
+from moldau.model.protocol import EARLIEST as EARLIEST
+from moldau.model.protocol import LATEST as LATEST
+from moldau.model.protocol import MAX_TIMESTAMP as MAX_TIMESTAMP
 
 
 class Isolation(IntEnum):

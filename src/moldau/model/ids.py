@@ -7,7 +7,10 @@ TopicId = NewType("TopicId", bytes)  # the 16 bytes of a UUID, as they stand on 
 DirectoryId = NewType("DirectoryId", bytes)
 ProducerId = NewType("ProducerId", int)
 
-NO_TOPIC_ID: Final = TopicId(bytes(16))
+UUID_BYTES: Final = 16
+
+NO_TOPIC_ID: Final = TopicId(bytes(UUID_BYTES))
+NO_DIRECTORY: Final = DirectoryId(bytes(UUID_BYTES))
 NO_NODE: Final = NodeId(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = -1

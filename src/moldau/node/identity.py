@@ -1,20 +1,16 @@
 """Who a node is: the ids in its data folder, given to a new one and checked in an old one."""
 
-from typing import Final
-
 from moldau.model.errors import InvalidConfig
-from moldau.model.ids import DirectoryId, NodeId
+from moldau.model.ids import UUID_BYTES, DirectoryId, NodeId
 from moldau.model.ports import Random
 from moldau.storage.log_dir import LogDir, MetaProperties, encode_id
-
-ID_BYTES: Final = 16
 
 
 def random_id(random: Random) -> bytes:
     """Sixteen random bytes that do not print with a leading dash, which tools would take for an option."""
-    value = random.randbytes(ID_BYTES)
+    value = random.randbytes(UUID_BYTES)
     while encode_id(value).startswith("-"):
-        value = random.randbytes(ID_BYTES)
+        value = random.randbytes(UUID_BYTES)
     return value
 
 

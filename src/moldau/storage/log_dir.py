@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.model.ids import DirectoryId, NodeId, TopicId, TopicPartition
+from moldau.model.ids import UUID_BYTES, DirectoryId, NodeId, TopicId, TopicPartition
 from moldau.model.ports import Disk, FolderLock
 from moldau.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
 from moldau.storage.files import replace_cache, replace_file, sync_folder
@@ -36,7 +36,6 @@ STRAY_SUFFIX: Final = "-stray"
 FUTURE_SUFFIX: Final = "-future"
 
 _FOLDER_NAME_MAX: Final = 255
-_ID_BYTES: Final = 16
 _UNKNOWN_BROKER_EPOCH: Final = -1
 _FAILED_SYNC: Final = b"a sync has failed"
 
@@ -301,8 +300,8 @@ def decode_id(text: str) -> bytes:
         value = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError):
         raise ValueError(f"{text!r} is no id") from None
-    if len(value) != _ID_BYTES:
-        raise ValueError(f"{text!r} is no id of {_ID_BYTES} bytes")
+    if len(value) != UUID_BYTES:
+        raise ValueError(f"{text!r} is no id of {UUID_BYTES} bytes")
     return value
 
 

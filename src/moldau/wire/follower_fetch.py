@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
+from moldau.model.ids import UUID_BYTES
 from moldau.model.ports import FileSlice, Piece
 from moldau.wire.primitives import uvarint
 
@@ -28,7 +29,6 @@ _WHO_BEGINS: Final = (1, 1, 1, 1, 13)
 _ANSWER: Final = Struct(">iiBihiB")  # length, correlation id, tags; throttling, error, session, one more than topics
 _ANSWER_READ: Final = Struct(">iBihiB")  # the same without the length
 _HEARD: Final = Struct(">ihqqqBi")  # index, error, high watermark, last stable offset, log start, aborted, preferred
-_TOPIC_ID_BYTES: Final = 16
 
 _read_head = Struct(">hhih").unpack_from
 _read_question = _QUESTION.unpack_from
@@ -115,7 +115,7 @@ def _question(frame: memoryview) -> FollowerFetchRequest | None:
     position += _QUESTION.size
     asked: list[FetchPartition] = []
     for _ in range(topics - 1):
-        start, position = position, position + _TOPIC_ID_BYTES
+        start, position = position, position + UUID_BYTES
         topic_id, count = frame[start:position].tobytes(), frame[position]
         if not 0 < count <= COUNT_MAX + 1:
             return None
@@ -181,7 +181,7 @@ def _answer(frame: memoryview) -> tuple[int, list[PartitionResponse]] | None:
     position = _ANSWER_READ.size
     heard: list[PartitionResponse] = []
     for _ in range(topics - 1):
-        start, position = position, position + _TOPIC_ID_BYTES
+        start, position = position, position + UUID_BYTES
         topic_id, count = frame[start:position].tobytes(), frame[position]
         if not 0 < count <= COUNT_MAX + 1:
             return None

@@ -16,6 +16,7 @@ from moldau.client.errors import error_of
 from moldau.client.leader_requests import first_error
 from moldau.client.transactional_producer import added_codes
 from moldau.model.errors import ErrorCode
+from moldau.model.protocol import ACKS_ALL
 from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES, TRANSACTIONAL, read_header
 from moldau.wire import messages
@@ -26,7 +27,6 @@ from moldau_dev.bench.footprint import DESCRIPTORS_SPARE, allow_descriptors
 TIMEOUT_MS: Final = 60_000
 TRANSACTION_KEY: Final = 1
 TRIES_MAX: Final = 10_000
-ACKS_ALL: Final = -1
 
 # One key at a time; epochs that stay, or that the broker raises; lists since there are any.
 FIND_VERSION, INIT_VERSION, ADD_VERSION, LIST_VERSION = 3, 4, 3, 0

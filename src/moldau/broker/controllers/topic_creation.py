@@ -13,11 +13,11 @@ from moldau.model.errors import (
     PolicyViolation,
     RequestTimedOut,
 )
+from moldau.model.ids import UUID_BYTES
 from moldau.model.ports import Random
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import CreateTopicsRequest
 
-TOPIC_ID_BYTES: Final = 16
 PLACEMENT_STARTS: Final = 1 << 16
 CREATE_TOPICS: Final = (19, 7)  # the API and the version in which brokers use it among themselves
 SEEN_MS_MAX: Final = 5 * SECOND_MS  # from its creation until a topic is known here
@@ -52,7 +52,7 @@ async def create_topics(
 ) -> list[TopicCreated]:
     """Decided by the metadata machine; when this returns, this broker's partitions of the topics are open."""
     check_room(broker, sum(len(each.assignments) or max(each.partitions, 1) for each in wanted))
-    randomness = [broker.random.randbytes(TOPIC_ID_BYTES) for _ in wanted]
+    randomness = [broker.random.randbytes(UUID_BYTES) for _ in wanted]
     start = broker.random.randrange(0, PLACEMENT_STARTS)
     created = await broker.metadata.write(
         lambda machine: machine.decide_create_topics(

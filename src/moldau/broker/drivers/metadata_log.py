@@ -20,8 +20,9 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import EpochBegan, Record
 from moldau.machines.raft import OffsetAndEpoch, VotersAt, VoterSet
 from moldau.model.errors import CorruptMessage, NotController, StorageFailed
-from moldau.model.ids import NO_EPOCH, TopicId
+from moldau.model.ids import NO_EPOCH
 from moldau.model.ports import Buffer, Clock, Disk, Executor
+from moldau.model.protocol import METADATA_TOPIC_ID
 from moldau.model.units import MiB
 from moldau.records.control import build_control_batch
 from moldau.records.header import read_header
@@ -37,7 +38,6 @@ from moldau.storage.settings import LogSettings
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "__cluster_metadata-0"
-TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 READ_BYTES: Final = MiB
 RETRY_S: Final = 0.1  # a checkpoint beside the log found no room; there may be some later
 
@@ -49,7 +49,7 @@ def make_metadata_folder(disk: Disk, data_folder: str) -> None:
     folder = f"{data_folder}/{FOLDER}"
     if not disk.exists(folder):
         disk.make_folder(folder)
-        metadata = f"version: 0\ntopic_id: {encode_id(TOPIC_ID)}"
+        metadata = f"version: 0\ntopic_id: {encode_id(METADATA_TOPIC_ID)}"
         replace_file(disk, f"{folder}/{PARTITION_METADATA}", metadata.encode())
         disk.sync_folder(data_folder)
 

@@ -24,13 +24,11 @@ from moldau.machines.raft import (
     VoteResponseReceived,
 )
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, Address, NodeId, TopicId
+from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, Address, NodeId
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC, METADATA_TOPIC_ID
 from moldau.model.units import MiB
 from moldau.wire import messages
 
-TOPIC: Final = "__cluster_metadata"
-TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
-PARTITION: Final = 0
 FETCH_BYTES_MAX: Final = 8 * MiB  # whatever others ask for
 FETCH_WAIT_MS: Final = 500
 UNKNOWN_LISTENER: Final = ""
@@ -57,7 +55,7 @@ class QuorumMessages:
 
     def _vote(self, send: SendVote) -> messages.VoteRequest:
         partition = messages.VoteRequest.PartitionData(
-            partition_index=PARTITION,
+            partition_index=METADATA_PARTITION,
             replica_epoch=send.epoch,
             replica_id=send.candidate.node_id,
             replica_directory_id=send.candidate.directory_id,
@@ -66,13 +64,13 @@ class QuorumMessages:
             last_offset=send.last_offset,
             pre_vote=send.is_pre_vote,
         )
-        topic = messages.VoteRequest.TopicData(topic_name=TOPIC, partitions=[partition])
+        topic = messages.VoteRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
         return messages.VoteRequest(cluster_id=self._cluster_id, voter_id=send.to.node_id, topics=[topic])
 
     def _begin_quorum(self, send: SendBeginQuorum) -> messages.BeginQuorumEpochRequest:
         wire = messages.BeginQuorumEpochRequest
         partition = wire.PartitionData(
-            partition_index=PARTITION,
+            partition_index=METADATA_PARTITION,
             voter_directory_id=send.to.directory_id,
             leader_id=send.leader_id,
             leader_epoch=send.epoch,
@@ -80,14 +78,14 @@ class QuorumMessages:
         return wire(
             cluster_id=self._cluster_id,
             voter_id=send.to.node_id,
-            topics=[wire.TopicData(topic_name=TOPIC, partitions=[partition])],
+            topics=[wire.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
             leader_endpoints=_named(wire.LeaderEndpoint, send.endpoints),
         )
 
     def _end_quorum(self, send: SendEndQuorum) -> messages.EndQuorumEpochRequest:
         wire = messages.EndQuorumEpochRequest
         partition = wire.PartitionData(
-            partition_index=PARTITION,
+            partition_index=METADATA_PARTITION,
             leader_id=send.leader_id,
             leader_epoch=send.epoch,
             preferred_successors=[each.node_id for each in send.successors],
@@ -98,14 +96,14 @@ class QuorumMessages:
         )
         return wire(
             cluster_id=self._cluster_id,
-            topics=[wire.TopicData(topic_name=TOPIC, partitions=[partition])],
+            topics=[wire.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
             leader_endpoints=_named(wire.LeaderEndpoint, send.endpoints),
         )
 
     def _fetch(self, send: SendFetch) -> messages.FetchRequest:
         wire = messages.FetchRequest
         partition = wire.FetchPartition(
-            partition=PARTITION,
+            partition=METADATA_PARTITION,
             current_leader_epoch=send.epoch,
             fetch_offset=send.offset,
             last_fetched_epoch=send.last_epoch,
@@ -122,13 +120,13 @@ class QuorumMessages:
             min_bytes=1,
             max_bytes=self._member.quorum_fetch_max_bytes,
             session_epoch=-1,
-            topics=[wire.FetchTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])],
+            topics=[wire.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
         )
 
     def _fetch_snapshot(self, send: SendFetchSnapshot) -> messages.FetchSnapshotRequest:
         wire = messages.FetchSnapshotRequest
         partition = wire.PartitionSnapshot(
-            partition=PARTITION,
+            partition=METADATA_PARTITION,
             current_leader_epoch=send.epoch,
             snapshot_id=wire.SnapshotId(end_offset=send.snapshot.offset, epoch=send.snapshot.epoch),
             position=send.position,
@@ -138,7 +136,7 @@ class QuorumMessages:
             cluster_id=self._cluster_id,
             replica_id=self._me.node_id,
             max_bytes=self._member.quorum_fetch_snapshot_max_bytes,
-            topics=[wire.TopicSnapshot(name=TOPIC, partitions=[partition])],
+            topics=[wire.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
         )
 
     def _update_voter(self, send: SendUpdateVoter) -> messages.UpdateRaftVoterRequest:

@@ -5,13 +5,13 @@ from typing import Final
 
 from moldau.machines.raft import Voter, VotersAt, VoterSet
 from moldau.model.ids import Address
+from moldau.model.protocol import KRAFT_VERSION
 from moldau.records.control import ControlType, iterate_control_records
 from moldau.records.header import Buffer
 from moldau.records.record import Record, iterate_batches
 from moldau.wire import messages
 from moldau.wire.data_records import decode_data, encode_data
 
-KRAFT_VERSION: Final = 1
 _CONTROL_VERSION: Final = 0  # of every control record's body
 
 Control = tuple[ControlType, bytes]

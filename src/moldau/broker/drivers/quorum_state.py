@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.model.ids import NO_NODE
+from moldau.model.ids import NO_DIRECTORY, NO_NODE
 from moldau.model.ports import Disk
 from moldau.storage.files import replace_file, sync_folder
 from moldau.storage.log_dir import decode_id, encode_id
@@ -16,7 +16,6 @@ from moldau.storage.log_dir import decode_id, encode_id
 FILE_NAME: Final = "quorum-state"
 _FIXED_VOTERS_VERSION: Final = 0
 _VERSION: Final = 1
-_NO_DIRECTORY: Final = bytes(16)
 
 
 class BrokenQuorumState(Exception):
@@ -30,7 +29,7 @@ class QuorumState:
     leader_epoch: int = 0
     leader_id: int = NO_NODE
     voted_id: int = NO_NODE
-    voted_directory_id: bytes = _NO_DIRECTORY
+    voted_directory_id: bytes = NO_DIRECTORY
 
     def encode(self, fixed_voters: Sequence[int] | None = None) -> bytes:
         """In version 0 where the settings fix the voters, whose ids it then holds."""
@@ -67,7 +66,7 @@ class QuorumState:
                 leader_epoch=int(fields["leaderEpoch"]),
                 leader_id=int(fields["leaderId"]),
                 voted_id=int(fields["votedId"]),
-                voted_directory_id=decode_id(directory_id) if directory_id else _NO_DIRECTORY,
+                voted_directory_id=decode_id(directory_id) if directory_id else NO_DIRECTORY,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a quorum state: {error}") from None

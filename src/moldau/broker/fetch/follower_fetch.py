@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
-from moldau.broker.fetch.sessions import NO_SESSION
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.machines.replication import find_divergence
@@ -19,13 +18,13 @@ from moldau.model.errors import (
 )
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
 from moldau.model.ports import Executor, FileSlice
+from moldau.model.protocol import FETCH_REPLICA_STATE_FROM, NO_FETCH_SESSION
 from moldau.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
     from moldau.broker.requests.context import RequestContext
 
-REPLICA_STATE_FROM: Final = 15  # versions before say nothing of the broker epoch, without which nobody joins an ISR
 WAIT_MS_MAX: Final = 30_000
 PARTITIONS_AT_ONCE: Final = 128  # without a turn of others in between
 WAITING_WEIGHT: Final = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
@@ -65,15 +64,15 @@ async def handle(request: FetchRequest, context: "RequestContext") -> FetchRespo
             await warm(reading, context.broker.executor)
         return response(session.session_id, told(reading))
     finally:
-        if session.session_id == NO_SESSION:
+        if session.session_id == NO_FETCH_SESSION:
             session.end()
 
 
 def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSession:
     broker = context.broker
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
-    if context.api_version < REPLICA_STATE_FROM:
-        raise UnsupportedVersion(f"Followers fetch with version {REPLICA_STATE_FROM} or later.")
+    if context.api_version < FETCH_REPLICA_STATE_FROM:
+        raise UnsupportedVersion(f"Followers fetch with version {FETCH_REPLICA_STATE_FROM} or later.")
     replica = replica_of(request)
     if replica == broker.node_id or replica not in broker.partitions.image.brokers:
         raise NotLeaderOrFollower(f"Broker {replica} is not registered, so it follows nothing.")

@@ -4,27 +4,32 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from moldau.broker.drivers.delayed_fetches import Served
-from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC, TOPIC_ID
+from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints
 from moldau.machines.raft import FetchRequested, OffsetAndEpoch, ReplicaKey, RespondToFetch, Ticket
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_NODE, NO_OFFSET, NodeId
+from moldau.model.protocol import (
+    FETCH_REPLICA_STATE_FROM,
+    FETCH_TOPIC_IDS_FROM,
+    METADATA_PARTITION,
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+)
 from moldau.wire.messages import FetchRequest, FetchResponse
 
-TOPIC_IDS_FROM: Final = 13
-REPLICA_STATE_FROM: Final = 15
 WAIT_MS_MAX: Final = 10_000
 
 PartitionAnswer = FetchResponse.PartitionData
 
 
-async def fetch_metadata(request: FetchRequest, context: RequestContext) -> FetchResponse:
+async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Waits for records, and for news of what is committed."""
     check_member(request.cluster_id, context)
     wanted = _only_partition(request.topics, context.api_version)
     replica_id = request.replica_id
-    if context.api_version >= REPLICA_STATE_FROM:
+    if context.api_version >= FETCH_REPLICA_STATE_FROM:
         replica_id = request.replica_state.replica_id if request.replica_state is not None else NO_NODE
     replica = ReplicaKey(NodeId(replica_id), wanted.replica_directory_id) if replica_id >= 0 else None
 
@@ -45,7 +50,9 @@ async def fetch_metadata(request: FetchRequest, context: RequestContext) -> Fetc
     )
     partition = _served(answer) if isinstance(answer, Served) else _answered(answer)
     is_refused = partition.error_code != ErrorCode.NONE
-    topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[partition])
+    topic = FetchResponse.FetchableTopicResponse(
+        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
     return FetchResponse(
         responses=[topic],
         node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, answer.leadership) if is_refused else [],
@@ -54,16 +61,20 @@ async def fetch_metadata(request: FetchRequest, context: RequestContext) -> Fetc
 
 def _only_partition(topics: Sequence[Any], version: int) -> Any:
     partitions = [each for topic in topics for each in topic.partitions]
-    names = [topic.topic_id if version >= TOPIC_IDS_FROM else topic.topic for topic in topics]
-    is_it = names in ([TOPIC_ID], [TOPIC]) and len(partitions) == 1 and partitions[0].partition == PARTITION
+    names = [topic.topic_id if version >= FETCH_TOPIC_IDS_FROM else topic.topic for topic in topics]
+    is_it = (
+        names in ([METADATA_TOPIC_ID], [METADATA_TOPIC])
+        and len(partitions) == 1
+        and partitions[0].partition == METADATA_PARTITION
+    )
     if not is_it:
-        raise InvalidRequest(f"Controllers serve {TOPIC}-{PARTITION} and nothing else.")
+        raise InvalidRequest(f"Controllers serve {METADATA_TOPIC}-{METADATA_PARTITION} and nothing else.")
     return partitions[0]
 
 
 def _served(answer: Served) -> Any:
     return PartitionAnswer(
-        partition_index=PARTITION,
+        partition_index=METADATA_PARTITION,
         high_watermark=answer.high_watermark,
         last_stable_offset=answer.high_watermark,
         log_start_offset=answer.start_offset,
@@ -75,7 +86,7 @@ def _served(answer: Served) -> Any:
 
 def _answered(answer: RespondToFetch) -> Any:
     return PartitionAnswer(
-        partition_index=PARTITION,
+        partition_index=METADATA_PARTITION,
         error_code=int(answer.error),
         high_watermark=answer.high_watermark,
         last_stable_offset=answer.high_watermark,

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from moldau.broker.fetch.sessions import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Random
+from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
 
 SESSIONS_PER_REPLICA_MAX: Final = 8  # more than a follower opens at a time; the one used longest ago goes
 REPLICAS_MAX: Final = 1000
@@ -258,10 +258,10 @@ class ReplicaFetchSessions:
 
     def begin(self, request: Any, replica: int) -> ReplicaFetchSession:
         """The session of a request, a new one if it asks for that; raises if it is unknown or out of step."""
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             self._end(request.session_id, replica)
-            session = ReplicaFetchSession(NO_SESSION, replica)
-            if request.session_epoch == INITIAL_EPOCH:
+            session = ReplicaFetchSession(NO_FETCH_SESSION, replica)
+            if request.session_epoch == INITIAL_SESSION_EPOCH:
                 self._add(session)
             return session
         known = self._sessions.get(request.session_id)
@@ -280,7 +280,7 @@ class ReplicaFetchSessions:
     def go_on(self, known: ReplicaFetchSession) -> None:
         """Another fetch of it has come."""
         self._sessions[known.session_id] = self._sessions.pop(known.session_id)
-        known.epoch = 1 if known.epoch == EPOCH_MAX else known.epoch + 1
+        known.epoch = 1 if known.epoch == SESSION_EPOCH_MAX else known.epoch + 1
         known.wake()  # an earlier fetch of the session that still waits: whoever asks again has news
 
     def _add(self, session: ReplicaFetchSession) -> None:
@@ -290,8 +290,8 @@ class ReplicaFetchSessions:
         if len(self._sessions) >= REPLICAS_MAX * SESSIONS_PER_REPLICA_MAX:
             oldest = next(iter(self._sessions.values()))
             self._end(oldest.session_id, oldest.replica)
-        while session.session_id in self._sessions or session.session_id == NO_SESSION:
-            session.session_id = self._random.randrange(1, EPOCH_MAX)
+        while session.session_id in self._sessions or session.session_id == NO_FETCH_SESSION:
+            session.session_id = self._random.randrange(1, SESSION_EPOCH_MAX)
         self._sessions[session.session_id] = session
 
     def _end(self, session_id: int, replica: int) -> None:

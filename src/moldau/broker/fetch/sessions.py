@@ -9,11 +9,8 @@ from moldau.broker.partitions.waiters import DelayedFetch
 from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID
 from moldau.model.ports import Random
+from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
 
-NO_SESSION: Final = 0
-INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
-EPOCH_MAX: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000.0
 PARTITIONS_MAX: Final = 200_000  # in all sessions together; who comes later is served without one
 
@@ -69,7 +66,7 @@ class Fetching:
 
     @property
     def session_id(self) -> int:
-        return self.session.session_id if self.session else NO_SESSION
+        return self.session.session_id if self.session else NO_FETCH_SESSION
 
     @contextmanager
     def waits(self, wait: DelayedFetch) -> Iterator[None]:
@@ -121,10 +118,10 @@ class FetchSessions:
     def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> Fetching:
         """What this request fetches; raises what a client must hear when its session is unknown or out of step."""
         named = _named(request.topics, uses_topic_ids)
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if request.session_id != NO_SESSION:
+        if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+            if request.session_id != NO_FETCH_SESSION:
                 self._end(request.session_id)
-            if request.session_epoch == FINAL_EPOCH or not named:
+            if request.session_epoch == FINAL_SESSION_EPOCH or not named:
                 return Fetching(named, None, is_incremental=False)
             session = self._create(named, uses_topic_ids, now_ms)
             return Fetching(dict(named), session, is_incremental=False)
@@ -155,7 +152,7 @@ class FetchSessions:
             raise FetchSessionTopicIdError("A fetch session may not change between topic names and topic ids.")
         if session.epoch != request.session_epoch:
             raise InvalidFetchSessionEpoch(f"Fetch session {session.session_id} expects epoch {session.epoch}.")
-        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.epoch = 1 if session.epoch == SESSION_EPOCH_MAX else session.epoch + 1
         session.used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return session
@@ -165,9 +162,9 @@ class FetchSessions:
             return None
         if len(self._sessions) >= self._slots and not self._evict(len(wanted), now_ms):
             return None
-        session_id = self._random.randrange(1, EPOCH_MAX)
+        session_id = self._random.randrange(1, SESSION_EPOCH_MAX)
         while session_id in self._sessions:
-            session_id = self._random.randrange(1, EPOCH_MAX)
+            session_id = self._random.randrange(1, SESSION_EPOCH_MAX)
         session = Session(session_id, uses_topic_ids, now_ms, now_ms, wanted=wanted)
         self._sessions[session_id] = session
         return session

@@ -6,7 +6,7 @@ from typing import Final
 from moldau.broker.broker import Broker
 from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.groups.offsets_topic import new_offsets_topic
-from moldau.broker.internal_topics import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC
+from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.state_topic import new_state_topic
 from moldau.machines.metadata.topics import NewTopic
@@ -19,6 +19,7 @@ from moldau.model.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from moldau.model.protocol import METADATA_TOPIC
 
 TOPICS_PER_REQUEST_MAX: Final = 1000
 _NEW_INTERNAL_TOPICS: Final = {OFFSETS_TOPIC: new_offsets_topic, STATE_TOPIC: new_state_topic}

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat: a member joins, stays or leaves; the response carries its assignment."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from moldau.broker.access import Operation
 from moldau.broker.groups.shard import Shard
@@ -9,9 +9,8 @@ from moldau.broker.requests.context import RequestContext
 from moldau.machines.decision import ASKER, Decision
 from moldau.machines.groups.draft import Asker, Now
 from moldau.model.errors import TopicAuthorizationFailed
+from moldau.model.ids import UUID_BYTES
 from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-
-ID_BYTES: Final = 16
 
 Result = TypeVar("Result")
 
@@ -23,7 +22,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     broker = context.broker
     shard = broker.groups.shard_of(request.group_id)
     asker = _asker(context)
-    randomness = b"" if request.member_id else broker.random.randbytes(ID_BYTES)
+    randomness = b"" if request.member_id else broker.random.randbytes(UUID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
     if not shard.can_commit:
         return await shard.write(lambda machine: _only(machine.decide_alive(request, asker, now.ms), shard))

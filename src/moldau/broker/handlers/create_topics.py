@@ -5,10 +5,10 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.controllers.topic_creation import create_topics
-from moldau.broker.internal_topics import METADATA_TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from moldau.model.protocol import METADATA_TOPIC
 from moldau.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 DETAILS_FROM: Final = 5

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import only_partition
 from moldau.machines.raft import NEVER_MS, QuorumDescription, ReplicaDescription, VoterSet
 from moldau.model.errors import ErrorCode, InvalidRequest
 from moldau.model.ids import NO_TIMESTAMP
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC
 from moldau.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
 
 Replica = DescribeQuorumResponse.ReplicaState
@@ -28,7 +28,7 @@ async def handle(request: DescribeQuorumRequest, context: RequestContext) -> Des
     if not machine.is_leader:
         return _response(
             DescribeQuorumResponse.PartitionData(
-                partition_index=PARTITION,
+                partition_index=METADATA_PARTITION,
                 error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
                 leader_id=machine.leadership.leader_id,
                 leader_epoch=machine.epoch,
@@ -75,7 +75,7 @@ def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> An
         ]
 
     return DescribeQuorumResponse.PartitionData(
-        partition_index=PARTITION,
+        partition_index=METADATA_PARTITION,
         leader_id=quorum.leadership.leader_id,
         leader_epoch=quorum.leadership.epoch,
         high_watermark=quorum.high_watermark,
@@ -86,7 +86,7 @@ def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> An
 
 def _response(partition: Any, voters: VoterSet | None = None) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(
-        topics=[DescribeQuorumResponse.TopicData(topic_name=TOPIC, partitions=[partition])],
+        topics=[DescribeQuorumResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
         nodes=[
             DescribeQuorumResponse.Node(
                 node_id=each.node_id,

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in, leader_endpoints, only_partition
 from moldau.machines.raft import EndQuorumRequested, ReplicaKey, RespondToQuorumEpoch, Ticket
 from moldau.model.ids import NodeId
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC
 from moldau.wire.messages import EndQuorumEpochRequest, EndQuorumEpochResponse
 
 CANDIDATES_FROM: Final = 1  # older versions name successors without their directory ids
@@ -33,12 +33,12 @@ async def handle(request: EndQuorumEpochRequest, context: RequestContext) -> End
 
     response: RespondToQuorumEpoch = await context.broker.metadata.quorum.ask(event)
     partition = EndQuorumEpochResponse.PartitionData(
-        partition_index=PARTITION,
+        partition_index=METADATA_PARTITION,
         error_code=int(response.error),
         leader_id=response.leadership.leader_id,
         leader_epoch=response.leadership.epoch,
     )
     return EndQuorumEpochResponse(
-        topics=[EndQuorumEpochResponse.TopicData(topic_name=TOPIC, partitions=[partition])],
+        topics=[EndQuorumEpochResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
         node_endpoints=leader_endpoints(EndQuorumEpochResponse.NodeEndpoint, response.leadership),
     )

@@ -1,289 +1,31 @@
-"""Fetch for consumers: read batches from an offset on, straight from the log's files; wait if there are too few."""
+"""Fetch: consumers, followers and controllers share the API; `broker.fetch` has one module for each of them."""
 
-import asyncio
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any
 
-from moldau.broker.access import Operation
-from moldau.broker.fetch import follower_fetch
-from moldau.broker.fetch.metadata_fetch import fetch_metadata
-from moldau.broker.fetch.replica_selector import select_preferred_replica
-from moldau.broker.fetch.sessions import Fetching, Key, Wanted
-from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.waiters import DelayedFetch
+from moldau.broker.fetch import consumer_fetch, follower_fetch, metadata_fetch
 from moldau.broker.requests.context import RequestContext
-from moldau.broker.requests.leader_hints import FETCH_FROM, LeaderHints
-from moldau.broker.runtime.time_slice import ALONE, TimeSlice
-from moldau.model.errors import (
-    ErrorCode,
-    KafkaError,
-    NotLeaderOrFollower,
-    OffsetOutOfRange,
-    TopicAuthorizationFailed,
-    UnknownTopicId,
-)
-from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
-from moldau.model.ports import FileSlice
-from moldau.model.units import SECOND_MS, KiB
+from moldau.model.errors import ErrorCode, KafkaError
+from moldau.model.ids import NO_OFFSET
+from moldau.model.protocol import FETCH_SESSIONS_FROM
 from moldau.wire.messages import FetchRequest, FetchResponse
-
-READ_COMMITTED: Final = 1
-TOPIC_IDS_FROM: Final = 13
-SESSIONS_FROM: Final = 7
-FOLLOWERS_FROM: Final = 11  # consumers of this version may be redirected to a follower and may fetch from one
-PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead: a short slice is cached as a whole or not
-WAIT_MS_MAX: Final = 300_000
-PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many partitions weighs more
-LEADERSHIP_CHECK_MS_MAX: Final = 1.0 * SECOND_MS  # limit of the leadership check
 
 PartitionResult = FetchResponse.PartitionData
 TopicResult = FetchResponse.FetchableTopicResponse
-Aborted = FetchResponse.AbortedTransaction
 
 
-class _ReadResult:
-    """The result of one pass over the requested partitions."""
-
-    __slots__ = ("beyond_end", "bytes", "has_error", "partitions", "results", "was_interrupted")
-
-    def __init__(self) -> None:
-        self.results: dict[Key, Any] = {}
-        self.beyond_end: dict[Key, Partition] = {}  # partitions whose fetch offset is beyond the log end offset
-        self.bytes = 0
-        self.has_error = False
-        self.partitions: list[Partition] = []
-        self.was_interrupted = False
-
-    def needs_more(self, min_bytes: int) -> bool:
-        """Whether the response is too small, and some partition is worth waiting for."""
-        return self.bytes < min_bytes and not self.has_error and bool(self.partitions)
-
-    def has_missed_growth(self) -> bool:
-        """Whether a partition has grown since it was read, which takes an await in between."""
-        return self.was_interrupted and any(
-            partition.high_watermark != result.high_watermark
-            for partition, result in zip(self.partitions, self.results.values(), strict=True)
-        )
-
-
-async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Respond at once if there are enough bytes, an error, or no wait time; otherwise once enough bytes arrive."""
+def handle(request: FetchRequest, context: RequestContext) -> Coroutine[Any, Any, FetchResponse]:
     if context.is_from_controllers:
-        return await fetch_metadata(request, context)
+        return metadata_fetch.handle(request, context)
     if follower_fetch.replica_of(request) >= 0:
-        return await follower_fetch.handle(request, context)
-    sessions = context.broker.fetch_sessions
-    fetching = sessions.begin(request, uses_topic_ids=context.api_version >= TOPIC_IDS_FROM, now_ms=context.started_ms)
-    read = await _read(request, fetching, context)
-    if request.max_wait_ms > 0 and read.needs_more(request.min_bytes):
-        read = await _wait_for_more(request, fetching, context, read)
-    if read.beyond_end:
-        await _check_leadership(read, fetching, context)
-    for result in read.results.values():
-        if isinstance(result.records, FileSlice) and not _is_cached(result.records):
-            await context.broker.executor.run(result.records.read)
-    return _response(fetching, read, context)
-
-
-async def _wait_for_more(
-    request: FetchRequest, fetching: Fetching, context: RequestContext, read: _ReadResult
-) -> _ReadResult:
-    """Wait until enough bytes have arrived, or until the deadline."""
-    context.weight = min(ALONE, 1 + len(read.partitions) // PARTITIONS_PER_WEIGHT)
-    clock = context.broker.clock
-    deadline_ms = clock.monotonic_ms() + min(request.max_wait_ms, WAIT_MS_MAX)
-    while True:
-        wait = DelayedFetch(request.min_bytes - read.bytes)
-        if _is_blocked_by_transaction(request, read):
-            wait = DelayedFetch(1)  # a small transaction marker can release everything before it
-        wait.watch(read.partitions)
-        if read.has_missed_growth():
-            wait.wake()
-        with fetching.waits(wait):
-            await wait.for_at_most(deadline_ms - clock.monotonic_ms())
-        read = await _read(request, fetching, context)
-        # The new records may belong to an open transaction, which a read_committed consumer must not see yet.
-        is_enough = request.isolation_level != READ_COMMITTED or not read.needs_more(request.min_bytes)
-        if is_enough or wait.was_disturbed or clock.monotonic_ms() >= deadline_ms:
-            return read
-
-
-def _is_blocked_by_transaction(request: FetchRequest, read: _ReadResult) -> bool:
-    """Whether enough bytes may be there already, hidden from read_committed by an open transaction."""
-    return request.isolation_level == READ_COMMITTED and any(
-        result.last_stable_offset < result.high_watermark for result in read.results.values()
-    )
-
-
-async def _check_leadership(read: _ReadResult, fetching: Fetching, context: RequestContext) -> None:
-    """Check the leadership before responding OFFSET_OUT_OF_RANGE to a fetch beyond the log end offset.
-
-    The consumer may have read those offsets from a newer leader that this broker does not know of yet, and would reset
-    its position on that error. Unless the leadership is confirmed, respond NOT_LEADER_OR_FOLLOWER instead.
-    """
-    checks = {key: _confirm_leadership(fetching.wanted[key], each, context) for key, each in read.beyond_end.items()}
-    for key, check in checks.items():
-        is_leader = check if isinstance(check, bool) else await check
-        if not is_leader:
-            error = NotLeaderOrFollower(f"Another broker may lead {read.beyond_end[key].name} and have a longer log.")
-            read.results[key] = _error_result(fetching.wanted[key], error, context)
-
-
-def _confirm_leadership(wanted: Wanted, partition: Partition, context: RequestContext) -> asyncio.Future[bool] | bool:
-    """Whether this log is complete. A follower may lag, but an epoch-aware consumer then checks with the leader."""
-    leading = partition.leading
-    if leading is None:
-        return partition.is_leader or wanted.leader_epoch != NO_EPOCH
-    if leading.machine.is_under_min_isr:  # a new leader need not be in this ISR
-        return context.broker.controller.is_in_touch
-    return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
-
-
-def _is_cached(records: FileSlice) -> bool:
-    """Whether the slice is in the page cache; a send must not block on the disk."""
-    probed_bytes = 1 if records.length < PROBED_AT_ONE_PLACE_BYTES else records.length
-    return records.file.is_cached(probed_bytes, records.position)
-
-
-async def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _ReadResult:
-    read = _ReadResult()
-    left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
-    turn = TimeSlice(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
-    for key, wanted in fetching.wanted.items():
-        result = _read_one(request, key, wanted, context, read, left_bytes)
-        left_bytes -= len(result.records)
-        read.results[key] = result
-        if turn is not None and turn.is_over():
-            read.was_interrupted = True
-            await turn.next()
-    return read
-
-
-def _read_one(
-    request: FetchRequest, key: Key, wanted: Wanted, context: RequestContext, read: _ReadResult, left_bytes: int
-) -> Any:
-    try:
-        partition = _find(wanted, context)
-        partition.check_epoch(wanted.leader_epoch)
-        preferred = select_preferred_replica(request, wanted.offset, partition, context)
-        if preferred is not None:
-            read.has_error = True  # so that the response is not delayed
-            return _redirect(wanted, partition, preferred)
-        result = _read_partition(request, key, wanted, partition, read, left_bytes)
-    except KafkaError as error:
-        read.has_error = True
-        traffic = context.broker.traffic
-        traffic.failed_fetches += 1
-        context.broker.partitions.traffic.get(wanted.topic, traffic).fetches += 1
-        return _error_result(wanted, error, context)
-    read.partitions.append(partition)
-    return result
-
-
-def _find(wanted: Wanted, context: RequestContext) -> Partition:
-    name = wanted.topic
-    if not name:
-        topic = context.broker.image.topics_by_id.get(TopicId(wanted.topic_id))
-        if topic is None:
-            raise UnknownTopicId("Unknown topic id.")
-        name = topic.name
-    if not context.may(Operation.READ, name):
-        raise TopicAuthorizationFailed
-    partitions = context.broker.partitions
-    if context.api_version < FOLLOWERS_FROM:
-        return partitions.get(name, wanted.index)
-    return partitions.get_replica(name, wanted.index, wanted.topic_id)
-
-
-def _read_partition(
-    request: FetchRequest, key: Key, wanted: Wanted, partition: Partition, read: _ReadResult, left_bytes: int
-) -> Any:
-    log = partition.log
-    offset = wanted.offset
-    high_watermark = partition.high_watermark
-    last_stable_offset = partition.last_stable_offset
-    is_committed_only = request.isolation_level == READ_COMMITTED
-    until_offset = last_stable_offset if is_committed_only else high_watermark
-    if not log.start_offset <= offset <= log.end_offset:
-        if offset > log.end_offset:
-            read.beyond_end[key] = partition
-        raise OffsetOutOfRange(f"{partition.name} has offsets {log.start_offset} to {high_watermark}.")
-    records: FileSlice | None = None
-    if offset < until_offset and (left_bytes > 0 or not read.bytes):
-        max_bytes = max(0, min(wanted.max_bytes, left_bytes))
-        records = partition.read(offset, max_bytes, until_offset, at_least_one=not read.bytes)
-    traffic = partition.traffic
-    traffic.fetches += 1
-    if records is not None:
-        read.bytes += records.length
-        traffic.bytes_out += records.length
-    aborted = None
-    if is_committed_only:
-        aborted = [] if records is None else _aborted(partition, records, offset, until_offset)
-    return PartitionResult(
-        partition_index=wanted.index,
-        high_watermark=high_watermark,
-        last_stable_offset=last_stable_offset,
-        log_start_offset=log.start_offset,
-        aborted_transactions=aborted,
-        records=b"" if records is None else records,
-    )
-
-
-def _aborted(partition: Partition, records: FileSlice, offset: int, until_offset: int) -> list[Any]:
-    return [
-        Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
-        for each in partition.log.aborted_in(records, offset, until_offset)
-    ]
-
-
-def _redirect(wanted: Wanted, partition: Partition, replica: int) -> Any:
-    return PartitionResult(
-        partition_index=wanted.index,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.start_offset,
-        preferred_read_replica=replica,
-        records=b"",
-    )
-
-
-def _error_result(wanted: Wanted, error: KafkaError, context: RequestContext) -> Any:
-    result = PartitionResult(
-        partition_index=wanted.index,
-        error_code=int(error.code),
-        high_watermark=NO_OFFSET,
-        last_stable_offset=NO_OFFSET,
-        log_start_offset=NO_OFFSET,
-        records=b"",
-    )
-    if context.api_version >= FETCH_FROM:
-        if context.leader_hints is None:
-            context.leader_hints = LeaderHints(context.broker.partitions, context.listener, FetchResponse)
-        name = wanted.topic or context.broker.image.topic_name(wanted.topic_id) or ""
-        context.leader_hints.mark(result, name, wanted.index, error)
-    return result
-
-
-def _response(fetching: Fetching, read: _ReadResult, context: RequestContext) -> FetchResponse:
-    topics: dict[str | bytes, list[Any]] = {}
-    responses = []
-    for key, result in read.results.items():
-        wanted = fetching.wanted[key]
-        if not fetching.is_worth_telling(key, wanted, result):
-            continue
-        partitions = topics.get(key[0])
-        if partitions is None:
-            partitions = topics[key[0]] = []
-            responses.append(TopicResult(topic=wanted.topic, topic_id=wanted.topic_id, partitions=partitions))
-        partitions.append(result)
-    endpoints = () if context.leader_hints is None else list(context.leader_hints.endpoints.values())
-    return FetchResponse(session_id=fetching.session_id, responses=responses, node_endpoints=endpoints)
+        return follower_fetch.handle(request, context)
+    return consumer_fetch.handle(request, context)
 
 
 def error_response(request: FetchRequest, error: KafkaError, version: int) -> FetchResponse:
     """The whole fetch failed: its session is unknown or at another epoch, or the client is not authorized."""
     code = int(error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
-    if version >= SESSIONS_FROM:
+    if version >= FETCH_SESSIONS_FROM:
         return FetchResponse(error_code=code, responses=[])
     topics = [
         TopicResult(

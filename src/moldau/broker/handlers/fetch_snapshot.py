@@ -3,7 +3,7 @@
 from typing import Any
 
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
-from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX, PARTITION, TOPIC
+from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints, only_partition
 from moldau.machines.raft import (
@@ -17,6 +17,7 @@ from moldau.machines.raft import (
 )
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NodeId
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC
 from moldau.wire.messages import FetchSnapshotRequest, FetchSnapshotResponse
 
 PartitionResult = FetchSnapshotResponse.PartitionSnapshot
@@ -57,7 +58,7 @@ async def handle(request: FetchSnapshotRequest, context: RequestContext) -> Fetc
 def _wrong_partition(request: FetchSnapshotRequest) -> FetchSnapshotResponse | None:
     """The error for a single partition that is not the metadata log's."""
     named = [(topic.name, each.partition) for topic in request.topics for each in topic.partitions]
-    if len(named) != 1 or named == [(TOPIC, PARTITION)]:
+    if len(named) != 1 or named == [(METADATA_TOPIC, METADATA_PARTITION)]:
         return None
     ((name, index),) = named
     partition = PartitionResult(
@@ -68,7 +69,7 @@ def _wrong_partition(request: FetchSnapshotRequest) -> FetchSnapshotResponse | N
 
 def _response(leadership: Leadership, snapshot: SnapshotId, **fields: Any) -> FetchSnapshotResponse:
     partition = PartitionResult(
-        index=PARTITION,
+        index=METADATA_PARTITION,
         snapshot_id=FetchSnapshotResponse.SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
         current_leader=FetchSnapshotResponse.LeaderIdAndEpoch(
             leader_id=leadership.leader_id, leader_epoch=leadership.epoch
@@ -77,6 +78,6 @@ def _response(leadership: Leadership, snapshot: SnapshotId, **fields: Any) -> Fe
     )
     is_rejected = partition.error_code != ErrorCode.NONE
     return FetchSnapshotResponse(
-        topics=[FetchSnapshotResponse.TopicSnapshot(name=TOPIC, partitions=[partition])],
+        topics=[FetchSnapshotResponse.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
         node_endpoints=leader_endpoints(FetchSnapshotResponse.NodeEndpoint, leadership) if is_rejected else [],
     )

@@ -6,9 +6,9 @@ from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.groups.draft import Asker
 from moldau.model.errors import KafkaError
+from moldau.model.ids import UUID_BYTES
 from moldau.wire.messages import JoinGroupRequest, JoinGroupResponse
 
-ID_BYTES: Final = 16
 NULL_PROTOCOL_FROM: Final = 7
 
 
@@ -17,7 +17,7 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
     asker = Asker(context.client_id or "", context.client_host, context.api_version)
-    ticket, randomness = shard.new_ticket(), context.broker.random.randbytes(ID_BYTES)
+    ticket, randomness = shard.new_ticket(), context.broker.random.randbytes(UUID_BYTES)
     response = await shard.commit(
         lambda machine: machine.decide_join(request, asker, ticket=ticket, now=shard.now, randomness=randomness),
         ticket,

@@ -15,20 +15,17 @@ from moldau.model.errors import (
     UnsupportedVersion,
 )
 from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from moldau.model.protocol import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from moldau.model.units import MiB
 from moldau.records.header import read_header
 from moldau.records.record import iterate_records
 from moldau.storage.log import Log
 from moldau.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-READ_COMMITTED: Final = 1
 NOT_AVAILABLE_FROM: Final = 5  # versions that know OFFSET_NOT_AVAILABLE
 INFLATED_BYTES_MAX: Final = 32 * MiB  # larger batches are not decompressed for a lookup
 

@@ -1,16 +1,14 @@
 """OffsetCommit: commit a group's offsets. Each partition is committed or rejected on its own."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.image import TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
+from moldau.model.protocol import OFFSETS_TOPIC_IDS_FROM
 from moldau.wire.messages import OffsetCommitRequest, OffsetCommitResponse
-
-TOPIC_IDS_FROM: Final = 10
 
 Topic = OffsetCommitRequest.OffsetCommitRequestTopic
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
@@ -56,7 +54,7 @@ def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | Non
 
 def _find(topic: Topic, context: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
     image = context.broker.image
-    if context.api_version >= TOPIC_IDS_FROM:
+    if context.api_version >= OFFSETS_TOPIC_IDS_FROM:
         known = image.topics_by_id.get(TopicId(topic.topic_id))
         if known is None:
             return None, ErrorCode.UNKNOWN_TOPIC_ID

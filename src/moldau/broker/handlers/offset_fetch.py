@@ -15,10 +15,10 @@ from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
+from moldau.model.protocol import OFFSETS_TOPIC_IDS_FROM
 from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 MANY_GROUPS_FROM: Final = 8
-TOPIC_IDS_FROM: Final = 10
 
 RequestedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 RequestedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
@@ -93,7 +93,7 @@ def _remove_rejected(requested: RequestedGroup, context: RequestContext) -> list
 
 
 def _find(topic: RequestedTopic, context: RequestContext) -> ErrorCode:
-    if context.api_version >= TOPIC_IDS_FROM:
+    if context.api_version >= OFFSETS_TOPIC_IDS_FROM:
         name = context.broker.image.topic_name(topic.topic_id)
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -104,7 +104,7 @@ def _find(topic: RequestedTopic, context: RequestContext) -> ErrorCode:
 def _visible(topics: Sequence[TopicResult], context: RequestContext) -> list[TopicResult]:
     """Of all committed offsets, those of topics the client may describe; from version 10 on, of existing topics."""
     visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name)]
-    if context.api_version < TOPIC_IDS_FROM:
+    if context.api_version < OFFSETS_TOPIC_IDS_FROM:
         return visible
     image = context.broker.groups.newest_image() or context.broker.image  # the image that the machine has used
     for topic in visible:

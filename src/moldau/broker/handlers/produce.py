@@ -9,7 +9,7 @@ from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
 from moldau.broker.requests.context import CloseConnection, RequestContext
-from moldau.broker.requests.leader_hints import PRODUCE_FROM, LeaderHints
+from moldau.broker.requests.leader_hints import LeaderHints
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.model.errors import (
     InvalidRequest,
@@ -22,13 +22,11 @@ from moldau.model.errors import (
     UnknownTopicId,
 )
 from moldau.model.ids import NO_OFFSET, TopicId
+from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PRODUCE_LEADER_HINTS_FROM, PRODUCE_TOPIC_IDS_FROM
 from moldau.records.header import TRANSACTIONAL
 from moldau.wire.messages import ProduceRequest, ProduceResponse
 
-TOPIC_IDS_FROM: Final = 13
-ACKS_NONE: Final = 0
-ACKS_ALL: Final = -1
-VALID_ACKS: Final = (ACKS_ALL, 0, 1)
+VALID_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 TopicResult = ProduceResponse.TopicProduceResponse
 PartitionResult = ProduceResponse.PartitionProduceResponse
@@ -112,9 +110,9 @@ def _append_topic(
 
 def _name(topic: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
     name: str = topic.name
-    if context.api_version < TOPIC_IDS_FROM and context.broker.allows_all and name not in INTERNAL:
+    if context.api_version < PRODUCE_TOPIC_IDS_FROM and context.broker.allows_all and name not in INTERNAL:
         return name, None
-    if context.api_version >= TOPIC_IDS_FROM:
+    if context.api_version >= PRODUCE_TOPIC_IDS_FROM:
         known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))
         if known is None:
             return "", UnknownTopicId("Unknown topic id.")
@@ -259,7 +257,7 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
 
 
 def _hint(result: Any, topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
-    if context.api_version >= PRODUCE_FROM:
+    if context.api_version >= PRODUCE_LEADER_HINTS_FROM:
         if context.leader_hints is None:
             context.leader_hints = LeaderHints(context.broker.partitions, context.listener, ProduceResponse)
         context.leader_hints.mark(result, topic, index, error)

@@ -12,12 +12,12 @@ from moldau.broker.runtime.time_slice import ALONE
 from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_producer
 from moldau.model.errors import InvalidProducerIdMapping, KafkaError
 from moldau.model.ids import TopicId, TopicPartition
+from moldau.model.protocol import PRODUCE_TOPIC_IDS_FROM
 from moldau.records.header import HEADER_BYTES, BatchHeader, read_header
 from moldau.wire.messages import ProduceRequest
 
 ENROLS_FROM: Final = 12  # the version of Produce
 KNOWS_ABORTABLE_FROM: Final = 11
-TOPIC_IDS_FROM: Final = 13
 
 
 class _First(NamedTuple):
@@ -105,7 +105,7 @@ def _is_first(partition: Partition, header: BatchHeader) -> bool:
 
 
 def _name(topic: Any, context: RequestContext) -> str:
-    if context.api_version < TOPIC_IDS_FROM:
+    if context.api_version < PRODUCE_TOPIC_IDS_FROM:
         return str(topic.name)
     known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))
     return "" if known is None else known.name

@@ -1,22 +1,18 @@
 """Vote: a candidate requests this node's vote or pre-vote."""
 
-from typing import Final
-
-from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints, only_partition
 from moldau.machines.raft import ReplicaKey, RespondToVote, Ticket, VoteRequested
 from moldau.model.ids import NodeId
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC, VOTER_KEY_FROM
 from moldau.wire.messages import VoteRequest, VoteResponse
-
-VOTER_NAMED_FROM: Final = 1
 
 
 async def handle(request: VoteRequest, context: RequestContext) -> VoteResponse:
     """Persist the vote before responding."""
     check_member(request.cluster_id, context)
     requested = only_partition(request.topics)
-    is_named = context.api_version >= VOTER_NAMED_FROM and request.voter_id >= 0
+    is_named = context.api_version >= VOTER_KEY_FROM and request.voter_id >= 0
     voter = ReplicaKey(NodeId(request.voter_id), requested.voter_directory_id) if is_named else None
 
     def event(ticket: Ticket) -> VoteRequested:
@@ -32,13 +28,13 @@ async def handle(request: VoteRequest, context: RequestContext) -> VoteResponse:
 
     response: RespondToVote = await context.broker.metadata.quorum.ask(event)
     partition = VoteResponse.PartitionData(
-        partition_index=PARTITION,
+        partition_index=METADATA_PARTITION,
         error_code=int(response.error),
         leader_id=response.leadership.leader_id,
         leader_epoch=response.leadership.epoch,
         vote_granted=response.is_granted,
     )
     return VoteResponse(
-        topics=[VoteResponse.TopicData(topic_name=TOPIC, partitions=[partition])],
+        topics=[VoteResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
         node_endpoints=leader_endpoints(VoteResponse.NodeEndpoint, response.leadership),
     )

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.replica_settings import ReplicaSettings
-from moldau.broker.fetch.sessions import EPOCH_MAX, INITIAL_EPOCH, NO_SESSION
 from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.throttles import Throttles
@@ -25,6 +24,7 @@ from moldau.machines.replication import Cut, EpochEnd
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.ports import Clock
+from moldau.model.protocol import EARLIEST, INITIAL_SESSION_EPOCH, LATEST, NO_FETCH_SESSION, SESSION_EPOCH_MAX
 from moldau.model.units import MiB
 from moldau.storage.recovery import ProducerReplay
 from moldau.wire import follower_fetch
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 ANSWER_BYTES_MAX: Final = 2 * MiB  # it is checked and written in one turn of the loop
 BACKOFF_FIRST_MS: Final = 10.0  # after a change of leaders, we may know of it before the new one does
 LIST_MS: Final = 5000.0
-EARLIEST: Final = -2
-LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,8 @@ class ReplicaFetcher:
         self._to_tell: dict[FollowerRole, None] = {}
         self._to_forget: dict[tuple[bytes, int], None] = {}
         self._unsynced: dict[FollowerRole, None] = {}
-        self._session_id = NO_SESSION
-        self._session_epoch = INITIAL_EPOCH
+        self._session_id = NO_FETCH_SESSION
+        self._session_epoch = INITIAL_SESSION_EPOCH
         self._broker_epoch = NO_EPOCH  # under which the session was begun
         self._number = 0  # of the last fetch
         self._in_flight = 0
@@ -136,9 +134,9 @@ class ReplicaFetcher:
             return
         if self._means.broker_epoch() != self._broker_epoch:
             # Registered anew: what the leader was told in this session, it was told by an earlier life.
-            self._session_id = NO_SESSION
+            self._session_id = NO_FETCH_SESSION
         has_room = self._in_flight < IN_FLIGHT_MAX  # leaders count on it
-        may_interrupt = has_room and bool(self._to_tell) and self._session_id != NO_SESSION
+        may_interrupt = has_room and bool(self._to_tell) and self._session_id != NO_FETCH_SESSION
         if (not self._in_flight or may_interrupt) and self._means.broker_epoch() >= 0:
             self._ask()
 
@@ -160,7 +158,7 @@ class ReplicaFetcher:
         question = self._question(asked, settings)
         hear = partial(self._heard, self._number)
         self._in_flight += 1
-        if self._session_id != NO_SESSION and not forgotten and len(asked) <= follower_fetch.COUNT_MAX:
+        if self._session_id != NO_FETCH_SESSION and not forgotten and len(asked) <= follower_fetch.COUNT_MAX:
             was_sent = link.borrow_at_once(
                 FetchRequest,
                 (follower_fetch.OLDEST, follower_fetch.NEWEST),
@@ -184,9 +182,9 @@ class ReplicaFetcher:
 
     def _name(self, settings: ReplicaSettings) -> list[FetchPartition]:
         """What is to be said of partitions in the next fetch."""
-        if self._session_id == NO_SESSION:
+        if self._session_id == NO_FETCH_SESSION:
             self._to_forget.clear()
-            self._session_epoch = INITIAL_EPOCH
+            self._session_epoch = INITIAL_SESSION_EPOCH
             self._broker_epoch = self._means.broker_epoch()
             self._to_tell = {each: None for each in self._followed.values() if each.may_be_asked_for}
         self._number += 1
@@ -212,7 +210,7 @@ class ReplicaFetcher:
             means.node_id,
             means.broker_epoch(),
         )
-        self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
+        self._session_epoch = 1 if self._session_epoch == SESSION_EPOCH_MAX else self._session_epoch + 1
         return question
 
     def _is_throttled(self, following: FollowerRole) -> bool:
@@ -350,7 +348,7 @@ class ReplicaFetcher:
     def _begin_anew(self, error: KafkaError | OSError) -> None:
         """The fetch failed as a whole: what the leader knows of us, nobody knows. One pause for all that failed."""
         logger.debug("Broker %d cannot be fetched from: %s", self.leader, error)
-        self._session_id = NO_SESSION
+        self._session_id = NO_FETCH_SESSION
         if self._pause is None and not self._is_closed:
             delay_ms = self._backoff_ms(self._failures)
             self._failures += 1

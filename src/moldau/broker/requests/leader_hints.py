@@ -5,9 +5,6 @@ from typing import Any
 from moldau.broker.partitions.table import Partitions
 from moldau.model.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 
-PRODUCE_FROM = 10  # versions that have a place for it
-FETCH_FROM = 16
-
 
 class LeaderHints:
     """What one answer tells of leaders. Made when it is first needed: nearly every answer tells nothing."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.drivers.quorum_messages import PARTITION, TOPIC
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.raft import Endpoints, Leadership
 from moldau.model.errors import InconsistentClusterId, InvalidRequest
 from moldau.model.ids import Address
+from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ def only_partition(topics: Sequence[Any]) -> Any:
     """The only partition of the metadata log."""
     partitions = [each for topic in topics for each in topic.partitions]
     names = [getattr(topic, "topic_name", None) or getattr(topic, "name", None) for topic in topics]
-    if names != [TOPIC] or len(partitions) != 1 or _index(partitions[0]) != PARTITION:
-        raise InvalidRequest(f"The metadata quorum has only partition {TOPIC}-{PARTITION}.")
+    if names != [METADATA_TOPIC] or len(partitions) != 1 or _index(partitions[0]) != METADATA_PARTITION:
+        raise InvalidRequest(f"The metadata quorum has only partition {METADATA_TOPIC}-{METADATA_PARTITION}.")
     return partitions[0]
 
 

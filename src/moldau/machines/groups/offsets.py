@@ -7,7 +7,7 @@ from moldau.machines.groups.deleted_topics import is_gone
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.group import Group
 from moldau.machines.groups.pending_offsets import OffsetKey
-from moldau.machines.groups.records import NO_TIMESTAMP, PendingOffset, offset_record
+from moldau.machines.groups.records import PendingOffset, offset_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.machines.groups.state import GroupsState, Offsets, Partitions
 from moldau.machines.metadata.image import MetadataImage
@@ -18,7 +18,7 @@ from moldau.model.errors import (
     InvalidCommitOffsetSize,
     KafkaError,
 )
-from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID
+from moldau.model.ids import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NO_TOPIC_ID
 from moldau.wire import messages
 
 CommitTopic = messages.OffsetCommitResponse.OffsetCommitResponseTopic

@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`: a key and its value, or None where the key is deleted, as Kafka writes them."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from moldau.model.ids import NO_TIMESTAMP
 from moldau.wire import messages
 
 Key = (
@@ -49,8 +50,6 @@ class TransactionEnded(NamedTuple):
 
 
 Record = KeyedRecord | PendingOffset | TransactionEnded
-
-NO_TIMESTAMP: Final = -1
 
 
 def record_version(value: Value) -> int:

@@ -63,17 +63,10 @@ from moldau.machines.raft.machine import RaftMachine
 from moldau.machines.raft.quorum_description import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.roles import RoleName
 from moldau.machines.raft.settings import QuorumSettings
-from moldau.machines.raft.voter_changes import KRAFT_VERSION, KRAFT_VERSION_FEATURE
-from moldau.machines.raft.voters import (
-    BOOTSTRAP_OFFSET,
-    NO_DIRECTORY,
-    Endpoints,
-    ReplicaKey,
-    Voter,
-    VoterHistory,
-    VotersAt,
-    VoterSet,
-)
+from moldau.machines.raft.voter_changes import KRAFT_VERSION_FEATURE
+from moldau.machines.raft.voters import BOOTSTRAP_OFFSET, Endpoints, ReplicaKey, Voter, VoterHistory, VotersAt, VoterSet
+from moldau.model.ids import NO_DIRECTORY
+from moldau.model.protocol import KRAFT_VERSION
 
 __all__ = [
     "BOOTSTRAP_OFFSET",

@@ -32,9 +32,9 @@ from moldau.machines.raft.leader_state import Leader
 from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.roles import Candidate, Follower, Prospective, Tally, Unattached
 from moldau.machines.raft.settings import FIRST_ELECTION_MS
-from moldau.machines.raft.voters import NO_DIRECTORY, ReplicaKey
+from moldau.machines.raft.voters import ReplicaKey
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_NODE, NodeId
+from moldau.model.ids import NO_DIRECTORY, NO_NODE, NodeId
 
 BACKOFF_DOUBLINGS_MAX = 16
 BACKOFF_MS_MIN = 1.0

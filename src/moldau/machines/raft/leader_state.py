@@ -6,8 +6,8 @@ from math import inf
 from moldau.machines.raft.effects import Ticket
 from moldau.machines.raft.quorum_description import NEVER_MS, ReplicaDescription
 from moldau.machines.raft.settings import OBSERVER_SESSION_MS, OBSERVERS_MAX
-from moldau.machines.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
-from moldau.model.ids import NO_OFFSET, NodeId
+from moldau.machines.raft.voters import ReplicaKey, Voter, VoterSet
+from moldau.model.ids import NO_DIRECTORY, NO_OFFSET, NodeId
 
 
 @dataclass(slots=True)

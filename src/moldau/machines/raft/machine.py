@@ -29,9 +29,10 @@ from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.quorum_description import NEVER_MS, QuorumDescription, ReplicaDescription
 from moldau.machines.raft.roles import Candidate, Follower, Prospective, Resigned, RoleName, Unattached
 from moldau.machines.raft.settings import QuorumSettings
-from moldau.machines.raft.voter_changes import KRAFT_VERSION, VoterChanges
+from moldau.machines.raft.voter_changes import VoterChanges
 from moldau.machines.raft.voters import Voter, VoterSet
 from moldau.model.ids import NO_NODE, NO_OFFSET
+from moldau.model.protocol import KRAFT_VERSION
 
 
 class RaftMachine:

@@ -19,10 +19,11 @@ from moldau.machines.raft.events import (
 from moldau.machines.raft.leader_state import Leader, PendingChange
 from moldau.machines.raft.quorum import Quorum
 from moldau.machines.raft.quorum_description import NEVER_MS
-from moldau.machines.raft.voters import NO_DIRECTORY, Voter, VoterSet
+from moldau.machines.raft.voters import Voter, VoterSet
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import NO_DIRECTORY
+from moldau.model.protocol import KRAFT_VERSION
 
-KRAFT_VERSION = 1
 """The version since which the voter set is in the log and can change."""
 KRAFT_VERSION_FEATURE = "kraft.version"
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.machines.raft.settings import VOTER_SETS_KEPT
-from moldau.model.ids import Address, NodeId
+from moldau.model.ids import NO_DIRECTORY, Address, NodeId
 
-NO_DIRECTORY: Final = bytes(16)
 BOOTSTRAP_OFFSET: Final = -1
 """Offset of the bootstrap checkpoint's voter set, which is not in the log yet."""
 

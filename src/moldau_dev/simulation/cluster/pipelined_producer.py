@@ -21,11 +21,11 @@ from moldau.client.types import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, NodeId
 from moldau.model.ports import Ports
+from moldau.model.protocol import ACKS_ALL
 from moldau.records.builder import build_batch
 from moldau_dev.simulation.workload import PADDING_BYTES_MAX, RECORDS_MAX, Ledger, Violation, client
 
 IN_FLIGHT_MAX: Final = 5  # as many as a broker remembers of a producer
-ALL: Final = -1
 RETRIES_S: Final = (0.005, 0.02, 0.1)
 SPREADS_S: Final = (0.0, 0.002, 0.02)  # between two batches of a burst
 PAUSES_S: Final = (0.5, 1.5)
@@ -119,7 +119,7 @@ class Lane:
         for numbers in self._waiting:
             batch = self._encode(numbers)
             request = requests.produce(
-                topic, self._partition, batch, ALL, self._client.settings.request_timeout_ms, None
+                topic, self._partition, batch, ACKS_ALL, self._client.settings.request_timeout_ms, None
             )
             answers.append((numbers, link.ask(request, version_at_most=version_limit(request))))
             if self._spread_s:

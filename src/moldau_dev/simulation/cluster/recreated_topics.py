@@ -18,12 +18,12 @@ from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, TopicId
 from moldau.model.ports import Ports
+from moldau.model.protocol import ACKS_ALL
 from moldau.records.builder import build_batch
 from moldau.records.record import iterate_batches, iterate_records
 from moldau_dev.simulation.workload import Ledger, Violation, client
 
 ERRANDS: Final = ("errand-0", "errand-1", "errand-2", "errand-3")
-ALL: Final = -1
 PAUSE_S_MAX: Final = 0.3
 FETCH_BYTES_MAX: Final = 100_000
 
@@ -137,7 +137,7 @@ class ErrandWriter:
         leader = self._client.metadata.leader_in(topic, partition).leader
         batch = bytes(build_batch([(self._ports.clock.wall_ms(), None, b"%d" % number, ())]))
         timeout_ms = self._client.settings.request_timeout_ms
-        request = requests.produce(topic, partition, batch, ALL, timeout_ms, None)
+        request = requests.produce(topic, partition, batch, ACKS_ALL, timeout_ms, None)
         answer = await self._client.send(request, node=leader, version_at_most=version_limit(request))
         ((_, told),) = partitions_of(answer)
         check(told.error_code, told.error_message)

@@ -9,7 +9,7 @@ from typing import Final
 from moldau.machines.decision import Ticket
 from moldau.machines.groups.classic.subscriptions import CONSUMER, subscribed_topics
 from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
-from moldau.machines.groups.records import NO_TIMESTAMP, Record, group_record
+from moldau.machines.groups.records import Record, group_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.model.errors import (
     FencedInstanceId,
@@ -18,6 +18,7 @@ from moldau.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from moldau.model.ids import NO_TIMESTAMP
 from moldau.wire import messages
 
 NO_MEMBER_ID: Final = ""

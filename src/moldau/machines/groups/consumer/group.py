@@ -16,7 +16,7 @@ from moldau.machines.groups.consumer.records import (
     topics_end_record,
 )
 from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
-from moldau.machines.groups.records import NO_TIMESTAMP, Record
+from moldau.machines.groups.records import Record
 from moldau.model.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -25,7 +25,7 @@ from moldau.model.errors import (
     UnknownMemberId,
     UnsupportedVersion,
 )
-from moldau.model.ids import TopicId
+from moldau.model.ids import NO_TIMESTAMP, TopicId
 from moldau.wire import messages
 
 NO_ASSIGNMENT_EPOCH: Final = -1

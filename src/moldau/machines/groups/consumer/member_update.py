@@ -25,8 +25,7 @@ from moldau.machines.groups.consumer.soft_state import Watch
 from moldau.machines.groups.consumer.subscription_metadata import Reading, topics_hash
 from moldau.machines.groups.consumer.target_assignment import preferred_assignor, reckon_target, write_target
 from moldau.machines.groups.draft import Draft
-from moldau.machines.groups.records import NO_TIMESTAMP
-from moldau.model.ids import TopicId
+from moldau.model.ids import NO_TIMESTAMP, TopicId
 
 
 class Comer(NamedTuple):
