@@ -180,19 +180,20 @@ def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("a=1\nb=\nplain")
     two.write_text("c=3=4\n")
-    moldau("produce", topic, str(one), str(two), "-K", "=", "-H", "app=cli", "-p", "1", "--null")
+    options = ["-K", "=", "--allow-missing-key", "-H", "app=cli", "-p", "1", "--null"]
+    moldau("produce", topic, str(one), str(two), *options)
     lines = [json.loads(line) for line in moldau("consume", topic, "-p", "1", "--until", "end", "--json").splitlines()]
     assert [(each["key"], each["value"]) for each in lines] == [("a", "1"), ("b", None), (None, "plain"), ("c", "3=4")]
     assert lines[0]["headers"] == [{"name": "app", "value": "cli"}]
     assert [each["offset"] for each in lines] == [0, 1, 2, 3]
-    assert "there is no 2" in moldau("produce", topic, "-p", "2", text="x\n", code=2)
+    assert "partition 2 does not exist" in moldau("produce", topic, "-p", "2", text="x\n", code=2)
     assert "there is no 9" in moldau("consume", topic, "-p", "9", code=2)
     assert "no such file" in moldau("produce", topic, str(tmp_path / "none"), code=1)
 
 
 @pytest.mark.proves("A4", part="produce and consume")
 def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
-    moldau("produce", topic, "-K", ":", "-H", "x=y", text="k:v\n\n")
+    moldau("produce", topic, "-K", ":", "--allow-missing-key", "-H", "x=y", text="k:v\n\n")
     copied = moldau("consume", topic, "--until", "end", "--json")
     moldau("produce", f"{topic}-copy", "--format", "json", text=copied)
     again = moldau("consume", f"{topic}-copy", "--until", "end", "--json")
@@ -208,8 +209,21 @@ def test_what_came_before_a_line_that_is_no_record_is_sent_and_counted(moldau: M
     moldau("topic", "create", topic)
     lines = ['{"value": "a"}', '{"value": "b"}', '{"value": "c", "partition": 7}', '{"value": "d"}']
     told = moldau("produce", topic, "--format", "json", text="\n".join(lines), code=2)
-    assert told == f"error: topic {topic} has 1 partitions, there is no 7; 2 records were sent before that\n"
+    reason = f"standard input:3: topic {topic} has 1 partitions, partition 7 does not exist"
+    assert told == f"error: {reason}; sent 2 records before that\n"
     assert moldau("consume", topic, "--until", "end") == "a\nb\n"
+
+
+@pytest.mark.proves("A4", part="produce and consume")
+def test_produce_rejects_line_without_key_separator(moldau: Moldau, topic: str, tmp_path: Path) -> None:
+    moldau("topic", "create", topic)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("a:1\n")
+    second.write_text("b:2\n\nno key here\n")
+    message = moldau("produce", topic, str(first), str(second), "-K", ":", code=1)
+    assert message.startswith(f"error: {second}:2: no separator ':' in ''; --allow-missing-key sends such lines")
+    assert message.endswith("sent 2 records before that\n")
+    assert moldau("consume", topic, "--until", "end", "--format", "%k %v") == "a 1\nb 2\n"
 
 
 def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,15 @@ class Up:
     def health(self) -> Any:
         return json.loads(self.moldau("cluster", "health", "--json", code=None))
 
+    def table(self) -> list[list[str]]:
+        """The rows of the printed table: node, kafka, controller, metrics, pid."""
+        header = next(number for number, line in enumerate(self.lines) if line.split()[:1] == ["NODE"])
+        rows = self.lines[header + 1 :]
+        return [line.split() for line in rows[: rows.index("")]]
+
+    def kill(self, node: int) -> None:
+        os.kill(int(self.table()[node - 1][-1]), signal.SIGKILL)
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.stdout is not None
@@ -59,17 +69,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Up] = []
 
     def up(*options: str) -> Up:
-        command = [*MOLDAU, "up", "--data", str(tmp_path / "cluster"), "--port", str(ports.start), *options]
+        command = [*MOLDAU, "up", "--data", str(tmp_path / "cluster"), "--port", str(ports.start)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
-            [*command, "-c", "moldau.metrics.listener="],
+            [*command, "-c", "moldau.metrics.listener=", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
         )
         running.append(Up(process, ports.start))
-        running[-1].until("brokers serve on")
+        running[-1].until("stop  Ctrl-C")
         return running[-1]
 
     yield up
@@ -80,25 +90,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.process.stdout.close()
 
 
-def pid_of(folder: Path) -> int:
-    """Of the process that holds the lock of a data folder."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if f"{folder}.properties".encode() in words:
-                return int(entry.name)
-    raise AssertionError(f"no process runs on {folder}")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start: Start, tmp_path: Path) -> None:
+def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start: Start) -> None:
     up = start("--brokers", "3")
     up.moldau("topic", "create", "orders", "--partitions", "3")
     up.moldau("produce", "orders", text="one\ntwo\n")
-    os.kill(pid_of(tmp_path / "cluster" / "node-2"), signal.SIGKILL)
+    up.kill(2)
     up.until("node 2 was killed (SIGKILL) and stays down")
     up.moldau("produce", "orders", text="three\n")
     assert sorted(up.moldau("consume", "orders", "--until", "end").split()) == ["one", "three", "two"]
@@ -113,14 +109,24 @@ def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start
     again.stop()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-def test_a_killed_node_comes_back_where_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+def test_a_killed_node_comes_back_where_that_is_asked_for(start: Start) -> None:
     up = start("--restart")
     up.moldau("topic", "create", "orders")
-    os.kill(pid_of(tmp_path / "cluster" / "node-1"), signal.SIGKILL)
+    up.kill(1)
     up.until("node 1 serves again")
     up.moldau("produce", "orders", text="one\n")
     assert [each["is_fenced"] for each in up.health()["brokers"]] == [False] * 3
+    up.stop()
+
+
+def test_up_prints_a_table_of_ports_and_pids(start: Start) -> None:
+    up = start("--brokers", "1", "-c", f"moldau.metrics.listener=localhost:{free_ports(1).start}")
+    ((node, kafka, controller, metrics, pid),) = up.table()
+    assert node == "1"
+    assert abs(int(controller.rpartition(":")[2]) - int(kafka.rpartition(":")[2])) == 10_000
+    with urllib.request.urlopen(metrics, timeout=10) as page:
+        assert b"kafka_server" in page.read()
+    os.kill(int(pid), 0)
     up.stop()
 
 

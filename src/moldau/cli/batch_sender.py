@@ -1,4 +1,4 @@
-"""Records into batches, batches to their leaders: one buffer per partition, so that order and sequences hold."""
+"""The producer of `moldau produce`: a buffer and a batch in flight per partition, which keeps order and sequences."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ RECORD_OVERHEAD_BYTES: Final = 20
 
 @dataclass(slots=True)
 class PartitionBuffer:
-    """What goes to one partition: the batch being filled, and the one on its way."""
+    """One partition: the batch that is being filled, and the one in flight."""
 
     partition: int
     records: list[NewRecord] = field(default_factory=list)
@@ -31,7 +31,7 @@ class PartitionBuffer:
 
 
 class Sender:
-    """Gathers records and sends a partition's batch when it is full or when `flush` is called."""
+    """Buffers records and sends a partition's batch when it is full or when `flush` is called."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Sender:
         return [self._lanes[each] for each in sorted(self._lanes)]
 
     async def add(self, record: NewRecord, partition: int | None = None) -> None:
-        """Take a record; waits while its partition's last batch is on its way and the next one is full."""
+        """Buffer a record; wait if its partition's buffer is full and the previous batch still in flight."""
         _, key, value, headers = record
         if partition is None:
             partition = self._sticky.current if key is None else partition_of(key, self._partitions)
@@ -76,7 +76,7 @@ class Sender:
         buffer.pending_bytes += size
 
     async def flush(self) -> None:
-        """Send what there is and wait until all of it is acknowledged."""
+        """Send all buffered records and wait until they are acknowledged."""
         for buffer in self.buffers:
             if buffer.records:
                 await self._dispatch(buffer)
@@ -126,7 +126,7 @@ async def _await_in_flight(buffer: PartitionBuffer) -> None:
 
 
 class RateLimit:
-    """So many records a second, evenly, without falling behind for a moment's pause."""
+    """Spaces records evenly; after a pause of the input it catches up by at most one second."""
 
     def __init__(self, clock: Clock, per_second: float) -> None:
         self._clock = clock
@@ -134,7 +134,7 @@ class RateLimit:
         self._due_ms = clock.monotonic_ms()
 
     def wait_ms(self) -> float:
-        """How long to wait before the next record."""
+        """Return how long to wait before the next record."""
         now_ms = self._clock.monotonic_ms()
         self._due_ms = max(self._due_ms, now_ms - 1000) + self._step_ms
         return max(0.0, self._due_ms - self._step_ms - now_ms)

@@ -1,9 +1,25 @@
 """Files and data directories named on the command line: read them, or fail with their path."""
 
 from pathlib import Path
+from typing import Final
 
 from moldau.cli.errors import CommandError, usage_error
-from moldau.storage.log_dir import META_PROPERTIES, CorruptMetaProperties, MetaProperties
+from moldau.storage.log_dir import (
+    BOOT_ID,
+    BROKER_EPOCH,
+    CLEAN_SHUTDOWN,
+    INCARNATION,
+    LOCK,
+    META_PROPERTIES,
+    CorruptMetaProperties,
+    MetaProperties,
+)
+
+FOREIGN_NAMES_SHOWN: Final = 3
+# Formatting that was interrupted leaves files without meta.properties; a new file system has lost+found.
+_LEFT_BY_FORMAT: Final = frozenset(
+    {LOCK, BOOT_ID, BROKER_EPOCH, INCARNATION, CLEAN_SHUTDOWN, "__cluster_metadata-0", "lost+found", ".DS_Store"}
+)
 
 
 def read_text(path: Path) -> str:
@@ -27,3 +43,17 @@ def read_identity(directory: Path) -> MetaProperties | None:
             f"{path} is not UTF-8 text, so the owner of the directory is unknown ({error.reason} at byte "
             f"{error.start}): restore the file, or choose another directory"
         ) from None
+
+
+def check_not_foreign(directory: Path) -> None:
+    """Reject a directory that is not formatted and holds files of something else: a node would write among them."""
+    if not directory.is_dir() or read_identity(directory) is not None:
+        return
+    names = sorted(each.name for each in directory.iterdir())
+    foreign = [name for name in names if name not in _LEFT_BY_FORMAT and not name.startswith(META_PROPERTIES)]
+    if foreign:
+        shown = ", ".join(foreign[:FOREIGN_NAMES_SHOWN]) + (", …" if len(foreign) > FOREIGN_NAMES_SHOWN else "")
+        raise CommandError(
+            f"{directory} is not a data directory but holds other files ({shown}): choose an empty or new directory "
+            f"with --data; to use this one all the same: moldau storage format --data {directory}"
+        )

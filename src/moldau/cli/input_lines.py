@@ -1,4 +1,4 @@
-"""Lines from files and standard input, a chunk at a time, without holding up the event loop."""
+"""Lines from files and standard input, a chunk at a time, without blocking the event loop."""
 
 import asyncio
 import os
@@ -12,29 +12,34 @@ from moldau.cli.errors import CommandError
 from moldau.model.units import KiB, MiB
 
 CHUNK_BYTES: Final = 256 * KiB
-LINE_BYTES_MAX: Final = 100 * MiB - 64 * KiB  # brokers hang up on a request of more than 100 MiB, its frame included
+LINE_BYTES_MAX: Final = 100 * MiB - 64 * KiB  # brokers close the connection on requests above 100 MiB
 LINE_END: Final = b"\n"
 STANDARD_INPUT: Final = Path("-")
+STANDARD_INPUT_NAME: Final = "standard input"
 
 
 class LineChunk(NamedTuple):
-    """Lines that came together, and whether the input pauses after them."""
+    """Lines that were read together, and whether the input pauses after them."""
 
     lines: list[bytes]
     is_pause: bool
+    source: str  # for error messages: a path, or "standard input"
+    first_line: int  # the number of the first line in its source
 
 
 async def read_lines(paths: list[Path]) -> AsyncIterator[LineChunk]:
-    """The lines as they arrive, in order. `-`, or no path, is standard input."""
+    """Yield lines as they arrive, in order. `-`, or no path, is standard input."""
     for path in paths or [STANDARD_INPUT]:
         if path == STANDARD_INPUT and not _has_descriptor():
-            yield LineChunk(_split(sys.stdin.buffer.read()), True)
+            yield LineChunk(_split(sys.stdin.buffer.read()), True, STANDARD_INPUT_NAME, 1)
             continue
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
         try:
-            async for arrived in _lines(descriptor):
-                yield arrived
-        except IsADirectoryError as error:  # which says so when it is read, and then without its name
+            number = 1
+            async for lines, is_pause in _lines(descriptor):
+                yield LineChunk(lines, is_pause, STANDARD_INPUT_NAME if path == STANDARD_INPUT else str(path), number)
+                number += len(lines)
+        except IsADirectoryError as error:  # raised by the read, without a path
             raise IsADirectoryError(error.errno, error.strerror, str(path)) from None
         finally:
             if path != STANDARD_INPUT:
@@ -42,7 +47,7 @@ async def read_lines(paths: list[Path]) -> AsyncIterator[LineChunk]:
 
 
 def _has_descriptor() -> bool:
-    """Not when the program runs inside another, which gives it a stream of its own making."""
+    """Return whether standard input is a file descriptor; in a test it may be an object of the test's."""
     try:
         return sys.stdin.fileno() >= 0
     except OSError:
@@ -54,15 +59,15 @@ def _split(text: bytes) -> list[bytes]:
     return [*lines, rest] if rest else lines
 
 
-async def _lines(descriptor: int) -> AsyncIterator[LineChunk]:
-    partial = bytearray()  # which grows in place: bytes would be copied with each chunk of a long line
+async def _lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], bool]]:
+    partial = bytearray()  # grows in place: bytes would be copied with each chunk of a long line
     while chunk := await _read(descriptor):
-        yield LineChunk(_complete_lines(partial, chunk), not select.select([descriptor], [], [], 0)[0])
-    yield LineChunk([bytes(partial)] if partial else [], True)
+        yield _complete_lines(partial, chunk), not select.select([descriptor], [], [], 0)[0]
+    yield [bytes(partial)] if partial else [], True
 
 
 def _complete_lines(partial: bytearray, chunk: bytes) -> list[bytes]:
-    """The lines that end in this chunk; what follows them is the next one partial."""
+    """Return the lines that end in this chunk; the rest becomes the next partial line."""
     lines = []
     *ends, rest = chunk.split(LINE_END)
     for end in ends:
@@ -75,17 +80,17 @@ def _complete_lines(partial: bytearray, chunk: bytes) -> list[bytes]:
 def _append(partial: bytearray, piece: bytes) -> bytearray:
     partial += piece
     if len(partial) > LINE_BYTES_MAX:
-        raise CommandError(f"a line is longer than {LINE_BYTES_MAX} bytes, and no record may be; is it a text file?")
+        raise CommandError(f"a line is longer than {LINE_BYTES_MAX} bytes, the largest record; is this a text file?")
     return partial
 
 
 async def _read(descriptor: int) -> bytes:
-    """The next chunk; b"" at the end. Pipes and terminals are awaited, files are simply read."""
+    """Return the next chunk, b"" at the end. Pipes and terminals are awaited, files are read at once."""
     loop = asyncio.get_running_loop()
     is_readable: asyncio.Future[None] = loop.create_future()
     try:
         loop.add_reader(descriptor, _resolve, is_readable)
-    except (PermissionError, NotImplementedError):  # epoll refuses plain files: they are always readable
+    except (PermissionError, NotImplementedError):  # epoll rejects plain files: they are always readable
         return os.read(descriptor, CHUNK_BYTES)
     try:
         await is_readable

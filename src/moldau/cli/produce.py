@@ -1,4 +1,4 @@
-"""`moldau produce`: lines become records."""
+"""`moldau produce`: write lines or JSON objects to a topic as records."""
 
 import asyncio
 import sys
@@ -43,37 +43,48 @@ def produce(
     topic: Annotated[str, typer.Argument(show_default=False)],
     files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", show_default=False)] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="A line is key, this, value.")
+        str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Split each line into key and value.")
     ] = None,
+    allow_missing_key: Annotated[
+        bool, typer.Option("--allow-missing-key", help="With -K: a line without separator is a record without key.")
+    ] = False,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Add to every record; may be repeated."),
     ] = None,
-    form: Annotated[Input, typer.Option("--format", help="json: what `moldau consume --json` prints.")] = Input.LINES,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Always this one.")] = None,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.ALL,
+    form: Annotated[
+        Input, typer.Option("--format", help="lines, or json as printed by `moldau consume --json`.")
+    ] = Input.LINES,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition only.")
+    ] = None,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Acknowledge when: 0 sent, 1 leader has it, all ISR.")
+    ] = Acks.ALL,
     compression: Annotated[Codec, typer.Option("--compression", "-z")] = Codec.NONE,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Records a second.")] = None,
-    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1, help="Send a batch at this size.")] = 256 * 1024,
-    idempotent: Annotated[
-        bool, typer.Option(help="Nothing twice, nothing out of order, whatever is sent again.")
-    ] = True,
-    empty_as_null: Annotated[bool, typer.Option("--null", help="An empty value is a tombstone.")] = False,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Limit, in records per second.")] = None,
+    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1, help="Send a batch when it has this size.")] = 256
+    * 1024,
+    idempotent: Annotated[bool, typer.Option(help="Retries neither duplicate nor reorder records.")] = True,
+    empty_as_null: Annotated[bool, typer.Option("--null", help="Write a tombstone (null) for an empty value.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Send each line of standard input, or of files, as a record.
+    """Write each line of standard input, or of files, as a record.
 
-    Records with a key go to hash(key) % partitions, as with Kafka's own producers; those without fill one batch after
-    the other. A batch leaves when it is full or when the input pauses.
+    Records with a key go to hash(key) % partitions, as with Kafka's own producers; records without a key fill one batch
+    after the other. A batch is sent when it is full or when the input pauses.
     """
     if not files and sys.stdin.isatty():
-        note("type records, one a line; Ctrl-D ends")
-    options = _Options(topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null)
+        note("type one record per line, Ctrl-D to finish")
+    options = _Options(
+        topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null, allow_missing_key
+    )
     asyncio.run(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
 
 
 class _Options:
-    """How lines become records."""
+    """How to turn lines into records."""
 
     def __init__(
         self,
@@ -86,6 +97,7 @@ class _Options:
         acks: Acks,
         rate: float | None,
         empty_as_null: bool,
+        allow_missing_key: bool,
     ) -> None:
         if key_separator == "":
             raise usage_error("--key-separator is empty")
@@ -98,15 +110,22 @@ class _Options:
         self.acks = {Acks.NONE: 0, Acks.LEADER: 1, Acks.ALL: -1}[acks]
         self.rate = rate
         self.empty_as_null = empty_as_null
+        self.allow_missing_key = allow_missing_key
 
     def record(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
-        """The partition it asks for, and the record."""
+        """Return the partition chosen by the user or the record (None: any), and the record."""
         if self.form is Input.JSON:
             return self._from_json(line, now_ms)
         key = None
         if self.key_separator is not None:
             head, separator, tail = line.partition(self.key_separator)
-            key, line = (head, tail) if separator else (None, line)
+            if separator:
+                key, line = head, tail
+            elif not self.allow_missing_key:
+                raise CommandError(
+                    f"no separator {self.key_separator.decode()!r} in {line[:40].decode(errors='replace')!r}; "
+                    "--allow-missing-key sends such lines without a key"
+                )
         value = None if self.empty_as_null and not line else line
         return self.partition, (now_ms, key, value, self.headers)
 
@@ -134,7 +153,7 @@ async def _produce(
     async with connect_async(bootstrap, ClientSettings(creates_topics=True)) as client:
         view = await client.persist(lambda: client.topic(options.topic), about=options.topic)
         _check_partition(options.partition, options.topic, len(view.partitions))
-        # Without acknowledgements nobody can tell what arrived, so there is nothing to be exact about.
+        # Deduplication needs acks=all: with less, a record may be lost unnoticed and a retry would leave a gap.
         identity = await client.init_producer_id() if idempotent and options.acks == -1 else None
         sender = Sender(
             client,
@@ -149,10 +168,10 @@ async def _produce(
         )
         try:
             await _send_all(sender, options, len(view.partitions))
-        except CommandError as error:  # of the input: who mends it has to know from which line on to send it again
+        except CommandError as error:  # an input error: say how much was sent, so that the rest can be sent again
             await sender.flush()
-            sent = _counted(sum(buffer.sent_records for buffer in sender.buffers))
-            raise CommandError(f"{error}; {sent} sent before that", exit_code=error.exit_code) from error
+            sent = _count(sum(buffer.sent_records for buffer in sender.buffers), "record")
+            raise CommandError(f"{error}; sent {sent} before that", exit_code=error.exit_code) from error
         finally:
             await sender.cancel()
     _summarise(sender, options.topic, json)
@@ -165,18 +184,21 @@ async def _send_all(sender: "Sender", options: _Options, partitions: int) -> Non
 
     clock = SystemClock()
     limit = None if options.rate is None else RateLimit(clock, options.rate)
-    async for arrived in read_lines(options.files):
-        for line in arrived.lines:
+    async for chunk in read_lines(options.files):
+        for number, line in enumerate(chunk.lines, chunk.first_line):
             if limit is not None:
-                await _keep(limit, sender)
-            partition, record = options.record(line, clock.wall_ms())
-            _check_partition(partition, options.topic, partitions)
+                await _wait(limit, sender)
+            try:
+                partition, record = options.record(line, clock.wall_ms())
+                _check_partition(partition, options.topic, partitions)
+            except CommandError as error:
+                raise CommandError(f"{chunk.source}:{number}: {error}", exit_code=error.exit_code) from error
             await sender.add(record, partition)
-        if arrived.is_pause:
+        if chunk.is_pause:
             await sender.flush()
 
 
-async def _keep(limit: "RateLimit", sender: "Sender") -> None:
+async def _wait(limit: "RateLimit", sender: "Sender") -> None:
     wait_ms = limit.wait_ms()
     if wait_ms > 0:
         await sender.flush()
@@ -185,18 +207,14 @@ async def _keep(limit: "RateLimit", sender: "Sender") -> None:
 
 def _check_partition(partition: int | None, topic: str, partitions: int) -> None:
     if partition is not None and not 0 <= partition < partitions:
-        raise usage_error(f"topic {topic} has {partitions} partitions, there is no {partition}")
-
-
-def _counted(records: int) -> str:
-    return f"{records} record was" if records == 1 else f"{records} records were"
+        raise usage_error(f"topic {topic} has {partitions} partitions, partition {partition} does not exist")
 
 
 def _summarise(sender: "Sender", topic: str, json: bool) -> None:
     buffers = [buffer for buffer in sender.buffers if buffer.sent_records]
     records = sum(buffer.sent_records for buffer in buffers)
     if json:
-        told = [
+        written = [
             {
                 "partition": buffer.partition,
                 "records": buffer.sent_records,
@@ -205,6 +223,10 @@ def _summarise(sender: "Sender", topic: str, json: bool) -> None:
             }
             for buffer in buffers
         ]
-        show_json({"topic": topic, "records": records, "bytes": sender.sent_bytes, "partitions": told})
+        show_json({"topic": topic, "records": records, "bytes": sender.sent_bytes, "partitions": written})
     elif sys.stderr.isatty():
-        note(f"{records} {'record' if records == 1 else 'records'} to topic {topic}, {len(buffers)} partition(s)")
+        note(f"wrote {_count(records, 'record')} to {_count(len(buffers), 'partition')} of topic {topic}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

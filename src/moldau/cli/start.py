@@ -9,7 +9,7 @@ import typer
 
 from moldau import __version__
 from moldau.cli.errors import CommandError, usage_error
-from moldau.cli.files import read_text
+from moldau.cli.files import check_not_foreign, read_text
 from moldau.cli.output import note
 from moldau.cli.standard_streams import ignore_full_disk
 
@@ -48,11 +48,10 @@ def start(
 
 
 def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: int | None) -> None:
-    from moldau.cli.files import read_identity
     from moldau.node.run import NodeFailed, serve
     from moldau.storage.log_dir import CorruptMetaProperties, LogDirLocked
 
-    read_identity(Path(configuration.settings.folders[0]))
+    check_not_foreign(Path(configuration.settings.folders[0]))
     try:
         serve(configuration, lambda said: _announce(said, announce_fd, configuration.is_broker), lifeline=lifeline_fd)
     except (LogDirLocked, CorruptMetaProperties) as error:

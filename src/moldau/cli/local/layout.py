@@ -1,8 +1,14 @@
-"""The nodes of a local cluster: their folders, ports and settings, remembered in the cluster's folder.
+"""The nodes of a local cluster: their data directories, ports and settings, kept in the cluster's directory.
 
-<folder>/cluster.json        what must not change from one start to the next
-<folder>/node-1/             the data of node 1
-<folder>/node-1.properties   its settings, as `moldau start --config` takes them
+<directory>/cluster.json        what must not change from one start to the next
+<directory>/node-1/             the data of node 1
+<directory>/node-1.properties   its settings, for `moldau start --config`
+
+All ports follow from the port P of the first broker; node N is the N-th from there:
+
+P + 0 …         clients and brokers
+P + 312 …       metrics: 9404 if P is 9092; below P if there is no room above
+P + 10 000 …    controllers, until 32 768: from there the kernel takes ports for outgoing connections. Else P - 10 000 …
 """
 
 import json
@@ -34,20 +40,20 @@ CONTROLLER: Final = "CONTROLLER"
 CONTROLLER_PORTS_APART: Final = 10_000
 PORTS_OF_ROOT: Final = 1023
 PORT_MAX: Final = 65_535
-OUTGOING_PORTS_FROM: Final = 32_768  # a node that is down may find its port taken by a connection there
-METRICS_PORT: Final = 9404
+OUTGOING_PORTS_FROM: Final = 32_768  # an outgoing connection may take the port of a node that is down
+METRICS_PORTS_APART: Final = 312
 
 HostOf = Callable[[int], str]
 
 
 def localhost(_: int) -> str:
-    """Where all nodes are, unless tests give each a network of its own."""
+    """The host of every node; tests may give each node a network of its own."""
     return "localhost"
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A voter of the cluster's quorum. The others know it by this port and this directory id."""
+    """A voter of the quorum. Port and directory id are part of the voter set and never change."""
 
     node_id: int
     port: int
@@ -56,7 +62,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What a cluster must find again when it is started another time."""
+    """The contents of cluster.json."""
 
     cluster_id: str
     brokers: int
@@ -66,21 +72,21 @@ class ClusterState:
     @classmethod
     def read(cls, path: Path) -> Self:
         try:
-            told = json.loads(path.read_text())
-            controllers = tuple(Controller(**each) for each in told["controllers"])
-            return cls(told["cluster_id"], told["brokers"], told["port"], controllers)
+            saved = json.loads(path.read_text())
+            controllers = tuple(Controller(**each) for each in saved["controllers"])
+            return cls(saved["cluster_id"], saved["brokers"], saved["port"], controllers)
         except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(f"{path} cannot be read ({error}); is this the folder of a cluster?") from error
+            raise CommandError(f"{path} is not valid ({error}); is this the directory of a cluster?") from error
 
     def write(self, path: Path) -> None:
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        os.replace(fresh, path)
+        temporary = path.with_name(f"{path.name}.new")
+        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        os.replace(temporary, path)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One node: where its data and its settings are, and where it listens."""
+    """One node: its data directory, its settings file, and its addresses."""
 
     node_id: int
     folder: Path
@@ -96,7 +102,7 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """Nodes 1 to n on this machine. Made by `LocalCluster.open`."""
+    """Nodes 1 to n on this machine. Created by `LocalCluster.open`."""
 
     folder: Path
     state: ClusterState
@@ -114,13 +120,13 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         check: Callable[[Self], None] = lambda _: None,
     ) -> Self:
-        """The cluster in this folder as it was left; a new one if the folder has none. Folders are formatted.
+        """Open the cluster in this directory, or create one if there is none; format data directories.
 
-        `check` may refuse it before anything is written: what is refused is not remembered.
+        `check` may raise before anything is written, so that a rejected port is not saved.
         """
-        state = _saved_state(folder, brokers, port, controller_port)
+        state = _saved_or_new_state(folder, brokers, port, controller_port)
         if state.port + state.brokers - 1 > PORT_MAX:
-            raise usage_error(f"--port {state.port} leaves no room for {state.brokers} brokers")
+            raise usage_error(f"--port {state.port} leaves no room for {state.brokers} brokers below {PORT_MAX + 1}")
         nodes = tuple(_node(folder, host_of, state, node_id, settings or {}) for node_id in _ids(state))
         cluster = cls(folder, state, nodes)
         check(cluster)
@@ -139,17 +145,21 @@ class LocalCluster:
         for node in self.nodes:
             _format(node, self.state.cluster_id, voters)
             node.settings_file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
-        self.state.write(self.folder / STATE_FILE)  # last: a folder without it is one that was never finished
+        self.state.write(self.folder / STATE_FILE)  # last: it marks a complete cluster
 
 
-def _saved_state(folder: Path, brokers: int | None, port: int | None, controller_port: int | None) -> ClusterState:
+def _saved_or_new_state(
+    folder: Path, brokers: int | None, port: int | None, controller_port: int | None
+) -> ClusterState:
     path = folder / STATE_FILE
     if not path.exists():
         return _new(brokers or BROKERS_DEFAULT, port or 9092, controller_port)
     known = ClusterState.read(path)
     wanted = brokers or known.brokers
     if wanted < len(known.controllers):
-        raise usage_error(f"the cluster in {folder} has {len(known.controllers)} controllers: --brokers cannot be less")
+        raise usage_error(
+            f"the cluster in {folder} has {len(known.controllers)} controllers: --brokers must not be fewer"
+        )
     return ClusterState(known.cluster_id, wanted, port or known.port, known.controllers)
 
 
@@ -166,6 +176,11 @@ def _controller_port(port: int) -> int:
     return above if above + CONTROLLERS <= OUTGOING_PORTS_FROM or below <= PORTS_OF_ROOT else below
 
 
+def _metrics_port(port: int) -> int:
+    above = port + METRICS_PORTS_APART
+    return above if above + BROKERS_MAX <= PORT_MAX else port - METRICS_PORTS_APART
+
+
 def _ids(state: ClusterState) -> Iterator[int]:
     yield from range(1, state.brokers + 1)
 
@@ -180,7 +195,7 @@ def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more
         **_listeners(address, controller),
         "controller.quorum.bootstrap.servers": ",".join(str(_endpoint(each, host_of)) for each in state.controllers),
         "log.dirs": str(place.absolute()),
-        "moldau.metrics.listener": str(Address(address.host, METRICS_PORT + node_id - 1)),
+        "moldau.metrics.listener": str(Address(address.host, _metrics_port(state.port) + node_id - 1)),
         **_replication(state.brokers),
         **more,
     }
@@ -199,7 +214,7 @@ def _listeners(address: Address, controller: Controller | None) -> dict[str, str
 
 
 def _replication(brokers: int) -> dict[str, str]:
-    """Records on three brokers, acknowledged by two, so that any one of them may go; less where there are less."""
+    """Three replicas of which two must be in sync, so that any one broker may fail; fewer with fewer brokers."""
     replicas = min(REPLICAS, brokers)
     in_sync = 2 if replicas == REPLICAS else 1
     settings = {
@@ -229,7 +244,7 @@ def _first_voters(state: ClusterState, host_of: HostOf) -> VoterSet:
 
 
 def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
-    """Say in a new folder whose it is, and who votes; refuse one that belongs to somebody else."""
+    """Format a new data directory; reject one that belongs to another node or cluster."""
     disk = SystemDisk(Capabilities.detect())
     known = read_identity(node.folder)
     if known is not None:
@@ -254,5 +269,5 @@ def _check(node: LocalNode, known: MetaProperties, cluster_id: str) -> None:
     if known.cluster_id != cluster_id or known.node_id != node.node_id:
         raise CommandError(
             f"{node.folder} belongs to node {known.node_id} of cluster {known.cluster_id}, not to node "
-            f"{node.node_id} of {cluster_id}: choose another --data folder"
+            f"{node.node_id} of {cluster_id}: choose another --data directory"
         )

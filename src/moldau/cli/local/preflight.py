@@ -1,4 +1,4 @@
-"""Whether a local cluster may be started: nobody runs on its folders, and nobody listens where it wants to."""
+"""Checks before a local cluster starts: its directories are not locked, and its ports are free."""
 
 import errno
 import socket
@@ -11,13 +11,13 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
 from moldau.storage.log_dir import META_PROPERTIES, LogDir, LogDirLocked
 
-CHOOSE: Final = "does another cluster run? choose another --port; controllers listen 10000 above it, or below"
-FREE: Final = "stop what listens there; this cluster knows its controllers by their ports, so they stay"
+CHOOSE: Final = "is another cluster running? choose another --port; controllers listen 10000 above it, or below"
+FREE: Final = "stop the process that listens there; the ports of a cluster's controllers cannot change"
 
 
 def check_folders_and_ports(cluster: LocalCluster) -> None:
-    """Looked at before anything is written: a cluster that runs keeps the settings that its nodes are started again
-    with, and a new one is not made with ports of controllers that are taken, since those can never change."""
+    """Run before anything is written: a running cluster must keep the settings files that its nodes restart with, and a
+    new one must not be created with controller ports that are taken, since they can never change."""
     for node in cluster.nodes:
         _check_folder(cluster, node)
     is_known = (cluster.folder / STATE_FILE).exists()
@@ -34,13 +34,13 @@ def _check_folder(cluster: LocalCluster, node: LocalNode) -> None:
         LogDir.open(SystemDisk(Capabilities.detect()), str(node.folder)).close()
     except LogDirLocked:
         raise CommandError(
-            f"the cluster in {cluster.folder} runs already (node {node.node_id} does): stop it, or choose another "
-            "--data folder"
+            f"the cluster in {cluster.folder} is running (node {node.node_id} holds its lock): stop it, or choose "
+            "another --data directory"
         ) from None
 
 
 def _check_port(address: Address, advice: str) -> None:
-    """What else may be wrong with an address, the node that is given it will say."""
+    """Other errors of an address are reported by the node that listens there."""
     try:
         socket.create_server((address.host, address.port)).close()
     except OSError as error:

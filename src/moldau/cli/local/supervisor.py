@@ -1,99 +1,121 @@
-"""Runs the nodes of a local cluster as processes: their log lines come out here, and they end when it ends."""
+"""The supervisor of `moldau up`: starts every node as a process, passes on its log lines, and stops it at the end.
+
+A node and its supervisor share two pipes. On the announcement pipe the node writes one JSON line when it serves. The
+lifeline pipe carries nothing: its end reaches the node when the supervisor dies, however that happens, and the node
+shuts down. So no node outlives its supervisor.
+"""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.cli.errors import CommandError
 from moldau.cli.local.layout import LocalCluster, LocalNode
 
-LATE_S: Final = 60.0  # a node that takes longer to serve is told of, and waited for
+LATE_S: Final = 60.0  # a node that takes longer to start is reported, but still waited for
 STOP_S_MAX: Final = 30.0
-PAUSE_S_FIRST: Final = 0.5  # before a node is started again
+PAUSE_S_FIRST: Final = 0.5  # before a node is restarted
 PAUSE_S_MAX: Final = 30.0
-STEADY_S: Final = 60.0  # a node that lived this long begins with the first pause again
+STEADY_S: Final = 60.0  # a node that ran this long restarts after the first pause again
 LINE_BYTES_MAX: Final = 1 << 20
 ANNOUNCEMENT_BYTES_MAX: Final = 65_536
 PROGRAM: Final = (sys.executable, "-m", "moldau.cli.main")
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
+
+
+class RunningNode(NamedTuple):
+    """A node that serves; `metrics` is the URL of its metrics, if it has one."""
+
+    node: LocalNode
+    pid: int
+    metrics: str | None
 
 
 @dataclass(slots=True)
-class _Life:
-    """One process of a node, and the pipe whose end ends it if we die."""
+class _NodeProcess:
+    """One process of a node, and our end of its lifeline."""
 
     process: Process
     lifeline: int
-    began_s: float
+    started_s: float
+    metrics: str | None = None
 
 
 class Supervisor:
-    """`run` starts all nodes and returns when it was told to end (SIGTERM, SIGINT) and all of them have."""
+    """`run` starts all nodes, and returns after SIGTERM or SIGINT when all of them have stopped."""
 
     def __init__(
-        self, cluster: LocalCluster, *, say: Say, log: Say, restarts: bool = False, program: Sequence[str] = PROGRAM
+        self,
+        cluster: LocalCluster,
+        *,
+        note: Print,
+        log: Print,
+        restarts: bool = False,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
-        """`say` is for what the supervisor has to tell, `log` for the nodes' own lines."""
+        """`note` prints messages of the supervisor, `log` the nodes' own log lines."""
         self._cluster = cluster
-        self._say, self._log = say, log
+        self._note, self._log = note, log
         self._restarts = restarts
         self._program = program
-        self._lives: dict[int, _Life] = {}
-        self._awaited = {node.node_id for node in cluster.nodes}
-        self._ending = asyncio.Event()
+        self._processes: dict[int, _NodeProcess] = {}
+        self._starting = {node.node_id for node in cluster.nodes}
+        self._stopping = asyncio.Event()
         self._failure: CommandError | None = None
 
-    async def run(self, announce: Callable[[], None]) -> None:
-        """`announce` is called once all nodes serve. Raises if they cannot, or when none is left."""
+    async def run(self, announce: Callable[[list[RunningNode]], None]) -> None:
+        """Call `announce` once all nodes serve. Raise if a node cannot start, or if none is left."""
         self._announce = announce
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._interrupted)
-        reminder = loop.call_later(LATE_S, self._tell_who_is_late)
-        keeping = asyncio.gather(*(self._keep(node) for node in self._cluster.nodes))
-        ending = loop.create_task(self._ending.wait())
-        either: set[asyncio.Future[Any]] = {keeping, ending}
+            loop.add_signal_handler(number, self._on_signal)
+        reminder = loop.call_later(LATE_S, self._report_late_nodes)
+        supervision = asyncio.gather(*(self._supervise(node) for node in self._cluster.nodes))
+        stopping = loop.create_task(self._stopping.wait())
+        either: set[asyncio.Future[Any]] = {supervision, stopping}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            was_told = self._ending.is_set()
+            is_requested = self._stopping.is_set()
         finally:
             reminder.cancel()
-            self._ending.set()
-            await self._stop_all(keeping)
-            ending.cancel()
-        if self._failure is not None or not was_told:
+            self._stopping.set()
+            await self._stop_all(supervision)
+            stopping.cancel()
+        if self._failure is not None or not is_requested:
             raise self._failure or CommandError("no node is left")
 
-    # The lives of one node
+    # ── One node ──
 
-    async def _keep(self, node: LocalNode) -> None:
-        """One life after the other, if that is wanted; otherwise one."""
+    async def _supervise(self, node: LocalNode) -> None:
+        """Run the node's process; with `restarts`, start another one whenever it exits."""
         pause_s = PAUSE_S_FIRST
         while True:
-            life = await self._begin(node)
-            code = await self._live(node, life)
-            if self._ending.is_set():
+            running = await self._start(node)
+            code = await self._pass_on_log(node, running)
+            if self._stopping.is_set():
                 return
-            if node.node_id in self._awaited:
-                self._fail(CommandError(f"node {node.node_id} did not start: it {_how(code)}"))
+            if node.node_id in self._starting:
+                self._fail(CommandError(f"node {node.node_id} did not start: it {_describe_exit(code)}"))
                 return
+            exited = f"node {node.node_id} {_describe_exit(code)}"
             if not self._restarts:
-                self._say(f"{_ended(node, code)} and stays down. To have it back: {_by_hand(node)}")
+                self._note(f"{exited} and stays down. To restart it: moldau start --config {node.settings_file}")
                 return
-            is_steady = asyncio.get_running_loop().time() - life.began_s > STEADY_S
+            is_steady = asyncio.get_running_loop().time() - running.started_s > STEADY_S
             pause_s = PAUSE_S_FIRST if is_steady else pause_s
-            self._say(f"{_ended(node, code)} and is started again in {pause_s:g} s")
-            if await self._is_told_within(pause_s):
+            self._note(f"{exited} and restarts in {pause_s:g} s")
+            if await self._is_stopped_within(pause_s):
                 return
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    async def _begin(self, node: LocalNode) -> _Life:
+    async def _start(self, node: LocalNode) -> _NodeProcess:
         announced, announce = os.pipe()
         lifeline, ours = os.pipe()
         try:
@@ -102,11 +124,11 @@ class Supervisor:
             os.close(announce)
             os.close(lifeline)
         loop = asyncio.get_running_loop()
-        life = self._lives[node.node_id] = _Life(process, ours, loop.time())
-        loop.add_reader(announced, self._announced, node, announced)
-        if self._ending.is_set():  # told while it was being started
+        running = self._processes[node.node_id] = _NodeProcess(process, ours, loop.time())
+        loop.add_reader(announced, self._on_announcement, node, running, announced)
+        if self._stopping.is_set():  # requested while the process was being started
             _send(process, signal.SIGTERM)
-        return life
+        return running
 
     async def _spawn(self, node: LocalNode, announce: int, lifeline: int) -> Process:
         options = ["start", "--config", str(node.settings_file)]
@@ -115,78 +137,86 @@ class Supervisor:
             *self._program,
             *options,
             stdin=DEVNULL,
-            stdout=DEVNULL,  # what it says there, we say for all of them
+            stdout=DEVNULL,  # its greeting; ours is for all nodes
             stderr=PIPE,
             pass_fds=(announce, lifeline),
-            start_new_session=True,  # Ctrl-C is for us: it is we who stop the nodes
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the nodes
             limit=LINE_BYTES_MAX,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
 
-    async def _live(self, node: LocalNode, life: _Life) -> int:
-        """Pass on what it says until it ends."""
-        lines = life.process.stderr
+    async def _pass_on_log(self, node: LocalNode, running: _NodeProcess) -> int:
+        """Print the node's log lines until it exits; return its exit code."""
+        lines = running.process.stderr
         assert lines is not None
         while True:
             try:
                 line = await lines.readline()
             except ValueError:
-                continue  # longer than any line should be
+                continue  # longer than LINE_BYTES_MAX
             if not line:
                 break
             self._log(f"[{node.node_id}] {line.decode(errors='replace').rstrip()}")
-        code = await life.process.wait()
-        os.close(life.lifeline)
-        del self._lives[node.node_id]
+        code = await running.process.wait()
+        os.close(running.lifeline)
+        del self._processes[node.node_id]
         return code
 
-    def _announced(self, node: LocalNode, descriptor: int) -> None:
+    def _on_announcement(self, node: LocalNode, running: _NodeProcess, descriptor: int) -> None:
         line = os.read(descriptor, ANNOUNCEMENT_BYTES_MAX)
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
         if not line:
-            return  # it ended before it served
-        if node.node_id not in self._awaited:
-            self._say(f"node {node.node_id} serves again")
+            return  # it exited before it served
+        running.metrics = json.loads(line)["metrics"]
+        if node.node_id not in self._starting:
+            self._note(f"node {node.node_id} serves again (pid {running.process.pid})")
             return
-        self._awaited.discard(node.node_id)
-        if not self._awaited and not self._ending.is_set():
-            self._announce()
+        self._starting.discard(node.node_id)
+        if not self._starting and not self._stopping.is_set():
+            self._announce(self._running_nodes())
 
-    def _tell_who_is_late(self) -> None:
-        """After a crash a node may have much to read again; one that cannot serve ends by itself."""
-        if self._awaited:
-            late = ", ".join(map(str, sorted(self._awaited)))
-            self._say(f"not ready within {LATE_S:g} s, still waiting: node {late}")
+    def _running_nodes(self) -> list[RunningNode]:
+        return [
+            RunningNode(node, running.process.pid, running.metrics)
+            for node in self._cluster.nodes
+            if (running := self._processes.get(node.node_id)) is not None
+        ]
 
-    async def _is_told_within(self, seconds: float) -> bool:
+    def _report_late_nodes(self) -> None:
+        """Recovery after a crash may take long; a node that cannot start exits by itself."""
+        if self._starting:
+            late = ", ".join(map(str, sorted(self._starting)))
+            self._note(f"not ready within {LATE_S:g} s, still waiting: node {late}")
+
+    async def _is_stopped_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._ending.wait(), seconds)
+            await asyncio.wait_for(self._stopping.wait(), seconds)
         except TimeoutError:
             return False
         return True
 
-    # The end
+    # ── The end ──
 
-    def _interrupted(self) -> None:
-        if self._ending.is_set():  # asked twice: no more patience
-            for life in self._lives.values():
-                _send(life.process, signal.SIGKILL)
-        self._ending.set()
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():  # the second Ctrl-C
+            for running in self._processes.values():
+                _send(running.process, signal.SIGKILL)
+        self._stopping.set()
 
     def _fail(self, failure: CommandError) -> None:
         self._failure = self._failure or failure
-        self._ending.set()
+        self._stopping.set()
 
-    async def _stop_all(self, keeping: "asyncio.Future[list[None]]") -> None:
-        """Ask all nodes to end, and do not wait for ever."""
-        for life in self._lives.values():
-            _send(life.process, signal.SIGTERM)
-        _, late = await asyncio.wait({keeping}, timeout=STOP_S_MAX)
-        for node_id, life in self._lives.items() if late else ():
-            self._say(f"node {node_id} did not end within {STOP_S_MAX:g} s and is killed")
-            _send(life.process, signal.SIGKILL)
-        await keeping
+    async def _stop_all(self, supervision: "asyncio.Future[list[None]]") -> None:
+        """Send SIGTERM to all nodes, and SIGKILL to those that have not stopped in time."""
+        for running in self._processes.values():
+            _send(running.process, signal.SIGTERM)
+        _, late = await asyncio.wait({supervision}, timeout=STOP_S_MAX)
+        for node_id, running in self._processes.items() if late else ():
+            self._note(f"node {node_id} did not stop within {STOP_S_MAX:g} s: killing it")
+            _send(running.process, signal.SIGKILL)
+        await supervision
 
 
 def _send(process: Process, number: signal.Signals) -> None:
@@ -194,15 +224,5 @@ def _send(process: Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
-    return f"was killed ({signal.Signals(-code).name})"
-
-
-def _ended(node: LocalNode, code: int) -> str:
-    return f"node {node.node_id} {_how(code)}"
-
-
-def _by_hand(node: LocalNode) -> str:
-    return f"moldau start --config {node.settings_file}"
+def _describe_exit(code: int) -> str:
+    return f"exited with code {code}" if code >= 0 else f"was killed ({signal.Signals(-code).name})"
