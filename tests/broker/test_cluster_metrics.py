@@ -19,9 +19,9 @@ SETTINGS = ("min.insync.replicas=3",)
 
 async def told(cluster: Cluster, node_id: int) -> dict[str, float]:
     node = cluster.nodes[node_id]
-    _, _, body = await MetricsEndpoint(node.broker, list(node.routers.broker.apis.values()), node._front.gate).page(
-        "/metrics"
-    )
+    _, _, body = await MetricsEndpoint(
+        node.broker, list(node.routers.broker.apis.values()), node._listeners.limits
+    ).page("/metrics")
     lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 

@@ -9,7 +9,7 @@ import pytest
 from broker_scene import Scene, batch, fetch_request, on_broker, produce_request
 from raw_peers import raw_peer
 
-from moldau.broker.network.replies import QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
+from moldau.broker.network.response_queue import QUEUED_MEMORY_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import ALONE
 from moldau.model.errors import ErrorCode
@@ -58,7 +58,7 @@ def answers_in_order(futures: list[Any]) -> list[int]:
     return order
 
 
-def test_requests_begin_in_order_and_are_answered_in_order_whichever_is_ready_first() -> None:
+def test_requests_start_in_order_and_responses_keep_it() -> None:
     async def script(scene: Scene) -> None:
         held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
@@ -77,7 +77,7 @@ def test_requests_begin_in_order_and_are_answered_in_order_whichever_is_ready_fi
 
 
 @pytest.mark.proves("P4")
-def test_only_so_many_requests_of_a_connection_are_under_way_and_the_rest_begins_later() -> None:
+def test_requests_in_flight_are_bounded() -> None:
     async def script(scene: Scene) -> None:
         held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
@@ -97,7 +97,7 @@ def test_only_so_many_requests_of_a_connection_are_under_way_and_the_rest_begins
     on_broker(script)
 
 
-def test_behind_a_heavy_request_nothing_of_its_connection_begins_and_others_go_on() -> None:
+def test_heavy_request_blocks_only_its_own_connection() -> None:
     async def script(scene: Scene) -> None:
         held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse, weight=ALONE)
         talker, other = await scene.connect(), await scene.connect()
@@ -114,7 +114,7 @@ def test_behind_a_heavy_request_nothing_of_its_connection_begins_and_others_go_o
     on_broker(script)
 
 
-def test_answers_that_wait_for_an_earlier_one_count_by_their_size() -> None:
+def test_queued_responses_weigh_by_their_size() -> None:
     async def script(scene: Scene) -> None:
         held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         begun = fat_answers(scene)
@@ -146,7 +146,7 @@ def fat_answers(scene: Scene) -> list[int]:
 
 
 @pytest.mark.proves("P4")
-def test_who_does_not_read_is_not_listened_to_and_gets_everything_once_it_reads() -> None:
+def test_peer_that_does_not_read_is_paused_and_gets_everything_later() -> None:
     async def script(scene: Scene) -> None:
         begun = fat_answers(scene)
         talker = await scene.connect()
@@ -162,22 +162,22 @@ def test_who_does_not_read_is_not_listened_to_and_gets_everything_once_it_reads(
     on_broker(script)
 
 
-def test_who_never_reads_is_given_up_after_the_idle_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_peer_that_never_reads_is_closed_after_the_idle_timeout(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         fat_answers(scene)
         talker = await scene.connect()
         talker.connection.pause_reading()
         asked = [talker.begin(0, PING) for _ in range(120)]
         await asyncio.sleep(100)
-        assert len(scene.node._front.gate) == 0
+        assert len(scene.node._listeners.limits) == 0
         talker.connection.abort()
         await asyncio.gather(*asked, return_exceptions=True)
 
     on_broker(script, settings=["connections.max.idle.ms=10000"])
-    assert "it does not read its answers" in caplog.text
+    assert "the peer does not read its responses" in caplog.text
 
 
-def test_a_throttled_connection_is_heard_again_when_its_time_is_over() -> None:
+def test_throttled_connection_is_read_again_after_the_throttle_time() -> None:
     async def script(scene: Scene) -> None:
         throttles = iter((3000, 1000, 0))
 
@@ -201,7 +201,7 @@ def test_a_throttled_connection_is_heard_again_when_its_time_is_over() -> None:
     on_broker(script)
 
 
-def test_the_longest_throttle_counts() -> None:
+def test_longest_throttle_wins() -> None:
     async def script(scene: Scene) -> None:
         throttles = {1: (1, 5000), 2: (2, 1000)}  # by correlation id: answered after so many seconds, throttled so long
         begun: list[float] = []
@@ -226,7 +226,7 @@ def test_the_longest_throttle_counts() -> None:
 # -- what is not understood
 
 
-def test_an_api_versions_request_of_the_future_is_answered_in_version_0_with_the_one_key_that_helps() -> None:
+def test_unsupported_api_versions_version_gets_a_version_0_response() -> None:
     async def script(scene: Scene) -> None:
         peer = await raw_peer(scene)
         header = struct.pack(">hhi", API_VERSIONS, 9, 77) + struct.pack(">h", 2) + b"me" + b"\0"
@@ -243,20 +243,20 @@ def test_an_api_versions_request_of_the_future_is_answered_in_version_0_with_the
 
 
 GARBAGE = (
-    (struct.pack(">hhih", 999, 0, 1, -1), "a request for API 999 in version 0, which is not served here"),
-    (struct.pack(">hhih", -5, 0, 1, -1), "a request for API -5 in version 0"),
-    (struct.pack(">hhih", 3, 99, 1, -1), "a request for API 3 in version 99"),
-    (struct.pack(">hhih", 0, 2, 1, -1), "a request for API 0 in version 2"),
-    (b"", "a request header that cannot be read"),
-    (struct.pack(">hhih", 3, 1, 1, 500) + b"short", "a request header that cannot be read"),
-    (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "a Metadata request (version 1) that cannot be read"),
-    (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "a Metadata request (version 1) that cannot be read"),
-    (struct.pack(">hhih", 3, 1, 1, -1), "a Metadata request (version 1) that cannot be read"),
+    (struct.pack(">hhih", 999, 0, 1, -1), "API 999 version 0 is not supported"),
+    (struct.pack(">hhih", -5, 0, 1, -1), "API -5 version 0 is not supported"),
+    (struct.pack(">hhih", 3, 99, 1, -1), "API 3 version 99 is not supported"),
+    (struct.pack(">hhih", 0, 2, 1, -1), "API 0 version 2 is not supported"),
+    (b"", "malformed request header"),
+    (struct.pack(">hhih", 3, 1, 1, 500) + b"short", "malformed request header"),
+    (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "malformed Metadata request (version 1)"),
+    (struct.pack(">hhih", 3, 1, 1, -1) + b"\x7f\xff\xff\xff", "malformed Metadata request (version 1)"),
+    (struct.pack(">hhih", 3, 1, 1, -1), "malformed Metadata request (version 1)"),
 )
 
 
 @pytest.mark.parametrize(("frame", "words"), GARBAGE)
-def test_what_cannot_be_read_closes_the_connection_with_a_line_in_the_log(
+def test_malformed_request_closes_the_connection_and_is_logged(
     caplog: pytest.LogCaptureFixture, frame: bytes, words: str
 ) -> None:
     async def script(scene: Scene) -> None:
@@ -282,7 +282,7 @@ FOREIGN = (
 
 
 @pytest.mark.parametrize(("sent", "words"), FOREIGN)
-def test_another_protocol_is_named_in_the_log(caplog: pytest.LogCaptureFixture, sent: bytes, words: str) -> None:
+def test_other_protocol_is_named_in_the_log(caplog: pytest.LogCaptureFixture, sent: bytes, words: str) -> None:
     async def script(scene: Scene) -> None:
         peer = await raw_peer(scene)
         peer.connection.send([sent])
@@ -293,7 +293,7 @@ def test_another_protocol_is_named_in_the_log(caplog: pytest.LogCaptureFixture, 
     assert words in caplog.text
 
 
-def test_a_flood_of_refusals_writes_few_lines_and_says_how_many_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_flood_of_rejections_is_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         for count in range(500):
             peer = await raw_peer(scene)
@@ -303,12 +303,12 @@ def test_a_flood_of_refusals_writes_few_lines_and_says_how_many_it_left_out(capl
                 await asyncio.sleep(100)
 
     on_broker(script)
-    lines = [line for line in caplog.text.splitlines() if "in version 99" in line]
+    lines = [line for line in caplog.text.splitlines() if "version 99 is not supported" in line]
     assert 10 < len(lines) <= 21
     assert any("more like this were not written" in line for line in lines)
 
 
-def test_what_a_peer_sends_cannot_write_lines_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_peer_cannot_inject_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         name = "x\n2026-01-01 INFO all is well\x1b[2J" + "y" * 5000
@@ -322,7 +322,7 @@ def test_what_a_peer_sends_cannot_write_lines_of_its_own_into_the_log(caplog: py
     assert len(line) < 600
 
 
-def test_a_failure_of_ours_is_reported_answered_and_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_bug_is_reported_and_the_connection_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(scene: Scene) -> None:
         reported: list[str] = []
         monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
@@ -346,7 +346,7 @@ def test_a_failure_of_ours_is_reported_answered_and_the_connection_goes_on(monke
     on_broker(script)
 
 
-def test_an_answer_that_cannot_be_written_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_response_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(scene: Scene) -> None:
         reported: list[str] = []
         monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
@@ -362,7 +362,7 @@ def test_an_answer_that_cannot_be_written_closes_the_connection(monkeypatch: pyt
     on_broker(script)
 
 
-def test_a_client_that_goes_away_takes_its_waiting_requests_along() -> None:
+def test_closed_connection_cancels_its_waiting_requests() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -378,7 +378,7 @@ def test_a_client_that_goes_away_takes_its_waiting_requests_along() -> None:
     on_broker(script)
 
 
-def test_long_names_are_refused_in_few_words() -> None:
+def test_metadata_rejects_a_topic_name_that_is_too_long() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         topic = MetadataRequest.MetadataRequestTopic(name="x" * 32_767)

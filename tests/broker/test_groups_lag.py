@@ -10,7 +10,7 @@ from group_members import TOPIC, commit, find_coordinator
 
 from moldau.broker.groups.lag import Trends
 from moldau.broker.metrics.endpoint import MetricsEndpoint
-from moldau.broker.network.gate import Gate
+from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.model.errors import ErrorCode
 
 PATIENCE_S = 10
@@ -27,7 +27,9 @@ def test_the_metrics_page_tells_offsets_and_lag_of_each_group() -> None:
             await produce(talker, TOPIC, batch(b"a", b"b"), partition=1)
         await commit(talker, {0: 0, 1: 7})
         broker = scene.node.broker
-        _, _, page = await MetricsEndpoint(broker, [], Gate(broker.clock, lambda: broker.settings)).page("/metrics")
+        _, _, page = await MetricsEndpoint(broker, [], ConnectionLimits(broker.clock, lambda: broker.settings)).page(
+            "/metrics"
+        )
         lines = page.decode().splitlines()
         assert 'kafka_consumergroup_current_offset{consumergroup="g",topic="t",partition="1"} 7' in lines
         assert 'kafka_consumergroup_lag{consumergroup="g",topic="t",partition="1"} 3' in lines

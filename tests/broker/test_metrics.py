@@ -9,7 +9,7 @@ from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.metrics.prometheus_text import histogram
-from moldau.broker.network.gate import Gate
+from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.runtime.meters import LatencyMeter
 from moldau.node.ports.process import process_lines
 
@@ -25,9 +25,9 @@ def samples(page: str) -> dict[str, float]:
 
 
 async def page_of(scene: Scene) -> str:
-    gate = Gate(scene.node.broker.clock, lambda: scene.node.broker.settings)
+    limits = ConnectionLimits(scene.node.broker.clock, lambda: scene.node.broker.settings)
     status, content_type, body = await MetricsEndpoint(
-        scene.node.broker, list(scene.node.routers.broker.apis.values()), gate, process_lines
+        scene.node.broker, list(scene.node.routers.broker.apis.values()), limits, process_lines
     ).page("/metrics")
     assert status == 200
     assert content_type.startswith("text/plain; version=0.0.4")
@@ -110,7 +110,7 @@ def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
 
 def test_other_paths_are_not_found_and_health_is() -> None:
     async def script(scene: Scene) -> None:
-        pages = MetricsEndpoint(scene.node.broker, [], scene.node._front.gate)
+        pages = MetricsEndpoint(scene.node.broker, [], scene.node._listeners.limits)
         assert (await pages.page("/health"))[0] == 200
         assert (await pages.page("/else"))[0] == 404
 

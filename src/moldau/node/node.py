@@ -13,7 +13,7 @@ from moldau.broker.drivers.membership import Membership, fixed_voters
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.endpoint import MetricsEndpoint
-from moldau.broker.network.front import Front
+from moldau.broker.network.listeners import Listeners
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.requests.router import LocalHandler, Routers
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
@@ -119,7 +119,7 @@ class Node:
         )
         self.routers = Routers(served_apis(), self.broker.controller_listeners)
         self.broker.local = LocalHandler(self.broker, self.routers)
-        self._front = Front(self.broker, self.routers, ports.network)
+        self._listeners = Listeners(self.broker, self.routers, ports.network)
 
     def _incarnation_id(self) -> bytes:
         """A new one, unless the last life ended before it knew whether it was registered."""
@@ -175,21 +175,21 @@ class Node:
     async def _bring_up(self) -> None:
         """The ports are taken first, because the registration names them; whoever connects now waits a moment."""
         try:
-            self._bound = await self._front.bind(self._configuration.listeners.bound)
+            self._bound = await self._listeners.bind(self._configuration.listeners.bound)
             self._metadata.subscribe(self.broker.publishing.committed)
             await self._metadata.start(self._controller_endpoints())
-            self._front.open_for_controllers()
+            self._listeners.open_for_controllers()
             if self._configuration.is_controller:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
             self.broker.partitions.when_opened(self._folder.record_boot)
         except BaseException:
-            await self._front.close()
+            await self._listeners.close()
             await self._peers.close()
             raise
         self._metrics = await self._serve_metrics()
-        self._front.open()
+        self._listeners.open()
 
     def _control(self) -> None:
         """Look after brokers whenever this controller is the active one, and tell others where it is."""
@@ -287,10 +287,10 @@ class Node:
             await self._lifecycle.shut_down()
         if self._registering is not None:
             await self._registering.close()
-        await self._front.close_for_clients()
+        await self._listeners.close_for_clients()
         await self.broker.close()
         await self._metadata.close()
-        await self._front.close()
+        await self._listeners.close()
         await self._peers.close()
         if self.broker.partitions.are_all_open:
             self._folder.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
@@ -307,7 +307,7 @@ class Node:
 
     def _metrics_pages(self) -> MetricsEndpoint:
         apis = list(self.routers.broker.apis.values())
-        return MetricsEndpoint(self.broker, apis, self._front.gate, self._process_lines)
+        return MetricsEndpoint(self.broker, apis, self._listeners.limits, self._process_lines)
 
     async def _serve_metrics(self) -> Listener | None:
         """A metrics port that is taken is no reason not to serve clients."""

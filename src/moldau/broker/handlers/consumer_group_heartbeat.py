@@ -50,17 +50,17 @@ def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContex
         raise TopicAuthorizationFailed("Not authorized to describe all subscribed topics.")
 
 
-def recurs(
+def make_repeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext, response: ConsumerGroupHeartbeatResponse
 ) -> Callable[[float], bool] | None:
-    """A member in a stable group repeats the same heartbeat and gets the same response."""
+    """For the fast path: heartbeats of a member that owns its assignment are equal, and so are their responses."""
     if response.error_code or response.assignment is not None:
         return None
     groups = context.broker.groups
     asker = _asker(context)
     same: object = None  # the last decision that led to this response
 
-    def again(now_ms: float) -> bool:
+    def repeat(now_ms: float) -> bool:
         nonlocal same
         shard = groups.shard_of(request.group_id)
         decision = shard.decide_now(lambda machine: machine.decide_alive(request, asker, now_ms))
@@ -68,4 +68,4 @@ def recurs(
             same = decision if decision is not None and decision.answers[ASKER] == response else None
         return same is not None
 
-    return again
+    return repeat

@@ -15,18 +15,18 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
     return HeartbeatResponse()
 
 
-def recurs(
+def make_repeat(
     request: HeartbeatRequest,
     context: RequestContext,
     response: HeartbeatResponse,
 ) -> Callable[[float], bool] | None:
-    """All heartbeats of a member within one generation are the same request with the same response."""
+    """For the fast path: all heartbeats of a member in one generation are equal, and so are their responses."""
     if response.error_code:
         return None
     groups = context.broker.groups
 
-    def again(now_ms: float) -> bool:
+    def repeat(now_ms: float) -> bool:
         shard = groups.shard_of(request.group_id)
         return shard.decide_now(lambda machine: machine.decide_heartbeat(request, now_ms)) is not None
 
-    return again
+    return repeat

@@ -4,6 +4,9 @@ from functools import partial
 from types import ModuleType
 from typing import Final
 
+from moldau.broker.fastpath import follower_fetch as follower_fetch_fast_path
+from moldau.broker.fastpath import heartbeat as heartbeat_fast_path
+from moldau.broker.fastpath import produce as produce_fast_path
 from moldau.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -66,6 +69,7 @@ from moldau.broker.handlers import (
     vote,
     write_txn_markers,
 )
+from moldau.broker.requests.fast_path import FastPathFactory
 from moldau.broker.requests.router import Api, ErrorResponder, ServedOn, forwarded, with_error_code
 from moldau.wire.messages import (
     AddOffsetsToTxnResponse,
@@ -104,20 +108,41 @@ from moldau.wire.messages import (
 PRODUCE_ADVERTISED_FROM: Final = 0
 
 
+_PRODUCE_FAST_PATH: Final = partial(produce_fast_path.create, reject_batches=produce.reject_batches)
+_HEARTBEAT_FAST_PATH: Final = partial(heartbeat_fast_path.create, make_repeat=heartbeat.make_repeat)
+_CONSUMER_HEARTBEAT_FAST_PATH: Final = partial(
+    heartbeat_fast_path.create, make_repeat=consumer_group_heartbeat.make_repeat
+)
+
+
 def _api(
-    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+    key: int,
+    name: str,
+    oldest: int,
+    newest: int,
+    handler: ModuleType,
+    error_response: ErrorResponder | None = None,
+    *,
+    fast_path: FastPathFactory | None = None,
 ) -> Api:
     """A client API, handled by the broker that receives it."""
-    return Api(key, name, oldest, newest, handler.handle, error_response or handler.error_response)
+    return Api(key, name, oldest, newest, handler.handle, error_response or handler.error_response, fast_path=fast_path)
 
 
 def _any_listener(
-    key: int, name: str, oldest: int, newest: int, handler: ModuleType, error_response: ErrorResponder | None = None
+    key: int,
+    name: str,
+    oldest: int,
+    newest: int,
+    handler: ModuleType,
+    error_response: ErrorResponder | None = None,
+    *,
+    fast_path: FastPathFactory | None = None,
 ) -> Api:
     """Served on broker and controller listeners, by the node that receives it."""
-    return Api(
-        key, name, oldest, newest, handler.handle, error_response or handler.error_response, served_on=ServedOn.BOTH
-    )
+    api = _api(key, name, oldest, newest, handler, error_response, fast_path=fast_path)
+    api.served_on = ServedOn.BOTH
+    return api
 
 
 def _internal(
@@ -157,12 +182,9 @@ def served_apis() -> list[Api]:
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
+            api.coalesces_writes = True
         if api.name == "Fetch":
             api.needs_task = False
-        if api.name == "Heartbeat":
-            api.recurs = heartbeat.recurs
-        if api.name == "ConsumerGroupHeartbeat":
-            api.recurs = consumer_group_heartbeat.recurs
         if api.name == "ApiVersions":
             api.unsupported_version_response = api_versions.unsupported_version_response
             api.handle = partial(api_versions.handle, apis=apis)
@@ -174,8 +196,8 @@ def served_apis() -> list[Api]:
 def _topic_apis() -> list[Api]:
     """Records, topics and their configs."""
     return [
-        _api(0, "Produce", 3, 13, produce),
-        _any_listener(1, "Fetch", 4, 18, fetch),
+        _api(0, "Produce", 3, 13, produce, fast_path=_PRODUCE_FAST_PATH),
+        _any_listener(1, "Fetch", 4, 18, fetch, fast_path=follower_fetch_fast_path.create),
         _api(2, "ListOffsets", 1, 11, list_offsets),
         _api(3, "Metadata", 0, 13, metadata),
         _any_listener(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
@@ -203,7 +225,7 @@ def _group_apis() -> list[Api]:
         _api(9, "OffsetFetch", 1, 10, offset_fetch),
         _api(10, "FindCoordinator", 0, 6, find_coordinator),
         _api(11, "JoinGroup", 0, 9, join_group),
-        _api(12, "Heartbeat", 0, 4, heartbeat, with_error_code(HeartbeatResponse)),
+        _api(12, "Heartbeat", 0, 4, heartbeat, with_error_code(HeartbeatResponse), fast_path=_HEARTBEAT_FAST_PATH),
         _api(13, "LeaveGroup", 0, 5, leave_group, with_error_code(LeaveGroupResponse)),
         _api(14, "SyncGroup", 0, 5, sync_group, with_error_code(SyncGroupResponse)),
         _api(15, "DescribeGroups", 0, 6, describe_groups),
@@ -217,6 +239,7 @@ def _group_apis() -> list[Api]:
             1,
             consumer_group_heartbeat,
             with_error_code(ConsumerGroupHeartbeatResponse),
+            fast_path=_CONSUMER_HEARTBEAT_FAST_PATH,
         ),
         _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
     ]

@@ -15,7 +15,7 @@ from moldau.model.ports import Page
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.broker.network.gate import Gate
+    from moldau.broker.network.connection_limits import ConnectionLimits
     from moldau.broker.partitions.partition import Partition
     from moldau.broker.requests.router import Api
 
@@ -45,13 +45,13 @@ class MetricsEndpoint:
         self,
         broker: "Broker",
         apis: Sequence["Api"],
-        gate: "Gate",
+        limits: "ConnectionLimits",
         more: Callable[[], Iterator[str]] = lambda: iter(()),
     ) -> None:
         """`more` adds lines that only the process knows."""
         self._broker = broker
         self._apis = apis
-        self._gate = gate
+        self._limits = limits
         self._more = more
 
     async def page(self, path: str) -> Page:
@@ -148,8 +148,8 @@ class MetricsEndpoint:
             (catalogue.FETCH_SESSIONS, len(broker.fetch_sessions)),
             (catalogue.SESSION_PARTITIONS, broker.fetch_sessions.partition_count),
             (catalogue.SESSION_EVICTIONS, broker.fetch_sessions.evictions),
-            (catalogue.CONNECTIONS, len(self._gate)),
-            (catalogue.REFUSED_CONNECTIONS, self._gate.refused),
+            (catalogue.CONNECTIONS, len(self._limits)),
+            (catalogue.REFUSED_CONNECTIONS, self._limits.rejected),
             (catalogue.BUGS, broker.bugs),
             (catalogue.DISK_FREE, free_bytes),
             (catalogue.DISK_TOTAL, total_bytes),

@@ -1,1 +1,1 @@
-"""Connections: frames become requests, requests become answers, in order and within bounds."""
+"""Connections: frames in, responses out in request order, within limits. Knows no particular API."""

@@ -1,8 +1,14 @@
-"""One client's connection: its frames become requests, and answers go back in the order the requests came.
+"""One client connection: frames become requests, and responses are sent in request order.
 
-A handler is a coroutine that is started at once, in the turn its frame arrived: so requests of a connection *begin* in
-order, and one that does not wait (nearly every produce and most fetches) costs no task. One that waits goes on as a
-task while later requests begin; its answer holds back theirs.
+    frame ──> fast path of its API, if it repeats an earlier request ──┐
+      └─────> header ──> router ──> decoder ──> handler ──> encoder ───┴──> response queue ──> socket
+
+The connection starts a handler at once, as a coroutine in the turn in which the frame arrived. So requests of a
+connection *start* in order, and a request that does not wait (nearly every Produce and most Fetches) needs no task. A
+handler that waits resumes later, in a task or without one (`taskless_handler`), while later requests start; their
+responses queue behind its own.
+
+This package knows frames, queues and the handler table (`requests.router.Api`), and nothing of a particular API.
 """
 
 import asyncio
@@ -11,395 +17,344 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import ANONYMOUS
-from moldau.broker.fetch.follower_fetch import replica_of
-from moldau.broker.handlers import produce
-from moldau.broker.network.acknowledging import Acknowledging
-from moldau.broker.network.exchange import Exchange
-from moldau.broker.network.recurrence import Again, Recurrence, answer_to
-from moldau.broker.network.repetition import PRODUCE, Known, Repetition
-from moldau.broker.network.replies import Replies, Reply
-from moldau.broker.network.unfinished import Unfinished, resumed
+from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
+from moldau.broker.network.taskless_handler import TasklessHandler, resume
 from moldau.broker.requests.context import CloseConnection, RequestContext
-from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
-from moldau.wire.follower_fetch import FETCH
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
-from moldau.wire.messages import ProduceRequest
 
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
-    from moldau.broker.network.gate import Gate
+    from moldau.broker.network.connection_limits import ConnectionLimits
+    from moldau.broker.requests.fast_path import FastPath
     from moldau.broker.requests.router import Api, Router
 
-FRAME_MS_MAX: Final = 60_000.0  # from its first byte to its last: a peer that dribbles holds a buffer
-SIGNS_OF_PATIENCE: Final = 4  # so many signs of life with nothing in between: this connection is for them
-CLOSING_MS_MAX: Final = 30_000.0  # to take what was sent before the end
+FRAME_MS_MAX: Final = 60_000.0  # from first byte to last: a peer that sends slowly occupies a buffer
+DELAY_TOLERANT_MIN: Final = 4  # so many requests in a row that tolerate delay: the connection is read with less urgency
+CLOSING_MS_MAX: Final = 30_000.0  # for the peer to read what was sent before the connection closes
 
 
 class ServedConnection:
-    """The broker's end of a client's connection."""
+    """The broker's end of a client connection."""
 
     __slots__ = (
-        "_acknowledging",
         "_broker",
         "_closing_ms",
-        "_connection",
-        "_exchange",
+        "_delay_tolerant_in_row",
+        "_fast_path",
+        "_fast_paths",
         "_frame_seen_ms",
-        "_gate",
+        "_limits",
         "_listener",
-        "_recurrence",
-        "_repetition",
-        "_replies",
         "_router",
+        "_transport",
         "_waiting",
         "has_requested_metadata",
         "last_active_ms",
         "peer",
         "principal",
+        "responses",
         "when_lost",
     )
 
-    def __init__(self, broker: "Broker", router: "Router", listener: str, gate: "Gate") -> None:
+    def __init__(self, broker: "Broker", router: "Router", listener: str, limits: "ConnectionLimits") -> None:
         self._broker = broker
         self._listener = listener
         self._router = router
-        self._gate = gate
-        self._replies = Replies()
-        self._repetition: Repetition | None = None  # of one that has produced
-        self._acknowledging: Acknowledging | None = None  # and waits for other replicas
-        self._recurrence: Recurrence | None = None  # of one that has said that it lives
-        self._exchange: Exchange | None = None  # of one that follows
-        self._waiting: dict[asyncio.Task[None] | Unfinished, None] = {}  # handlers, in the order they began
-        self._connection: Connection | None = None
-        self._frame_seen_ms: tuple[float, float] | None = None  # the last frame's time, when the next was seen to begin
+        self._limits = limits
+        self.responses = ResponseQueue()
+        self._fast_paths: dict[int, FastPath] = {}  # by API key, of APIs that were used on this connection
+        self._fast_path: FastPath | None = None  # the last one, which may hold back responses of this turn
+        self._delay_tolerant_in_row = 0
+        self._waiting: dict[asyncio.Task[None] | TasklessHandler, None] = {}  # handlers, in the order they started
+        self._transport: Connection | None = None
+        self._frame_seen_ms: tuple[float, float] | None = (
+            None  # last_active_ms, and when a partial frame was first seen
+        )
         self._closing_ms: float | None = None
         self.principal = ANONYMOUS
-        self.when_lost: Callable[[], None] | None = None  # for who wants to know that this peer is gone
+        self.when_lost: Callable[[], None] | None = None  # called when the connection closes
         self.peer = ""
         self.last_active_ms = 0.0
         self.has_requested_metadata = False
 
-    # -- the endpoint's side
+    # -- called by the transport
 
-    def connected(self, connection: Connection) -> None:
-        self._connection = self._replies.connection = connection
-        connection.when_turn_ends = self._turn_ended
-        self.peer = connection.peer.host
+    def connected(self, transport: Connection) -> None:
+        self._transport = self.responses.connection = transport
+        transport.when_turn_ends = self._turn_ended
+        self.peer = transport.peer.host
         self.last_active_ms = self._broker.clock.monotonic_ms()
-        complaint = self._gate.admit(self)
-        if complaint:
-            self._broker.complaints.write("refused", f"Refused a connection from {connection.peer}: {complaint}")
-            connection.abort()
+        reason = self._limits.admit(self)
+        if reason:
+            self._broker.complaints.write("rejected", f"Rejected a connection from {transport.peer}: {reason}")
+            transport.abort()
 
     def frame_received(self, frame: memoryview) -> None:
-        repetition = self._repetition
-        if repetition is not None:
-            gathering = self._broker.gathering
-            was_open = gathering.is_open
-            assert self._connection is not None
-            gathering.is_open = self._connection.is_in_run or not gathering.is_empty
-            try:
-                if repetition.append(frame):
-                    return
-            except KafkaError as error:
-                self._refuse_produce(repetition, frame, error)
-                return
-            gathering.is_open = was_open
-            if repetition.runs:
-                self._send_repeated(repetition)
-        started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
-        if self._exchange is not None and self._exchange.takes(frame, started_ms):
+        if self._fast_paths and self._try_fast_path(frame):
             return
-        recurrence = self._recurrence
-        if recurrence is not None:
-            if self._answered_again(recurrence, frame, started_ms):
-                return
-            self._has_more_to_say(recurrence)
+        started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
         try:
             header, position = parse_request_header(frame)
         except Malformed as error:
-            self.give_up("malformed", f"a request header that cannot be read: {error}")
+            self.close_with_error("malformed", f"malformed request header: {error}")
             return
         api = self._router.api(header.api_key)
         if api is None or not api.oldest <= header.api_version <= api.newest:
-            self._answer_unserved(header, api)
+            self._reject_version(header, api)
             return
         try:
-            # Bytes after the request are passed over, as Kafka does: librdkafka asks for all topics with three more.
+            # Bytes behind the request are ignored, as Kafka does: librdkafka's Metadata request has three more.
             request, _ = api.decoder(header.api_version)(frame, position)
         except Malformed as error:
-            words = f"a {api.name} request (version {header.api_version}) that cannot be read: {error}"
-            self.give_up("malformed", words)
+            self.close_with_error("malformed", f"malformed {api.name} request (version {header.api_version}): {error}")
             return
-        gathering = self._broker.gathering
-        if api.key == PRODUCE:
-            assert self._connection is not None
-            gathering.is_open = self._connection.is_in_run or not gathering.is_empty
-            self._learn(frame, header, request, api.meter)
+        self._open_coalescer(api)
+        context = self.context(header, started_ms)
+        response = self._start(api, request, context)
+        if api.fast_path is not None:
+            self._learn(api, frame, request, context, response)
+
+    def _try_fast_path(self, frame: memoryview) -> bool:
+        # The low byte of the API key finds the fast path, which compares or parses the whole header.
+        fast_path = self._fast_paths.get(frame[1]) if len(frame) > 1 else None
+        last = self._fast_path
+        if fast_path is not last:
+            if last is not None:
+                last.flush()
+            self._fast_path = fast_path
+        if fast_path is not None:
+            if fast_path.try_handle(frame):
+                if fast_path.tolerates_delay:
+                    self._count_delay_tolerant()
+                return True
+            fast_path.flush()
+        if self._delay_tolerant_in_row:
+            self._delay_tolerant_in_row = 0
+            self.transport.may_wait = False
+        return False
+
+    def _count_delay_tolerant(self) -> None:
+        """Let the transport read less urgently where nothing but such requests comes."""
+        self._delay_tolerant_in_row += 1
+        if self._delay_tolerant_in_row == DELAY_TOLERANT_MIN:
+            self.transport.may_wait = all(each.tolerates_delay for each in self._fast_paths.values())
+
+    def _learn(self, api: "Api", frame: memoryview, request: Any, context: RequestContext, response: Any) -> None:
+        """Let the fast path of this API cache the request; create it when the API is first used."""
+        fast_path = self._fast_paths.get(api.key)
+        if fast_path is None:
+            assert api.fast_path is not None
+            fast_path = api.fast_path(self, request, context, api.meter)
+            if fast_path is None:
+                return
+            self._fast_paths[api.key] = fast_path
+        fast_path.learn(frame, request, context, response)
+
+    def _open_coalescer(self, api: "Api") -> None:
+        """Coalesce writes of requests that allow it; any other request finds all batches in the logs."""
+        coalescer = self._broker.gathering
+        if api.coalesces_writes:
+            coalescer.is_open = self.transport.is_in_run or not coalescer.is_empty
         else:
-            gathering.close()  # whatever this request does to a log, it finds all of it there, and does it at once
-            if api.key == FETCH and self._exchange is None and replica_of(request) >= 0:
-                self._exchange = Exchange(self._broker, self._replies, api.meter, self._fetch_failed)
-        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
-        response = self._begin(api, request, context)
-        if response is not None and api.recurs is not None:
-            self._recall(frame, api, context, api.recurs(request, context, response), response)
-
-    def _answered_again(self, recurrence: Recurrence, frame: memoryview, started_ms: float) -> bool:
-        """Answer a sign of life that is like an earlier one; False if there is more to it."""
-        known = recurrence.find(frame)
-        if known is None or not self._broker.gathering.is_empty:
-            return False
-        try:
-            if not known.again(started_ms):
-                return False
-        except KafkaError:
-            return False
-        known.meter.finished(self._broker.clock.monotonic_ms() - started_ms)
-        self._replies.send([answer_to(frame, known)], None)
-        recurrence.in_a_row += 1
-        if recurrence.in_a_row == SIGNS_OF_PATIENCE and self._repetition is None:
-            assert self._connection is not None
-            self._connection.may_wait = True
-        return True
-
-    def _has_more_to_say(self, recurrence: Recurrence) -> None:
-        recurrence.in_a_row = 0
-        assert self._connection is not None
-        self._connection.may_wait = False
-
-    def _send_repeated(self, repetition: Repetition) -> None:
-        """Answer what was produced in this turn so far, or have it wait for other replicas."""
-        now_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
-        for run in repetition.take_runs():
-            if not run.count:
-                continue
-            if run.partition is None:
-                repetition.meter.finished_together(run.count, now_ms - run.started_ms)
-                self._replies.send([run.answers], None)
-            else:
-                assert self._acknowledging is not None
-                self._acknowledging.wait_for(run, now_ms)
-
-    def _refused(self, known: Known, correlation_id: int, error: KafkaError) -> list[Piece]:
-        header = RequestHeader(PRODUCE, known.version, correlation_id, "")
-        now_ms = self._broker.clock.monotonic_ms()
-        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
-        response = produce.reject_batches(ProduceRequest(topic_data=[known.said]), error, context)
-        return frame_response(PRODUCE, known.version, correlation_id, response)
-
-    def _refuse_produce(self, repetition: Repetition, frame: memoryview, error: KafkaError) -> None:
-        if repetition.runs:
-            self._send_repeated(repetition)
-        header, position = parse_request_header(frame)
-        api = self._router.api(PRODUCE)
-        assert api is not None
-        request, _ = api.decoder(header.api_version)(frame, position)
-        now_ms = self._broker.clock.monotonic_ms()
-        context = RequestContext(self._broker, self._listener, self.peer, self.principal, header, now_ms, self)
-        self._finish(api, context, produce.reject_batches(request, error, context), None)
-
-    def _recall(
-        self, frame: memoryview, api: "Api", context: RequestContext, again: Again | None, response: Any
-    ) -> None:
-        """Remember a request that was answered at once, if another like it can be done without being taken apart."""
-        if again is None or not self._broker.allows_all:
-            return
-        if self._recurrence is None:
-            self._recurrence = Recurrence()
-        pieces = frame_response(api.key, context.api_version, context.correlation_id, response)
-        self._recurrence.learn(frame, again, pieces, api.meter)
-
-    def _learn(self, frame: memoryview, header: RequestHeader, request: Any, meter: ApiMeter) -> None:
-        if self._repetition is None:
-            broker = self._broker
-            self._repetition = Repetition(broker, meter)
-            self._acknowledging = Acknowledging(broker.clock, self._replies, meter, self._refused)
-        self._repetition.learn(frame, header, request)
+            coalescer.close()
 
     def _turn_ended(self) -> None:
-        """Nothing that was gathered is acknowledged unless it was written."""
-        gathering = self._broker.gathering
-        gathering.is_open = False
-        if not gathering.is_empty:
-            assert self._connection is not None
-            gathering.more_follows = self._connection.is_in_frame
-            failure = gathering.end()
-            gathering.more_follows = False
+        """Write coalesced batches before their acknowledgements are sent."""
+        coalescer = self._broker.gathering
+        coalescer.is_open = False
+        if not coalescer.is_empty:
+            coalescer.more_follows = self.transport.is_in_frame
+            failure = coalescer.end()
+            coalescer.more_follows = False
             if failure is not None:
                 self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
-                self._connection.abort()
-        if self._repetition is not None and self._repetition.runs:
-            self._send_repeated(self._repetition)
+                self.transport.abort()
+        if self._fast_path is not None:
+            self._fast_path.flush()
 
     def drained(self) -> None:
-        self._replies.hold_if_needed()
+        self.responses.pause_if_full()
 
     def disconnected(self, reason: str) -> None:
         if reason:
             kind = " ".join(reason.split()[:3])
             self._broker.complaints.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
-        self._gate.leave(self)
+        self._limits.remove(self)
         if self.when_lost is not None:
             self.when_lost()
-        if self._exchange is not None:
-            self._exchange.close()
-        if self._acknowledging is not None:
-            self._acknowledging.close()
+        for fast_path in self._fast_paths.values():
+            fast_path.close()
         waiting, self._waiting = self._waiting, {}
         for handler in waiting:
             handler.cancel()
-        self._replies.clear()
+        self.responses.clear()
 
     # -- one request
 
-    def _begin(self, api: "Api", request: Any, context: RequestContext) -> Any:
-        """Start its handler. What that answered, if it did so at once; then it is answered."""
+    @property
+    def transport(self) -> Connection:
+        assert self._transport is not None
+        return self._transport
+
+    def context(self, header: RequestHeader, started_ms: float) -> RequestContext:
+        return RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
+
+    def _start(self, api: "Api", request: Any, context: RequestContext) -> Any:
+        """Start the handler. Returns its response if it did not wait; that response is sent then."""
         coroutine = api.handle(request, context)
         try:
-            waits_for = coroutine.send(None)
+            awaited = coroutine.send(None)
         except StopIteration as stop:
             response = stop.value
         except KafkaError as error:
             response = api.error_response(request, error, context.api_version)
         except CloseConnection as order:
-            self.give_up("handler", str(order))
+            self.close_with_error("handler", str(order))
             return None
         except Exception as error:
-            self._answer_failure(api, request, context, error, None)
+            self._respond_to_failure(api, request, context, error, None)
             return None
         else:
-            self._go_on_later(api, request, context, coroutine, waits_for)
+            self._resume_later(api, request, context, coroutine, awaited)
             return None
         self._finish(api, context, response, None)
         return response
 
-    def _go_on_later(
-        self, api: "Api", request: Any, context: RequestContext, coroutine: Coroutine[Any, Any, Any], waits_for: object
+    def _resume_later(
+        self, api: "Api", request: Any, context: RequestContext, coroutine: Coroutine[Any, Any, Any], awaited: object
     ) -> None:
-        reply = Reply(context.weight)
-        self._replies.line_up(reply)
+        pending = self.responses.reserve(context.weight)
         if not api.needs_task:
 
-            def end(response: Any, error: Exception | None) -> None:
+            def on_end(response: Any, error: Exception | None) -> None:
                 self._waiting.pop(handler, None)
-                self._end(api, request, context, reply, response, error)
+                self._end(api, request, context, pending, response, error)
 
-            handler = Unfinished(coroutine, waits_for, end)
+            handler = TasklessHandler(coroutine, awaited, on_end)
             self._waiting[handler] = None
             return
-        rest = resumed(coroutine, waits_for)
-        task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, reply))
+        rest = resume(coroutine, awaited)
+        task = asyncio.get_running_loop().create_task(self._wait(api, request, context, rest, pending))
         self._waiting[task] = None
         task.add_done_callback(lambda done: self._waiting.pop(done, None))
 
-    async def _wait(self, api: "Api", request: Any, context: RequestContext, rest: Any, reply: Reply) -> None:
+    async def _wait(
+        self, api: "Api", request: Any, context: RequestContext, rest: Any, pending: PendingResponse
+    ) -> None:
         try:
             response, failure = await rest, None
         except asyncio.CancelledError:
             raise
         except Exception as error:
             response, failure = None, error
-        self._end(api, request, context, reply, response, failure)
+        self._end(api, request, context, pending, response, failure)
 
     def _end(
-        self, api: "Api", request: Any, context: RequestContext, reply: Reply, response: Any, error: Exception | None
+        self,
+        api: "Api",
+        request: Any,
+        context: RequestContext,
+        pending: PendingResponse,
+        response: Any,
+        error: Exception | None,
     ) -> None:
-        """Of a handler that has waited."""
+        """A handler that has waited ends."""
         match error:
             case None:
-                self._finish(api, context, response, reply)
+                self._finish(api, context, response, pending)
             case KafkaError():
-                self._finish(api, context, api.error_response(request, error, context.api_version), reply)
+                self._finish(api, context, api.error_response(request, error, context.api_version), pending)
             case CloseConnection():
-                self.give_up("handler", str(error))
+                self.close_with_error("handler", str(error))
             case _:
-                self._answer_failure(api, request, context, error, reply)
+                self._respond_to_failure(api, request, context, error, pending)
 
-    def _finish(self, api: "Api", context: RequestContext, response: Any, reply: Reply | None) -> None:
+    def _finish(self, api: "Api", context: RequestContext, response: Any, pending: PendingResponse | None) -> None:
         pieces: list[Piece] = []
         if response is not None:
             try:
                 pieces = frame_response(api.key, context.api_version, context.correlation_id, response)
             except Exception as error:
                 self._report_bug(api, context, error)
-                self.give_up("handler", f"its {api.name} request could not be answered")
+                self.close_with_error("handler", f"the {api.name} response could not be encoded")
                 return
         api.meter.finished(self._broker.clock.monotonic_ms() - context.started_ms)
-        self._replies.send(pieces, reply)
+        if pending is None:
+            self.responses.send(pieces)
+        else:
+            pending.send(pieces)
         if context.throttle_ms:
-            self._replies.mute(context.throttle_ms)
+            self.responses.mute(context.throttle_ms)
 
-    # -- what can go wrong
+    # -- errors
 
-    def _answer_unserved(self, header: RequestHeader, api: "Api | None") -> None:
+    def _reject_version(self, header: RequestHeader, api: "Api | None") -> None:
         if api is not None and api.unsupported_version_response is not None:
-            pieces = frame_response(header.api_key, 0, header.correlation_id, api.unsupported_version_response())
-            self._replies.send(pieces, None)
+            self.responses.send(
+                frame_response(header.api_key, 0, header.correlation_id, api.unsupported_version_response())
+            )
             return
-        asked = f"a request for API {header.api_key} in version {header.api_version}"
-        self.give_up("unserved", f"{asked}, which is not served here")
+        self.close_with_error("unserved", f"API {header.api_key} version {header.api_version} is not supported")
 
-    def _answer_failure(
-        self, api: "Api", request: Any, context: RequestContext, error: Exception, reply: Reply | None
+    def _respond_to_failure(
+        self, api: "Api", request: Any, context: RequestContext, error: Exception, pending: PendingResponse | None
     ) -> None:
-        """The disk's failure is told as such; anything else is a bug of ours."""
-        told: KafkaError
+        """A disk error has an error code of its own; anything else is a bug."""
+        rejection: KafkaError
         if isinstance(error, OSError):
             api.meter.errors += 1
-            words = f"A {api.name} request from {self.peer} failed: {error}"
-            self._broker.complaints.write("disk", words, logging.ERROR)
-            told = StorageFailed(f"The disk refuses: {error.strerror}.")
+            self._log_disk_error(f"{api.name} request from {self.peer}", error)
+            rejection = StorageFailed(f"The disk failed: {error.strerror}.")
         else:
             self._report_bug(api, context, error)
-            told = KafkaError("The broker failed on this request; its log says more.")
-        self._finish(api, context, api.error_response(request, told, context.api_version), reply)
+            rejection = KafkaError("The broker failed on this request; see its log.")
+        self._finish(api, context, api.error_response(request, rejection, context.api_version), pending)
+
+    def _log_disk_error(self, what: str, error: OSError) -> None:
+        self._broker.complaints.write("disk", f"{what} failed: {error}", logging.ERROR)
 
     def _report_bug(self, api: "Api", context: RequestContext, error: Exception) -> None:
         api.meter.errors += 1
         self._broker.report_bug(f"{api.name} version {context.api_version} from {self.peer}", error)
 
-    def _fetch_failed(self, error: Exception) -> None:
-        """Of a follower, which begins anew then."""
+    def fail(self, what: str, error: Exception) -> None:
+        """Log an error that no response can carry, and close the connection."""
         if isinstance(error, OSError):
-            self._broker.complaints.write("disk", f"A follower's fetch failed: {error}", logging.ERROR)
+            self._log_disk_error(f"{what} from {self.peer}", error)
         else:
-            self._broker.report_bug(f"Fetch of a follower from {self.peer}", error)
-        self.give_up("handler", "a follower's fetch could not be answered")
+            self._broker.report_bug(f"{what} from {self.peer}", error)
+        self.close_with_error("handler", f"{what} failed")
 
-    def give_up(self, kind: str, reason: str) -> None:
-        """Close because the peer does not speak the protocol, or because a handler cannot answer."""
-        where = self._connection.peer if self._connection else self.peer
+    def close_with_error(self, kind: str, reason: str) -> None:
+        """Close because the peer violates the protocol, or because a handler cannot respond."""
+        where = self._transport.peer if self._transport else self.peer
         self._broker.complaints.write(kind, f"Closing the connection from {where} ({self.principal}): {reason}")
         self.close()
 
     def close(self) -> None:
-        assert self._connection is not None
         if self._closing_ms is None:
             self._closing_ms = self._broker.clock.monotonic_ms()
-        self._connection.close()
+        self.transport.close()
 
-    # -- the gate's side
+    # -- called by the connection limits
 
-    def look_after(self, now_ms: float, idle_ms: int) -> None:
-        """Called every few seconds: end what takes too long."""
-        assert self._connection is not None
+    def check_deadlines(self, now_ms: float, idle_ms: int) -> None:
+        """Close the connection if it is idle, or too slow, for too long. Called every few seconds."""
         if self._closing_ms is not None:
             if now_ms - self._closing_ms > CLOSING_MS_MAX:
-                self._connection.abort()
+                self.transport.abort()
         elif self._is_stuck_in_frame(now_ms):
-            self.give_up("slow", f"it has not sent a whole request in {FRAME_MS_MAX / 1000:.0f} seconds")
-        elif 0 <= idle_ms < now_ms - self.last_active_ms and not self._replies:
-            if self._connection.queued_bytes:
-                self.give_up("slow", "it does not read its answers")
+            self.close_with_error("slow", f"no complete request within {FRAME_MS_MAX / 1000:.0f} seconds")
+        elif 0 <= idle_ms < now_ms - self.last_active_ms and not self.responses:
+            if self.transport.queued_bytes:
+                self.close_with_error("slow", "the peer does not read its responses")
             self.close()
 
     def _is_stuck_in_frame(self, now_ms: float) -> bool:
-        assert self._connection is not None
-        if not self._connection.is_in_frame:
+        if not self.transport.is_in_frame:
             self._frame_seen_ms = None
         elif self._frame_seen_ms is None or self._frame_seen_ms[0] != self.last_active_ms:
             self._frame_seen_ms = self.last_active_ms, now_ms
@@ -407,9 +362,9 @@ class ServedConnection:
             return now_ms - self._frame_seen_ms[1] > FRAME_MS_MAX
         return False
 
-    def hold(self) -> None:
-        """Read nothing until `let_go_on`."""
-        self._replies.hold()
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        self.responses.pause()
 
-    def let_go_on(self) -> None:
-        self._replies.hold_if_needed()
+    def resume(self) -> None:
+        self.responses.pause_if_full()

@@ -6,6 +6,7 @@ from enum import Flag
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.broker.requests.context import OwnContext, RequestContext
+from moldau.broker.requests.fast_path import FastPathFactory
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import ErrorCode, KafkaError, NotController
 from moldau.wire.codec import request_decoder
@@ -23,12 +24,6 @@ class ErrorResponder(Protocol):
     """Builds the response that carries an error for the whole request."""
 
     def __call__(self, request: Any, error: KafkaError, version: int) -> Any: ...
-
-
-class Recurs(Protocol):
-    """Returns a function that repeats a request, given the time, and reports whether the response is still the same."""
-
-    def __call__(self, request: Any, context: RequestContext, response: Any) -> Callable[[float], bool] | None: ...
 
 
 class ServedOn(Flag):
@@ -54,8 +49,9 @@ class Api:
         None  # response to an unsupported version, if the API has one
     )
     served_on: ServedOn = ServedOn.BROKER
-    recurs: Recurs | None = None  # for requests that clients repeat unchanged
-    needs_task: bool = True  # whether its handler waits; see `network.unfinished`
+    fast_path: FastPathFactory | None = None  # for requests that repeat an earlier one of their connection
+    coalesces_writes: bool = False  # whether batches of several requests in one turn may be written together
+    needs_task: bool = True  # whether its handler waits in a task; see `network.taskless_handler`
     decide: Handle | None = None  # for APIs of the active controller: handles the request locally
     meter: ApiMeter = field(default_factory=ApiMeter)
 

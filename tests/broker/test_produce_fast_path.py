@@ -1,12 +1,12 @@
-"""Produce requests like the one before: answered by the short way exactly as by the long one."""
+"""The Produce fast path: it responds exactly like the handler."""
 
 from typing import Any
 
 import pytest
 from broker_scene import Scene, Talker, batch, on_broker
 
-from moldau.broker.network import repetition
-from moldau.broker.network.repetition import Repetition
+from moldau.broker.fastpath import produce as produce_fast_path
+from moldau.broker.fastpath.produce import ProduceFastPath
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import (
     DeleteTopicsRequest,
@@ -15,27 +15,27 @@ from moldau.wire.messages import (
     ProduceRequest,
 )
 
-VERSIONS = range(repetition.OLDEST, 14)
+VERSIONS = range(produce_fast_path.OLDEST, 14)
 
 
-class Short:
-    """Counts what goes the short way."""
+class FastPathCount:
+    """Counts the requests that the fast path handles."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.taken = 0
-        original = Repetition.append
+        self.count = 0
+        original = ProduceFastPath.try_handle
 
-        def counted(known: Repetition, frame: memoryview) -> bool:
-            is_done = original(known, frame)
-            self.taken += is_done
-            return is_done
+        def try_handle(fast_path: ProduceFastPath, frame: memoryview) -> bool:
+            is_handled = original(fast_path, frame)
+            self.count += is_handled
+            return is_handled
 
-        monkeypatch.setattr(Repetition, "append", counted)
+        monkeypatch.setattr(ProduceFastPath, "try_handle", try_handle)
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> Short:
-    return Short(monkeypatch)
+def fast_path(monkeypatch: pytest.MonkeyPatch) -> FastPathCount:
+    return FastPathCount(monkeypatch)
 
 
 async def topic_id(talker: Talker, name: str) -> bytes:
@@ -56,13 +56,13 @@ def request(
     return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
 
 
-def told(answer: Any) -> Any:
-    return answer.responses[0].partition_responses[0]
+def partition_response(response: Any) -> Any:
+    return response.responses[0].partition_responses[0]
 
 
 @pytest.mark.proves("P1")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_is_answered_as_on_the_long_way(version: int, short: Short) -> None:
+def test_fast_path_responds_like_the_handler(version: int, fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         known = await scene.connect()
@@ -71,19 +71,19 @@ def test_it_is_answered_as_on_the_long_way(version: int, short: Short) -> None:
         for size in (1, 5, 40, 3, 700, 2):
             records = batch(*[b"v" * size] * size)
             answer = await known.ask(version, request(version, records, known_id=known_id))
-            assert (told(answer).error_code, told(answer).base_offset) == (0, offset)
+            assert (partition_response(answer).error_code, partition_response(answer).base_offset) == (0, offset)
             offset += size
-            long_way = await (await scene.connect()).ask(version, request(version, records, known_id=known_id))
-            told(answer).base_offset = told(long_way).base_offset
-            assert answer == long_way
+            handled = await (await scene.connect()).ask(version, request(version, records, known_id=known_id))
+            partition_response(answer).base_offset = partition_response(handled).base_offset
+            assert answer == handled
             offset += size
-        assert short.taken == 5
+        assert fast_path.count == 5
 
     on_broker(script)
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_many_at_once_get_their_answers_in_order(version: int, short: Short) -> None:
+def test_pipelined_requests_get_responses_in_order(version: int, fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=3)
         talker = await scene.connect()
@@ -93,36 +93,38 @@ def test_many_at_once_get_their_answers_in_order(version: int, short: Short) -> 
             if number % 7 == 0:
                 asked.append(talker.begin(1, MetadataRequest(topics=[])))
         answers = [await each for each in asked]
-        offsets = [told(each).base_offset for each in answers if hasattr(each, "responses")]
+        offsets = [partition_response(each).base_offset for each in answers if hasattr(each, "responses")]
         assert offsets == [number // 3 for number in range(60)]
-        assert short.taken >= 57
+        assert fast_path.count >= 57
 
     on_broker(script)
 
 
-def test_a_batch_that_is_damaged_is_refused_as_on_the_long_way(short: Short) -> None:
+def test_corrupt_batch_is_rejected_as_by_the_handler(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
         await talker.ask(9, request(9, batch(b"v")))
         spoiled = bytearray(batch(b"v"))
         spoiled[-1] ^= 1
-        assert told(await talker.ask(9, request(9, bytes(spoiled)))).error_code == ErrorCode.CORRUPT_MESSAGE
-        assert told(await talker.ask(9, request(9, batch(b"v")))).base_offset == 1
-        assert short.taken == 1
+        assert (
+            partition_response(await talker.ask(9, request(9, bytes(spoiled)))).error_code == ErrorCode.CORRUPT_MESSAGE
+        )
+        assert partition_response(await talker.ask(9, request(9, batch(b"v")))).base_offset == 1
+        assert fast_path.count == 1
 
     on_broker(script)
 
 
 @pytest.mark.proves("P2")
-def test_sequences_are_checked_on_the_short_way(short: Short) -> None:
+def test_fast_path_checks_sequences(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
 
         async def sent(sequence: int) -> Any:
             records = batch(b"v", producer_id=7, producer_epoch=0, base_sequence=sequence)
-            return told(await talker.ask(9, request(9, records)))
+            return partition_response(await talker.ask(9, request(9, records)))
 
         assert [(await sent(each)).base_offset for each in (0, 1, 2)] == [0, 1, 2]
         again = await sent(1)
@@ -131,28 +133,32 @@ def test_sequences_are_checked_on_the_short_way(short: Short) -> None:
         assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert gap.base_offset == -1
         assert (await sent(3)).base_offset == 3
-        assert short.taken >= 4
+        assert fast_path.count >= 4
 
     on_broker(script)
 
 
-def test_a_topic_that_is_deleted_and_made_again_is_another_one(short: Short) -> None:
+def test_recreated_topic_is_not_served_from_the_cache(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
         for _ in range(3):
             await talker.ask(9, request(9, batch(b"v")))
         await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
-        gone = told(await talker.ask(9, request(9, batch(b"v"))))
+        gone = partition_response(await talker.ask(9, request(9, batch(b"v"))))
         assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await scene.create("t")
-        assert [told(await talker.ask(9, request(9, batch(b"v")))).base_offset for _ in range(3)] == [0, 1, 2]
-        assert short.taken == 4
+        assert [partition_response(await talker.ask(9, request(9, batch(b"v")))).base_offset for _ in range(3)] == [
+            0,
+            1,
+            2,
+        ]
+        assert fast_path.count == 4
 
     on_broker(script)
 
 
-def test_where_every_message_is_synced_from_now_on_it_is_waited_for(short: Short) -> None:
+def test_fast_path_stops_when_flush_messages_becomes_one(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -166,15 +172,15 @@ def test_where_every_message_is_synced_from_now_on_it_is_waited_for(short: Short
             ],
         )
         await talker.ask(1, IncrementalAlterConfigsRequest(resources=[change]))
-        answer = told(await talker.ask(9, request(9, batch(b"v"))))
+        answer = partition_response(await talker.ask(9, request(9, batch(b"v"))))
         assert answer.base_offset == 2
         assert scene.node.broker.partitions.get("t", 0).log.recovery_point == 3
-        assert short.taken == 1
+        assert fast_path.count == 1
 
     on_broker(script)
 
 
-def test_requests_of_another_form_are_taken_the_long_way_and_the_known_ones_stay_known(short: Short) -> None:
+def test_requests_of_another_shape_fall_back_and_keep_the_cache(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         await scene.create("another")
@@ -182,6 +188,6 @@ def test_requests_of_another_form_are_taken_the_long_way_and_the_known_ones_stay
         for _ in range(10):
             await talker.ask(9, request(9, batch(b"v")))
             await talker.ask(9, request(9, batch(b"v"), name="another"))
-        assert short.taken == 9
+        assert fast_path.count == 9
 
     on_broker(script)

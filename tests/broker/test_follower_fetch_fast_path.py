@@ -1,4 +1,4 @@
-"""A follower that fetches again and again on one connection: what it is told, when, and what is not lost with it."""
+"""The follower fetch fast path: responses, waits, and what a lost connection leaves to the next."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,8 +10,8 @@ from broker_scene import Talker, batch, produce, produce_request
 from cluster_scene import Cluster, on_cluster
 from replica_scene import copy_of, create, values
 
+from moldau.broker.fastpath.follower_fetch import PARTITIONS_MAX, FollowerFetchFastPath
 from moldau.broker.fetch import follower_fetch
-from moldau.broker.network.exchange import PARTITIONS_MAX, Exchange
 from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
@@ -114,29 +114,29 @@ def sent(answer: FetchResponse) -> dict[int, list[bytes | None]]:
 
 
 @contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Which way each fetch of a follower went."""
-    ways: list[str] = []
-    takes, handle = Exchange.takes, follower_fetch.handle
+def recorded_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The path that each fetch of a follower takes."""
+    paths: list[str] = []
+    original, handle = FollowerFetchFastPath.try_handle, follower_fetch.handle
 
-    def takes_counted(self: Exchange, frame: memoryview, started_ms: float) -> bool:
-        was_taken = takes(self, frame, started_ms)
-        if was_taken:
-            ways.append("short")
-        return was_taken
+    def try_handle(self: FollowerFetchFastPath, frame: memoryview) -> bool:
+        is_handled = original(self, frame)
+        if is_handled:
+            paths.append("fast path")
+        return is_handled
 
-    async def handle_counted(request: Any, context: Any) -> Any:
-        ways.append("long")
+    async def record_and_handle(request: Any, context: Any) -> Any:
+        paths.append("handler")
         return await handle(request, context)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Exchange, "takes", takes_counted)
-        patched.setattr(follower_fetch, "handle", handle_counted)
-        yield ways
+        patched.setattr(FollowerFetchFastPath, "try_handle", try_handle)
+        patched.setattr(follower_fetch, "handle", record_and_handle)
+        yield paths
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_what_is_produced_reaches_a_fetch_that_waits_in_the_same_moment() -> None:
+def test_waiting_fetch_gets_a_batch_when_it_is_produced() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         await follower.begin(0, wait_ms=1)
@@ -150,7 +150,7 @@ def test_what_is_produced_reaches_a_fetch_that_waits_in_the_same_moment() -> Non
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_a_producer_that_stops_in_the_middle_of_a_batch_holds_back_none_before_it(
+def test_partial_batch_does_not_hold_back_earlier_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
@@ -159,13 +159,13 @@ def test_a_producer_that_stops_in_the_middle_of_a_batch_holds_back_none_before_i
         waiting = follower.begin(None)
         await asyncio.sleep(0.1)
         seen: list[bool] = []
-        answer = Exchange.go_on
+        finish_wait = FollowerFetchFastPath.finish_wait
 
-        def noted(self: Exchange, wait: Any) -> None:
-            seen.append(self.more_follows)
-            answer(self, wait)
+        def noted(self: FollowerFetchFastPath, waiter: Any) -> None:
+            seen.append(self.is_batch_incoming)
+            finish_wait(self, waiter)
 
-        monkeypatch.setattr(Exchange, "go_on", noted)
+        monkeypatch.setattr(FollowerFetchFastPath, "finish_wait", noted)
         header = RequestHeader(0, 9, 1, "scene")
         asked = [frame_request(header, produce_request("t", batch(each), acks=0)) for each in (b"a", b"b")]
         frames: list[bytes] = [b"".join(each) for each in asked]  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_a_producer_that_stops_in_the_middle_of_a_batch_holds_back_none_before_i
     with_follower(script, min_insync_replicas=1)
 
 
-def test_a_fetch_that_waits_in_vain_is_answered_when_its_time_is_up() -> None:
+def test_waiting_fetch_times_out_with_an_empty_response() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         for _ in range(3):
@@ -191,11 +191,11 @@ def test_a_fetch_that_waits_in_vain_is_answered_when_its_time_is_up() -> None:
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_a_fetch_that_says_how_far_its_log_is_moves_the_high_watermark_and_acknowledges() -> None:
+def test_fetch_offset_advances_the_high_watermark_and_acks() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         producer = await cluster.connect(LEADER)
-        for number in range(3):  # the first goes the long way, the others are known
+        for number in range(3):  # the handler takes the first, the fast path the others
             waiting = follower.begin(number)
             acknowledged = asyncio.ensure_future(produce(producer, "t", batch(b"%d" % number), acks=-1))
             assert sent(await waiting) == {0: [b"%d" % number]}
@@ -210,7 +210,7 @@ def test_a_fetch_that_says_how_far_its_log_is_moves_the_high_watermark_and_ackno
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_news_that_a_lost_connection_was_not_told_are_told_on_the_next() -> None:
+def test_next_connection_gets_what_a_lost_one_was_not_sent() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         await follower.begin(0, wait_ms=1)
@@ -230,7 +230,7 @@ def test_news_that_a_lost_connection_was_not_told_are_told_on_the_next() -> None
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_a_second_fetch_ends_the_wait_of_the_first_and_both_are_answered_in_order() -> None:
+def test_second_fetch_ends_the_wait_of_the_first_in_order() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join(2)
         first = follower.begin(None)
@@ -245,7 +245,7 @@ def test_a_second_fetch_ends_the_wait_of_the_first_and_both_are_answered_in_orde
 
 
 @pytest.mark.proves("H5", part="fencing")
-def test_errors_and_divergence_are_told_in_full() -> None:
+def test_errors_and_divergence_are_reported() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         producer = await cluster.connect(LEADER)
         for index in (0, 1):
@@ -261,7 +261,7 @@ def test_errors_and_divergence_are_told_in_full() -> None:
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_a_session_that_is_out_of_step_or_unknown_is_refused() -> None:
+def test_unknown_session_or_epoch_is_rejected() -> None:
     async def script(_: Cluster, follower: Follower) -> None:
         await follower.join()
         await follower.begin(None, wait_ms=1)
@@ -274,7 +274,7 @@ def test_a_session_that_is_out_of_step_or_unknown_is_refused() -> None:
 
 
 @pytest.mark.proves("S7", part="sendfile")
-def test_what_is_not_in_the_page_cache_is_read_beside_the_loop_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncached_records_are_read_in_a_thread_before_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
         await follower.join()
@@ -297,27 +297,27 @@ def test_what_is_not_in_the_page_cache_is_read_beside_the_loop_first(monkeypatch
     with_follower(script, min_insync_replicas=1)
 
 
-def test_most_fetches_go_the_short_way_and_those_of_many_partitions_the_long_one(
+def test_fetch_of_many_partitions_falls_back_to_the_handler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def script(_: Cluster, follower: Follower) -> None:
-        with counted(monkeypatch) as ways:
+        with recorded_paths(monkeypatch) as paths:
             await follower.join(PARTITIONS_MAX + 1)
             await follower.begin(None, wait_ms=1)  # the high watermark of each is told
             await asyncio.sleep(0.1)
-            assert ways[0] == "long"
-            ways.clear()
+            assert paths[0] == "handler"
+            paths.clear()
             await follower.begin(0, 0, wait_ms=1)
             await follower.begin(0, wait_ms=1)
-            assert ways == ["short", "short"]
-            ways.clear()
+            assert paths == ["fast path", "fast path"]
+            paths.clear()
             await follower.begin(*[0] * (PARTITIONS_MAX + 1), wait_ms=1)
-            assert ways == ["long"]
+            assert paths == ["handler"]
 
     with_follower(script, partitions=PARTITIONS_MAX + 1, min_insync_replicas=1)
 
 
-def test_news_of_very_many_partitions_are_told_a_part_at_a_time() -> None:
+def test_changes_in_many_partitions_are_sent_in_several_responses() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         count = follower_fetch.PARTITIONS_AT_ONCE + 20
         await follower.join(count)
@@ -336,22 +336,22 @@ def test_news_of_very_many_partitions_are_told_a_part_at_a_time() -> None:
 
 
 @pytest.mark.proves("H5", part="fencing")
-def test_partitions_that_are_deleted_are_no_longer_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_partition_falls_back_to_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         asked = follower.begin(0, wait_ms=1)
         await asked
         copy_of(cluster, LEADER).close()
-        with counted(monkeypatch) as ways:
+        with recorded_paths(monkeypatch) as paths:
             answer = told(await follower.begin(0))
-            assert ways == ["long"]
+            assert paths == ["handler"]
         assert answer[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_follower(script)
 
 
 @pytest.mark.proves("S6", part="in the log before the ack")
-def test_nothing_is_sent_that_is_gathered_and_not_written_yet() -> None:
+def test_coalesced_batches_are_not_sent_before_they_are_written() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         producer = await cluster.connect(LEADER)
         await follower.join(2)
@@ -372,7 +372,7 @@ def test_nothing_is_sent_that_is_gathered_and_not_written_yet() -> None:
 
 
 @pytest.mark.proves("H5", part="fencing")
-def test_a_batch_that_was_found_too_little_to_be_sent_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_below_min_bytes_is_not_checked_for_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
         await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)

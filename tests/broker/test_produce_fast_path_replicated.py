@@ -1,4 +1,4 @@
-"""Produce requests like the one before, to a partition that others follow: answered once they have it, in order."""
+"""The Produce fast path on a replicated partition: acknowledged in order, once the batches are committed."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, elect_preferred, send, values, where
 from test_gathering import in_one_piece
 
-from moldau.broker.network.repetition import Repetition
+from moldau.broker.fastpath.produce import ProduceFastPath
 from moldau.broker.partitions import waiters
 from moldau.broker.partitions.leader_role import UNDER_WAY_MS
 from moldau.model.errors import ErrorCode
@@ -19,22 +19,22 @@ QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
 
 @pytest.fixture(autouse=True)
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What went the short way."""
+def handled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """An entry for each request that the fast path handles."""
     done: list[bool] = []
-    original = Repetition.append
+    original = ProduceFastPath.try_handle
 
-    def counted(known: Repetition, frame: memoryview) -> bool:
-        is_done = original(known, frame)
-        done.extend([True] * is_done)
-        return is_done
+    def try_handle(fast_path: ProduceFastPath, frame: memoryview) -> bool:
+        is_handled = original(fast_path, frame)
+        done.extend([True] * is_handled)
+        return is_handled
 
-    monkeypatch.setattr(Repetition, "append", counted)
+    monkeypatch.setattr(ProduceFastPath, "try_handle", try_handle)
     return done
 
 
-def sent(talker: Talker, *told: bytes, version: int = 10, **options: Any) -> "list[asyncio.Future[Any]]":
-    return [talker.begin(version, produce_request("t", batch(each), **options)) for each in told]
+def sent(talker: Talker, *values_: bytes, version: int = 10, **options: Any) -> "list[asyncio.Future[Any]]":
+    return [talker.begin(version, produce_request("t", batch(each), **options)) for each in values_]
 
 
 async def answers(asked: "list[asyncio.Future[Any]]") -> list[tuple[int, int]]:
@@ -45,7 +45,7 @@ async def answers(asked: "list[asyncio.Future[Any]]") -> list[tuple[int, int]]:
 
 @pytest.mark.proves("H1")
 @pytest.mark.parametrize("version", [7, 10])
-def test_they_are_answered_once_all_have_them(version: int, taken: list[bool]) -> None:
+def test_acks_all_waits_for_every_in_sync_replica(version: int, handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
@@ -53,12 +53,12 @@ def test_they_are_answered_once_all_have_them(version: int, taken: list[bool]) -
         assert await answers(sent(talker, *told, version=version)) == [(0, number) for number in range(40)]
         for node_id in (1, 2, 3):
             assert values(contents(copy_of(cluster, node_id))) == told
-        assert len(taken) >= 39
+        assert len(handled) >= 39
 
     on_cluster(script)
 
 
-def test_who_asks_the_leader_alone_does_not_wait_for_the_others(taken: list[bool]) -> None:
+def test_acks_one_does_not_wait_for_followers(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
@@ -68,13 +68,13 @@ def test_who_asks_the_leader_alone_does_not_wait_for_the_others(taken: list[bool
         waiting = sent(talker, b"d")
         cluster.host(3).resume()
         assert await answers(waiting) == [(0, 3)]
-        assert len(taken) == 2
+        assert len(handled) == 2
 
     on_cluster(script, settings=QUICK)
 
 
 @pytest.mark.proves("H2")
-def test_too_few_in_sync_are_told(taken: list[bool]) -> None:
+def test_fast_path_rejects_when_isr_is_below_the_minimum(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=3)
         talker = await cluster.connect(2)
@@ -85,12 +85,12 @@ def test_too_few_in_sync_are_told(taken: list[bool]) -> None:
         refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
         assert await answers(sent(talker, b"c", b"d")) == [refused, refused]
         assert copy_of(cluster, 2).log.end_offset == 2
-        assert taken
+        assert handled
 
     on_cluster(script)
 
 
-def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> None:
+def test_unreplicated_batches_time_out(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
@@ -101,12 +101,12 @@ def test_what_is_not_replicated_in_time_is_answered_so(taken: list[bool]) -> Non
         cluster.host(3).resume()
         await are_same(cluster, 1, 2, 3)
         assert await answers(sent(talker, b"d", timeout_ms=300)) == [(0, 3)]
-        assert len(taken) == 3
+        assert len(handled) == 3
 
     on_cluster(script, settings=QUICK)
 
 
-def test_each_waits_as_long_as_it_has_asked_for_though_all_came_together(taken: list[bool]) -> None:
+def test_requests_of_one_turn_keep_their_own_timeouts(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
@@ -121,14 +121,14 @@ def test_each_waits_as_long_as_it_has_asked_for_though_all_came_together(taken: 
         assert cluster.simulation.now_s - began_s < 0.4
         cluster.host(3).resume()
         assert await answers([patient, last]) == [(0, 3), late]
-        assert len(taken) == 3
+        assert len(handled) == 3
 
     on_cluster(script, settings=QUICK)
 
 
-@pytest.mark.parametrize("timeout_ms", [1, 60_000], ids=["its patience", "its connection"])
-def test_whoever_has_lost_it_is_not_kept_while_nothing_is_committed(
-    timeout_ms: int, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("timeout_ms", [1, 60_000], ids=["timed out", "disconnected"])
+def test_abandoned_waiters_are_dropped_while_nothing_is_committed(
+    timeout_ms: int, handled: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
@@ -141,7 +141,7 @@ def test_whoever_has_lost_it_is_not_kept_while_nothing_is_committed(
                 talker.begin(10, produce_request("t", again, timeout_ms=timeout_ms))
                 await asyncio.sleep(0.005)
             talker.connection.close()
-        assert len(taken) >= 80
+        assert len(handled) >= 80
         assert len(waits) <= LOOKED_FROM
         cluster.host(3).resume()
         await cluster.until(lambda: not waits, 5.0)
@@ -150,7 +150,7 @@ def test_whoever_has_lost_it_is_not_kept_while_nothing_is_committed(
     on_cluster(script, settings=("broker.session.timeout.ms=60000",))
 
 
-def test_what_the_log_refuses_is_answered_once_though_others_wait(taken: list[bool]) -> None:
+def test_rejected_batch_gets_one_response_between_waiting_ones(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await asyncio.sleep(UNDER_WAY_MS / 1000)  # until a gap is told as one
@@ -166,13 +166,13 @@ def test_what_the_log_refuses_is_answered_once_though_others_wait(taken: list[bo
         assert await answers(numbered(2, 9, 3, 8)) == [late, gap, late, gap]
         cluster.host(3).resume()
         assert await answers(numbered(2, 3, 4)) == [(0, 2), (0, 3), (0, 4)]
-        assert taken
+        assert handled
 
     on_cluster(script, settings=QUICK)
 
 
 @pytest.mark.proves("H3")
-def test_who_waits_on_a_leader_that_is_deposed_hears_of_each_request(taken: list[bool]) -> None:
+def test_waiting_requests_each_fail_when_leadership_moves(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[3, 2, 4]])
         await send(cluster, b"a")
@@ -193,6 +193,6 @@ def test_who_waits_on_a_leader_that_is_deposed_hears_of_each_request(taken: list
         assert await answers(sent(talker, b"f")) == [gone]
         cluster.host(4).resume()
         await are_same(cluster, 2, 3, 4)
-        assert len(taken) == 2
+        assert len(handled) == 2
 
     on_cluster(script, roles=(*ONE_CONTROLLER, BROKER))

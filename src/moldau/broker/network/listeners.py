@@ -1,19 +1,19 @@
-"""The front of a broker: its open ports, and the connections behind them."""
+"""The listeners of a broker: its open ports, and the connections that they accept."""
 
 from collections.abc import Mapping
 
 from moldau.broker.broker import Broker
 from moldau.broker.network.connection import ServedConnection
-from moldau.broker.network.gate import Gate
+from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.requests.router import Routers
 from moldau.model.listeners import Listener as NamedListener
 from moldau.model.ports import Listener, Network
 
 
-class Front:
-    """Binds the listeners; connections are held at their gate until the node is ready for them.
+class Listeners:
+    """Binds the listeners; accepted connections are read once the node is ready to serve them.
 
-    Controllers have a gate of their own: it opens earlier, and clients cannot crowd it.
+    Controller listeners have limits of their own: they open earlier, and clients cannot exhaust them.
     """
 
     def __init__(self, broker: Broker, routers: Routers, network: Network) -> None:
@@ -21,11 +21,11 @@ class Front:
         self._routers = routers
         self._network = network
         self._open: dict[str, Listener] = {}
-        self.gate = Gate(broker.clock, lambda: broker.settings)
-        self._controller_gate = Gate(broker.clock, lambda: broker.settings)
+        self.limits = ConnectionLimits(broker.clock, lambda: broker.settings)
+        self._controller_limits = ConnectionLimits(broker.clock, lambda: broker.settings)
 
     async def bind(self, listeners: tuple[NamedListener, ...]) -> Mapping[str, int]:
-        """Take the ports; the answer says which one each listener got."""
+        """Bind the ports; returns the port of each listener."""
         for listener in listeners:
             self._open[listener.name] = await self._network.listen(
                 listener.address,
@@ -35,27 +35,27 @@ class Front:
         return {name: listener.address.port for name, listener in self._open.items()}
 
     def _serve(self, listener: str) -> ServedConnection:
-        gate = self._controller_gate if listener in self._broker.controller_listeners else self.gate
-        return ServedConnection(self._broker, self._routers.for_listener(listener), listener, gate)
+        limits = self._controller_limits if listener in self._broker.controller_listeners else self.limits
+        return ServedConnection(self._broker, self._routers.for_listener(listener), listener, limits)
 
     def open_for_controllers(self) -> None:
-        """The metadata log is there: its quorum may form, and brokers may ask this controller."""
+        """The metadata log is open: its quorum may form, and brokers may register with this controller."""
         if any(name in self._broker.controller_listeners for name in self._open):
-            self._controller_gate.open()
+            self._controller_limits.open()
 
     def open(self) -> None:
-        """The broker is ready: serve those who wait, and those who come."""
-        self.gate.open()
+        """The broker is ready: serve clients."""
+        self.limits.open()
 
     async def close_for_clients(self) -> None:
-        """The broker stops, while the controller in it may go on."""
+        """The broker stops; a controller in the same node still serves."""
         await self._close([name for name in self._open if name not in self._broker.controller_listeners])
-        self.gate.close()
+        self.limits.close()
 
     async def close(self) -> None:
         await self._close(list(self._open))
-        self.gate.close()
-        self._controller_gate.close()
+        self.limits.close()
+        self._controller_limits.close()
 
     async def _close(self, names: list[str]) -> None:
         for name in names:

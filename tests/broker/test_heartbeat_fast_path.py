@@ -1,15 +1,14 @@
-"""Signs of life in the same words as before: answered by the short way exactly as by the long one."""
+"""The heartbeat fast path: it responds exactly like the handler."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from broker_scene import Scene, batch, on_broker, produce
 from group_members import SESSION_MS, TOPIC, Member, find_coordinator, members, settle
 from test_groups_consumer import Consumer
 
+from moldau.broker.fastpath.heartbeat import CACHED_REQUESTS_MAX, CachedHeartbeat, HeartbeatCache, HeartbeatFastPath
 from moldau.broker.network import connection
-from moldau.broker.network.recurrence import KNOWN_MAX, Recurrence, Recurring, answer_to
 from moldau.model.errors import ErrorCode
 from moldau.model.ports import Connection
 from moldau.wire import messages
@@ -17,23 +16,24 @@ from moldau.wire import messages
 HEARTBEAT = messages.ConsumerGroupHeartbeatRequest
 
 
-class Short:
-    """Counts what goes the short way."""
+class FastPathCount:
+    """Counts the requests that the fast path handles."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.taken = 0
-        original = answer_to
+        self.count = 0
+        original = HeartbeatFastPath.try_handle
 
-        def counted(frame: memoryview, known: Recurring) -> bytearray:
-            self.taken += 1
-            return original(frame, known)
+        def try_handle(fast_path: HeartbeatFastPath, frame: memoryview) -> bool:
+            is_handled = original(fast_path, frame)
+            self.count += is_handled
+            return is_handled
 
-        monkeypatch.setattr(connection, "answer_to", counted)
+        monkeypatch.setattr(HeartbeatFastPath, "try_handle", try_handle)
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> Short:
-    return Short(monkeypatch)
+def fast_path(monkeypatch: pytest.MonkeyPatch) -> FastPathCount:
+    return FastPathCount(monkeypatch)
 
 
 async def settled(scene: Scene, count: int = 1) -> list[Member]:
@@ -44,28 +44,28 @@ async def settled(scene: Scene, count: int = 1) -> list[Member]:
     return everybody
 
 
-def sign_of_life(member: Member) -> messages.HeartbeatRequest:
+def heartbeat_request(member: Member) -> messages.HeartbeatRequest:
     return messages.HeartbeatRequest(
         group_id=member.group_id, generation_id=member.generation, member_id=member.member_id
     )
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_classic_member_hears_the_same_as_on_the_long_way(version: int, short: Short) -> None:
+def test_classic_heartbeat_responds_like_the_handler(version: int, fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
-        request = sign_of_life(member)
-        heard = [await member.talker.ask(version, request) for _ in range(5)]
-        assert short.taken == 4
-        long_way = await (await scene.connect()).ask(version, request)
-        assert short.taken == 4
-        assert heard == [long_way] * 5
+        request = heartbeat_request(member)
+        responses = [await member.talker.ask(version, request) for _ in range(5)]
+        assert fast_path.count == 4
+        handled = await (await scene.connect()).ask(version, request)
+        assert fast_path.count == 4
+        assert responses == [handled] * 5
 
     on_broker(script)
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_member_of_the_new_protocol_hears_the_same_as_on_the_long_way(version: int, short: Short) -> None:
+def test_consumer_heartbeat_responds_like_the_handler(version: int, fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=2)
         talker = await scene.connect()
@@ -81,18 +81,18 @@ def test_a_member_of_the_new_protocol_hears_the_same_as_on_the_long_way(version:
         epoch = told.member_epoch
         await talker.ask(version, HEARTBEAT(group_id="g", member_id="m", member_epoch=epoch, topic_partitions=owned))
         bare = HEARTBEAT(group_id="g", member_id="m", member_epoch=epoch, topic_partitions=None)
-        heard = [await talker.ask(version, bare) for _ in range(5)]
-        assert short.taken == 4
-        long_way = await (await scene.connect()).ask(version, bare)
-        assert heard == [long_way] * 5
+        responses = [await talker.ask(version, bare) for _ in range(5)]
+        assert fast_path.count == 4
+        handled = await (await scene.connect()).ask(version, bare)
+        assert responses == [handled] * 5
         await scene.create("other")  # the image is another one: the group is looked at again, and all is as it was
-        assert await talker.ask(version, bare) == long_way
+        assert await talker.ask(version, bare) == handled
 
     on_broker(script)
 
 
 @pytest.mark.proves("C2", part="the server-side protocol")
-def test_a_member_of_the_new_protocol_hears_of_its_new_epoch() -> None:
+def test_consumer_heartbeat_reports_a_new_member_epoch() -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC)
         await scene.create("other")
@@ -123,13 +123,13 @@ def test_a_member_of_the_new_protocol_hears_of_its_new_epoch() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_it_keeps_a_member_alive(short: Short) -> None:
+def test_fast_path_extends_the_session(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         for _ in range(8):
             assert await member.heartbeat() is ErrorCode.NONE
             await asyncio.sleep(SESSION_MS / 1000 / 2)
-        assert short.taken == 7
+        assert fast_path.count == 7
         await asyncio.sleep(SESSION_MS / 1000 + 1)
         assert await member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -137,12 +137,12 @@ def test_it_keeps_a_member_alive(short: Short) -> None:
 
 
 @pytest.mark.proves("C5")
-def test_a_member_hears_of_a_rebalance_in_the_middle_of_its_signs_of_life(short: Short) -> None:
+def test_repeated_heartbeat_reports_a_rebalance(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         for _ in range(3):
             assert await member.heartbeat() is ErrorCode.NONE
-        assert short.taken == 2
+        assert fast_path.count == 2
         newcomer = Member(await scene.connect())
         joining = asyncio.create_task(newcomer.settle(2))
         while (heard := await member.heartbeat()) is ErrorCode.NONE:
@@ -156,10 +156,10 @@ def test_a_member_hears_of_a_rebalance_in_the_middle_of_its_signs_of_life(short:
 
 
 @pytest.mark.proves("C5")
-def test_an_old_sign_of_life_in_a_new_generation_is_refused() -> None:
+def test_heartbeat_of_an_old_generation_is_rejected() -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
-        before = sign_of_life(member)
+        before = heartbeat_request(member)
         for _ in range(2):
             assert (await member.talker.ask(4, before)).error_code == ErrorCode.NONE
         await member.settle(2)
@@ -170,7 +170,7 @@ def test_an_old_sign_of_life_in_a_new_generation_is_refused() -> None:
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
-def test_a_classic_member_of_a_consumer_group_that_does_not_join_anew_is_out_in_its_time(short: Short) -> None:
+def test_classic_member_that_does_not_rejoin_is_evicted_at_its_timeout(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=4)
         talker = await scene.connect()
@@ -184,7 +184,7 @@ def test_a_classic_member_of_a_consumer_group_that_does_not_join_anew_is_out_in_
                 await member.sync()
             await first.acknowledge()
             await asyncio.sleep(0.5)
-        assert short.taken >= 10
+        assert fast_path.count >= 10
         await second.beat()
         began_s = scene.simulation.now_s
         while await member.heartbeat() is not ErrorCode.UNKNOWN_MEMBER_ID:
@@ -195,12 +195,12 @@ def test_a_classic_member_of_a_consumer_group_that_does_not_join_anew_is_out_in_
     on_broker(script)
 
 
-def test_signs_of_life_between_other_requests_are_answered_in_order(short: Short) -> None:
+def test_heartbeats_between_other_requests_keep_response_order(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         talker = member.talker
         asked = [
-            talker.begin(4, sign_of_life(member))
+            talker.begin(4, heartbeat_request(member))
             if number % 3
             else talker.begin(12, messages.MetadataRequest(topics=None))
             for number in range(30)
@@ -209,34 +209,33 @@ def test_signs_of_life_between_other_requests_are_answered_in_order(short: Short
         assert [type(each) for each in answers] == [
             messages.HeartbeatResponse if number % 3 else messages.MetadataResponse for number in range(30)
         ]
-        assert short.taken == 19
+        assert fast_path.count == 19
 
     on_broker(script)
 
 
 @pytest.mark.proves("C5")
-def test_an_answer_that_waits_to_be_sent_is_not_changed_by_the_next_one() -> None:
-    known = Recurring(lambda _: True, bytearray(12), None)  # type: ignore[arg-type]
-    first, second = (answer_to(memoryview(b"\0\x0c\0\4\0\0\0%c" % number), known) for number in (1, 2))
+def test_queued_response_is_not_changed_by_the_next_heartbeat() -> None:
+    cached = CachedHeartbeat(lambda _: True, bytearray(12))
+    first, second = (cached.response_to(memoryview(b"\0\x0c\0\4\0\0\0%c" % number)) for number in (1, 2))
     assert (bytes(first[4:8]), bytes(second[4:8])) == (b"\0\0\0\1", b"\0\0\0\2")
 
 
-def test_a_connection_remembers_a_bounded_number_of_bounded_requests() -> None:
-    recurrence = Recurrence()
-    again: Callable[[float], bool] = lambda _: True  # noqa: E731 - the shape is the point
+def test_cache_is_bounded_in_count_and_size() -> None:
+    cache, heartbeat = HeartbeatCache(), CachedHeartbeat(lambda _: True, bytearray(20))
     for number in range(100):
         frame = memoryview(b"\0\x0c\0\4" + bytes(4) + b"%d" % number)
-        recurrence.learn(frame, again, [bytes(20)], None)  # type: ignore[arg-type]
-        assert recurrence.find(frame) is not None
-        assert len(recurrence._known) <= KNOWN_MAX
+        cache.add(frame, heartbeat)
+        assert cache.find(frame) is heartbeat
+        assert len(cache) <= CACHED_REQUESTS_MAX
     large = memoryview(bytes(5000))
-    recurrence.learn(large, again, [bytes(20)], None)  # type: ignore[arg-type]
-    assert recurrence.find(large) is None
-    assert recurrence.find(memoryview(b"\0\x0c")) is None
+    cache.add(large, heartbeat)
+    assert cache.find(large) is None
+    assert cache.find(memoryview(b"\0\x0c")) is None
 
 
-class Waiting:
-    """Whether the broker lets a connection wait, seen from its side."""
+class ReadLate:
+    """Whether the broker lets the newest connection be read late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.served: list[connection.ServedConnection] = []
@@ -250,40 +249,38 @@ class Waiting:
 
     @property
     def newest(self) -> bool:
-        found = self.served[-1]._connection
-        assert found is not None
-        return found.may_wait
+        return self.served[-1].transport.may_wait
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
-def test_a_connection_for_signs_of_life_may_wait_until_it_has_more_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Waiting(monkeypatch)
+def test_heartbeat_connection_is_read_late_until_another_request_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_late = ReadLate(monkeypatch)
 
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         talker = await scene.connect()
-        request = sign_of_life(member)
-        for number in range(connection.SIGNS_OF_PATIENCE + 3):
-            assert waiting.newest == (number > connection.SIGNS_OF_PATIENCE)  # the first is not known yet
+        request = heartbeat_request(member)
+        for number in range(connection.DELAY_TOLERANT_MIN + 3):
+            assert read_late.newest == (number > connection.DELAY_TOLERANT_MIN)  # the handler takes the first
             await talker.ask(4, request)
-        assert waiting.newest
+        assert read_late.newest
         await talker.ask(12, messages.MetadataRequest(topics=None))
-        assert not waiting.newest
+        assert not read_late.newest
         await talker.ask(4, request)
-        assert not waiting.newest
+        assert not read_late.newest
 
     on_broker(script)
 
 
-def test_a_connection_that_produces_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Waiting(monkeypatch)
+def test_connection_that_produces_is_never_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_late = ReadLate(monkeypatch)
 
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         talker = await scene.connect()
         assert (await produce(talker, TOPIC, batch(b"x"))).error_code == 0
-        for _ in range(3 * connection.SIGNS_OF_PATIENCE):
-            await talker.ask(4, sign_of_life(member))
-        assert not waiting.newest
+        for _ in range(3 * connection.DELAY_TOLERANT_MIN):
+            await talker.ask(4, heartbeat_request(member))
+        assert not read_late.newest
 
     on_broker(script)

@@ -1,4 +1,4 @@
-"""Handlers that wait without a task: they go on, end, fail and are cancelled as one in a task would."""
+"""Handlers that wait without a task: they resume, end, fail and are cancelled as in a task."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.network.unfinished import Unfinished
+from moldau.broker.network.taskless_handler import TasklessHandler
 
 
 class Handler:
-    """One that was started, and what was heard of its end."""
+    """A handler that was started, and its results."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.ends: list[tuple[Any, Exception | None]] = []
-        waits_for = coroutine.send(None)
-        self.unfinished = Unfinished(coroutine, waits_for, lambda *end: self.ends.append(end))
+        awaited = coroutine.send(None)
+        self.taskless = TasklessHandler(coroutine, awaited, lambda *end: self.ends.append(end))
 
 
 async def turns(count: int = 3) -> None:
@@ -23,7 +23,7 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_goes_on_with_what_it_waited_for() -> None:
+async def test_handler_resumes_with_the_awaited_result() -> None:
     first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
 
     async def handle() -> int:
@@ -40,7 +40,7 @@ async def test_it_goes_on_with_what_it_waited_for() -> None:
     assert handler.ends == [(3, None)]
 
 
-async def test_what_it_waits_for_may_fail() -> None:
+async def test_handler_gets_the_exception_of_the_awaited_future() -> None:
     caught, uncaught = (asyncio.get_running_loop().create_future() for _ in range(2))
 
     async def handle() -> None:
@@ -57,7 +57,7 @@ async def test_what_it_waits_for_may_fail() -> None:
     assert handler.ends == [(None, error)]
 
 
-async def test_a_cancelled_one_tidies_up_at_once_and_its_end_is_not_heard() -> None:
+async def test_cancelled_handler_cleans_up_and_its_result_is_ignored() -> None:
     waits_for = asyncio.get_running_loop().create_future()
     tidied: list[str] = []
 
@@ -71,16 +71,16 @@ async def test_a_cancelled_one_tidies_up_at_once_and_its_end_is_not_heard() -> N
         return "done"
 
     handler = Handler(handle())
-    handler.unfinished.cancel()
+    handler.taskless.cancel()
     assert tidied == ["first"]
-    waits_for.set_result(None)  # nobody waits for it any more
+    waits_for.set_result(None)  # it has no waiter any more
     await turns()
     assert tidied == ["first", "last"]
     assert not handler.ends
 
 
 @pytest.mark.proves("H1", part="the in-sync set")
-async def test_a_place_that_was_given_to_a_cancelled_one_goes_to_the_next() -> None:
+async def test_semaphore_granted_to_a_cancelled_handler_is_released() -> None:
     places = asyncio.Semaphore(1)
     await places.acquire()
 
@@ -89,20 +89,20 @@ async def test_a_place_that_was_given_to_a_cancelled_one_goes_to_the_next() -> N
             pass
 
     handler = Handler(handle())
-    places.release()  # it is told in the next turn
-    handler.unfinished.cancel()
+    places.release()  # the handler resumes in the next turn
+    handler.taskless.cancel()
     async with asyncio.timeout(1), places:
         assert not handler.ends
 
 
-async def test_one_that_brings_about_its_own_end_hears_of_it_where_it_waits_next() -> None:
+async def test_handler_that_cancels_itself_is_cancelled_at_its_next_await() -> None:
     first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
     steps: list[str] = []
 
     async def handle() -> None:
         await first
-        handler.unfinished.cancel()
-        steps.append("goes on")
+        handler.taskless.cancel()
+        steps.append("runs")
         try:
             await second
         except asyncio.CancelledError:
@@ -112,6 +112,6 @@ async def test_one_that_brings_about_its_own_end_hears_of_it_where_it_waits_next
     handler = Handler(handle())
     first.set_result(None)
     await turns()
-    assert steps == ["goes on", "cancelled"]
+    assert steps == ["runs", "cancelled"]
     assert not handler.ends
-    handler.unfinished.cancel()  # it has ended
+    handler.taskless.cancel()  # it has ended

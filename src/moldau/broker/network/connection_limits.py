@@ -1,4 +1,4 @@
-"""Who may come in: bounds on connections in all and per address, and an end to idle ones."""
+"""Limits on connections: how many in all and per address, and how long one may be idle."""
 
 import asyncio
 from collections import Counter
@@ -14,38 +14,38 @@ SWEEP_SECONDS_MIN: Final = 0.1
 SWEEP_SECONDS_MAX: Final = 5.0
 
 
-class Gate:
-    """Counts the connections of a node and ends those that are silent or slow for too long."""
+class ConnectionLimits:
+    """Counts the connections of a node, and closes those that are idle or slow for too long."""
 
     def __init__(self, clock: Clock, settings: Callable[[], NetworkSettings]) -> None:
-        """`settings` are asked for each time, because they may change while the node runs."""
+        """`settings` is called each time, because settings may change while the node runs."""
         self._clock = clock
         self._settings = settings
         self._connections: dict[ServedConnection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = False
-        self.refused = 0
+        self.rejected = 0
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def admit(self, connection: ServedConnection) -> str | None:
-        """A complaint, or None when the connection may stay."""
+        """The reason to reject the connection, or None."""
         self._connections[connection] = None
         self._per_address[connection.peer] += 1
         settings = self._settings()
         if len(self._connections) > settings.max_connections:
-            self.refused += 1
+            self.rejected += 1
             return f"there are {settings.max_connections} connections already (max.connections)"
         if self._per_address[connection.peer] > settings.connections_max_of(connection.peer):
-            self.refused += 1
-            return "this address has as many connections as it may have (max.connections.per.ip)"
+            self.rejected += 1
+            return "this address has reached its limit (max.connections.per.ip)"
         if not self._is_open:
-            connection.hold()
+            connection.pause()
         return None
 
-    def leave(self, connection: ServedConnection) -> None:
+    def remove(self, connection: ServedConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
             self._per_address[connection.peer] -= 1
@@ -53,14 +53,14 @@ class Gate:
                 del self._per_address[connection.peer]
 
     def open(self) -> None:
-        """Let in those who came while the broker was not ready, and everybody from now on."""
+        """Serve connections from now on, including those that were accepted before the broker was ready."""
         self._is_open = True
         for connection in self._connections:
-            connection.let_go_on()
+            connection.resume()
         self._schedule()
 
     def close(self) -> None:
-        """Ends the sweeps and every connection; what is queued for them still leaves."""
+        """End the sweeps and close every connection; queued responses are still sent."""
         if self._timer:
             self._timer.cancel()
         for connection in list(self._connections):
@@ -76,5 +76,5 @@ class Gate:
     def _sweep(self) -> None:
         now_ms, idle_ms = self._clock.monotonic_ms(), self._settings().connections_max_idle_ms
         for connection in list(self._connections):
-            connection.look_after(now_ms, idle_ms)
+            connection.check_deadlines(now_ms, idle_ms)
         self._schedule()

@@ -1,0 +1,76 @@
+"""The interface between a connection and its fast paths; `moldau.broker.fastpath` explains how they work."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from moldau.broker.requests.context import RequestContext
+    from moldau.broker.runtime.meters import ApiMeter
+    from moldau.model.ports import Connection, Piece
+    from moldau.wire.framing import RequestHeader
+
+
+class PendingResponse(Protocol):
+    """The place of a response in the order of responses, before it is ready."""
+
+    def send(self, pieces: "list[Piece]") -> None: ...
+
+
+class Responses(Protocol):
+    """Responses of one connection, in the order of its requests."""
+
+    def send(self, pieces: "list[Piece]") -> None: ...
+
+    def reserve(self, weight: int) -> PendingResponse: ...
+
+
+class FastPathConnection(Protocol):
+    """The connection that a fast path belongs to."""
+
+    last_active_ms: float
+
+    @property
+    def responses(self) -> Responses: ...
+
+    @property
+    def transport(self) -> "Connection": ...
+
+    def context(self, header: "RequestHeader", started_ms: float) -> "RequestContext":
+        """The context of a request that came over this connection."""
+        ...
+
+    def fail(self, what: str, error: Exception) -> None:
+        """Log an error that no response can carry, and close the connection."""
+        ...
+
+
+class FastPath(Protocol):
+    """Shortened handling of one API on one connection."""
+
+    @property
+    def tolerates_delay(self) -> bool:
+        """Whether frames may be read some milliseconds late, together with those of other connections."""
+        ...
+
+    def try_handle(self, frame: memoryview) -> bool:
+        """Handle the request, or return False without any effect."""
+        ...
+
+    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:
+        """Cache a request that its handler was started with; `response` is None while the handler waits."""
+        ...
+
+    def flush(self) -> None:
+        """Send the responses that were held back in this turn."""
+        ...
+
+    def close(self) -> None:
+        """Release what waits: the connection is closed."""
+        ...
+
+
+class FastPathFactory(Protocol):
+    """Creates the fast path of an API when the API is first used on a connection; None if this use has none."""
+
+    def __call__(
+        self, connection: FastPathConnection, request: Any, context: "RequestContext", meter: "ApiMeter"
+    ) -> FastPath | None: ...
