@@ -24,7 +24,16 @@ MEASUREMENTS: Final = (
 CLIENTS: Final = ("tests/clients",)
 SPARK: Final = ("tests/spark",)  # a pytest run of its own: its session and its JVM end with it
 SEEDS: Final = ("tests/simulation/test_found_seeds.py",)
-PROCESSES: Final = ("tests/api", "tests/cli", "tests/docs", "tests/examples", "tests/golden", "tests/testing")
+PROCESSES: Final = (
+    "tests/api",
+    "tests/cli",
+    "tests/docs",
+    "tests/examples",
+    "tests/golden",
+    "tests/sink",
+    "tests/source",
+    "tests/testing",
+)
 HOUSE: Final = ("tests/house",)  # run by `make check`
 LOW_PRIORITY: Final = "others"
 
@@ -41,8 +50,8 @@ def steps() -> list[dict[str, Lane]]:
         {"measuring": [MEASUREMENTS]},
         {
             "clients": [CLIENTS, SPARK],
-            "processes": [PROCESSES, SEEDS],
-            LOW_PRIORITY: [["tests", *(f"--ignore={each}" for each in elsewhere)]],
+            "processes": [PROCESSES],
+            LOW_PRIORITY: [["tests", *(f"--ignore={each}" for each in elsewhere)], SEEDS],
         },
     ]
 
