@@ -52,12 +52,12 @@ def test_what_the_controller_answers_when_the_epoch_is_over_commits_nothing() ->
     scene = Scene()
     proposal = scene.join()
     scene.partition.leading = scene.new_leading()
-    scene.leading.isr_answered(proposal, 2, (1, 2))
+    scene.leading.isr_accepted(proposal, 2, (1, 2))
     assert scene.committed == []
     assert scene.proposed == []
 
 
 def test_what_it_answers_in_time_commits_what_both_have() -> None:
     scene = Scene()
-    scene.leading.isr_answered(scene.join(), 2, (1, 2))
+    scene.leading.isr_accepted(scene.join(), 2, (1, 2))
     assert scene.committed == [12]

@@ -21,7 +21,7 @@ from replica_scene import (
 
 from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.replicas.fetcher import ReplicaFetcher
-from moldau.machines.replication import Cut
+from moldau.machines.replication import Truncation
 from moldau.model.errors import ErrorCode
 from moldau.storage import recovery
 from moldau.storage.recovery import ProducerReplay
@@ -82,10 +82,10 @@ def test_after_the_leader_is_killed_another_goes_on_with_all_that_was_acknowledg
 def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
     batches_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later: list[Cut] = []
+    later: list[Truncation] = []
     cut_later = ReplicaFetcher._cut_later
 
-    async def seen(fetcher: ReplicaFetcher, following: FollowerRole, cut: Cut, replay: ProducerReplay) -> None:
+    async def seen(fetcher: ReplicaFetcher, following: FollowerRole, cut: Truncation, replay: ProducerReplay) -> None:
         later.append(cut)
         await cut_later(fetcher, following, cut, replay)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 
-from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket, answered
+from moldau.machines.decision import REQUESTER, CancelTimer, Decision, SetTimer, Ticket, respond
 from moldau.model.errors import InvalidRequest, KafkaError
 
 LIMIT = 1000
@@ -28,7 +28,7 @@ class Tally:
         self.offsets.append(offset)
 
     def decide_elected(self, now_ms: float) -> Decision[int, None]:  # noqa: ARG002
-        return answered(None, timers=[SetTimer("closing", 60_000)])
+        return respond(None, timers=[SetTimer("closing", 60_000)])
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[int, None]:
         if event == "broken":
@@ -42,21 +42,21 @@ class Tally:
         done = [ticket for ticket, mark in self._waiting.items() if mark <= total]
         for ticket in done:
             del self._waiting[ticket]
-        answers: dict[Ticket, int | KafkaError] = {ASKER: total, **dict.fromkeys(done, total)}
+        answers: dict[Ticket, int | KafkaError] = {REQUESTER: total, **dict.fromkeys(done, total)}
         return Decision(list(numbers), answers, effects=[("added", total)] if numbers else ())
 
     def decide_wait(self, mark: int, ticket: Ticket) -> Decision[int, int]:
         if self.sum >= mark:
-            return answered(self.sum)
+            return respond(self.sum)
         self._waiting[ticket] = mark
         return Decision()
 
     def decide_turn_away(self) -> Decision[int, int]:
         refused = InvalidRequest("go away")
-        return Decision(answers={ASKER: 0, **dict.fromkeys(self._waiting, refused)})
+        return Decision(responses={REQUESTER: 0, **dict.fromkeys(self._waiting, refused)})
 
     def decide_timer(self, event: Hashable, delay_ms: float | None) -> Decision[int, None]:
-        return answered(None, timers=[CancelTimer(event) if delay_ms is None else SetTimer(event, delay_ms)])
+        return respond(None, timers=[CancelTimer(event) if delay_ms is None else SetTimer(event, delay_ms)])
 
 
 class MemoryLog:

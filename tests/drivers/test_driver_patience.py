@@ -7,7 +7,7 @@ from driver_scene import Driver, Scene, add, turn, wait
 
 from moldau.broker.drivers.commit_waiters import Patience
 from moldau.broker.drivers.replicated import PUT_OFF_S, Refusals
-from moldau.machines.decision import SetTimer, answered
+from moldau.machines.decision import SetTimer, respond
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest
 
 HELD_MS = 5_000.0
@@ -174,7 +174,7 @@ def test_the_short_way_sets_the_timers_of_a_decision_that_is_then_made_the_long_
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        assert driver.decide_now(lambda _: answered(0, timers=[SetTimer("closing", 1_000)])) is None
+        assert driver.decide_now(lambda _: respond(0, timers=[SetTimer("closing", 1_000)])) is None
         await asyncio.sleep(1.1)
         assert scene.log.records == [-1]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from driver_scene import Driver, Scene, add, turn, wait
 
-from moldau.machines.decision import ASKER, Decision, Ticket, answered
+from moldau.machines.decision import REQUESTER, Decision, Ticket, respond
 from moldau.model.errors import (
     InvalidRequest,
     NotCoordinator,
@@ -94,17 +94,17 @@ def test_what_can_be_decided_now_changes_nothing_and_refuses_nothing_while_all_i
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
-        told = driver.decide_now(lambda machine: answered(machine.sum))
+        told = driver.decide_now(lambda machine: respond(machine.sum))
         assert told is not None
-        assert told.answers == {ASKER: 5}
+        assert told.responses == {REQUESTER: 5}
         assert driver.decide_now(lambda _: None) is None
-        assert driver.decide_now(lambda _: answered(0, records=[1])) is None
-        assert driver.decide_now(lambda _: answered(0, effects=["a call"])) is None
-        assert driver.decide_now(lambda _: Decision(answers={ASKER: InvalidRequest("no")})) is None
-        assert driver.decide_now(lambda _: Decision(answers={Ticket(7): 1})) is None
+        assert driver.decide_now(lambda _: respond(0, records=[1])) is None
+        assert driver.decide_now(lambda _: respond(0, effects=["a call"])) is None
+        assert driver.decide_now(lambda _: Decision(responses={REQUESTER: InvalidRequest("no")})) is None
+        assert driver.decide_now(lambda _: Decision(responses={Ticket(7): 1})) is None
         answer = add(driver, 1)
         await turn()
-        assert driver.decide_now(lambda machine: answered(machine.sum)) is None  # it rests on what may yet be lost
+        assert driver.decide_now(lambda machine: respond(machine.sum)) is None  # it rests on what may yet be lost
         scene.log.commit()
         assert await answer == 6
 

@@ -23,7 +23,7 @@ HEARTBEAT_MS = 5_000
 UNSETTLED_MS = 1_000
 REBALANCE_TIMEOUT_MS = 30_000
 
-ASKER = Asker("client", "/10.0.0.1", 1)
+REQUESTER = Asker("client", "/10.0.0.1", 1)
 JOIN: dict[str, Any] = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["a"], "topic_partitions": []}
 PARTITION = PartitionImage((1,), (1,), 1, 0, 0)
 
@@ -60,7 +60,7 @@ class ConsumerScene(Scene):
 
     def _replayed(self) -> GroupsMachine:
         machine = GroupsMachine(
-            self.settings, wall_ahead_ms=WALL_AHEAD_MS, image=lambda: self.image, matcher=Prefixes()
+            self.settings, wall_offset_ms=WALL_AHEAD_MS, image=lambda: self.image, matcher=Prefixes()
         )
         for offset, (key, value) in enumerate(self.log):
             machine.apply(decode_group_record(key, value), offset)
@@ -140,7 +140,7 @@ class ConsumerScene(Scene):
     def send_heartbeat(
         self,
         request: messages.ConsumerGroupHeartbeatRequest,
-        asker: Asker = ASKER,
+        asker: Asker = REQUESTER,
         may_see: Callable[[str], bool] = everything_is_seen,
     ) -> messages.ConsumerGroupHeartbeatResponse:
         randomness = self.random_bytes()

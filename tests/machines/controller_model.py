@@ -11,7 +11,7 @@ from typing import Any
 
 from metadata_scene import Rules, replayed
 
-from moldau.machines.decision import ASKER, CancelTimer, Decision
+from moldau.machines.decision import REQUESTER, CancelTimer, Decision
 from moldau.machines.metadata import (
     Alteration,
     BrokerHeartbeat,
@@ -106,7 +106,7 @@ class Model:
                 self.timers[change.event] = self.now_ms + change.delay_ms
         before, self.image = self.image, self.machine.image
         self.check(before, self.image)
-        return decision.answers[ASKER]
+        return decision.responses[REQUESTER]
 
     def ask(self, decide: Callable[[], Decision[Record, Any]]) -> Any:
         """None if it was refused."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer, Ticket
+from moldau.machines.decision import REQUESTER, CancelTimer, Decision, SetTimer, Ticket
 from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
 from moldau.machines.groups.classic.group import ClassicGroup
 from moldau.machines.groups.deleted_topics import GoneTopic
@@ -86,12 +86,12 @@ class Scene:
                 self.timers[change.event] = self.now_ms + max(change.delay_ms, 0.0)
             else:
                 assert isinstance(change, CancelTimer)
-        for answered, answer in decision.answers.items():
-            if answered != ASKER:
+        for answered, answer in decision.responses.items():
+            if answered != REQUESTER:
                 assert answered in self.waiting, "answered twice, or never asked"
                 self.waiting.remove(answered)
                 self.answers[answered] = answer
-        return decision.answers.get(ASKER)
+        return decision.responses.get(REQUESTER)
 
     def _append(self, record: Record) -> None:
         self.machine.apply(record, len(self.log))
@@ -347,7 +347,7 @@ def gone(scene: Scene, name: str) -> GoneTopic:
 
 def replayed(log: Iterable[tuple[bytes, bytes | None]], settings: GroupSettings | None = None) -> GroupsMachine:
     """A machine made anew from what was written."""
-    machine = GroupsMachine(settings or GroupSettings(), wall_ahead_ms=WALL_AHEAD_MS)
+    machine = GroupsMachine(settings or GroupSettings(), wall_offset_ms=WALL_AHEAD_MS)
     for offset, (key, value) in enumerate(log):
         machine.apply(decode_group_record(key, value), offset)
     return machine

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import TypeVar
 
-from moldau.machines.decision import ASKER, CancelTimer, Decision, SetTimer
+from moldau.machines.decision import REQUESTER, CancelTimer, Decision, SetTimer
 from moldau.machines.metadata import (
     FeatureUpdate,
     ListenerImage,
@@ -73,7 +73,7 @@ class Scene:
         for record in decision.records:
             self.machine.apply(record, len(self.log))
             self.log.append(record)
-        answer = decision.answers[ASKER]
+        answer = decision.responses[REQUESTER]
         assert not isinstance(answer, KafkaError)
         return answer
 

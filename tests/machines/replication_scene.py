@@ -177,7 +177,7 @@ class Cluster:
             replicas=state.replicas,
             isr=state.isr,
             end_offset=log.end_offset,
-            held_offset=self.held_offset(log),
+            durable_offset=self.durable_offset(log),
             high_watermark=broker.high_watermark,
             min_isr=self.controller.min_isr,
             lag_max_ms=self.lag_max_ms,
@@ -195,7 +195,7 @@ class Cluster:
             high_watermark=broker.high_watermark,
         )
 
-    def held_offset(self, log: ModelLog) -> int:
+    def durable_offset(self, log: ModelLog) -> int:
         return log.synced_offset if self.is_flushing else log.end_offset
 
     # ── A leader's day ──
@@ -207,12 +207,12 @@ class Cluster:
         for _ in range(count):
             self.values += 1
             broker.log.append([Entry(leader.leader_epoch, self.values)])
-        leader.appended(broker.log.end_offset, self.held_offset(broker.log), self.now_ms)
+        leader.appended(broker.log.end_offset, self.durable_offset(broker.log), self.now_ms)
 
     def sync(self, broker: Broker) -> None:
         broker.log.sync()
         if broker.leader is not None:
-            broker.leader.appended(broker.log.end_offset, self.held_offset(broker.log), self.now_ms)
+            broker.leader.appended(broker.log.end_offset, self.durable_offset(broker.log), self.now_ms)
 
     def tick(self, broker: Broker) -> None:
         if broker.leader is not None:
@@ -281,7 +281,7 @@ class Cluster:
         if answer.diverging is not None:
             self.cut(broker, follower.diverged(answer.diverging))
         elif answer.ends is not None:
-            self.cut(broker, follower.went_out_of_range(*answer.ends))
+            self.cut(broker, follower.offset_out_of_range(*answer.ends))
         else:
             broker.log.append(answer.entries)
             follower.fetched(answer.high_watermark, answer.log_start_offset)
@@ -310,9 +310,9 @@ class Cluster:
             return
         answer = decided.answer or Answer(ErrorCode.REQUEST_TIMED_OUT)
         if answer.code is ErrorCode.NONE:
-            again = leader.isr_answered(decided.proposal, answer.partition_epoch, answer.isr, self.now_ms)
+            again = leader.isr_accepted(decided.proposal, answer.partition_epoch, answer.isr, self.now_ms)
         else:
-            again = leader.isr_refused(decided.proposal, answer.code, self.now_ms)
+            again = leader.isr_rejected(decided.proposal, answer.code, self.now_ms)
         self.send_proposal(broker, again)
 
     # ── What must hold ──

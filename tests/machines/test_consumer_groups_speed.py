@@ -5,9 +5,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import pytest
-from consumer_scene import ASKER, Consumer, ConsumerScene, settle
+from consumer_scene import REQUESTER, Consumer, ConsumerScene, settle
 
-from moldau.machines.decision import ASKER as WHO_ASKS
+from moldau.machines.decision import REQUESTER as WHO_ASKS
 from moldau.machines.decision import Decision, Ticket
 from moldau.machines.groups import Now, Record
 from moldau.machines.groups.consumer.assignors import Assignor, Subscriber, assign_range, assign_uniform
@@ -47,7 +47,7 @@ class Unchecked(ConsumerScene):
         decision = decide()
         for record in decision.records:
             self.machine.apply(record, 0)
-        return decision.answers.get(WHO_ASKS)
+        return decision.responses.get(WHO_ASKS)
 
 
 @pytest.mark.proves("C5")
@@ -73,6 +73,6 @@ def test_a_heartbeat_that_says_nothing_new_takes_less_than_10_us() -> None:
     for _ in range(30):
         began_ns = perf_counter_ns()
         for _ in range(200):
-            machine.decide_consumer_heartbeat(request, ASKER, now=now, randomness=b"")
+            machine.decide_consumer_heartbeat(request, REQUESTER, now=now, randomness=b"")
         times.append((perf_counter_ns() - began_ns) / 200)
     assert min(times) / 1e3 < 10

@@ -2,7 +2,7 @@
 
 import pytest
 from consumer_scene import (
-    ASKER,
+    REQUESTER,
     SESSION_TIMEOUT_MS,
     Consumer,
     ConsumerScene,
@@ -145,7 +145,7 @@ class TestRegexes:
             group_id="g", member_id="m", rebalance_timeout_ms=1, topic_partitions=[], subscribed_topic_regex="a*"
         )
         with pytest.raises(InvalidRegularExpression, match="not supported here"):
-            machine.decide_consumer_heartbeat(request, ASKER, now=Now(0.0, 0), randomness=b"")
+            machine.decide_consumer_heartbeat(request, REQUESTER, now=Now(0.0, 0), randomness=b"")
 
     def test_names_and_patterns_go_together(self) -> None:
         scene = ConsumerScene(logs_a=1, other=1, third=1)

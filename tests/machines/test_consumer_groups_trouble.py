@@ -10,7 +10,7 @@ from moldau.machines.groups.consumer.soft_state import HEARD_AGAIN_MS
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 
-ASKER = Asker("client", "/10.0.0.1", 1)
+REQUESTER = Asker("client", "/10.0.0.1", 1)
 
 
 def stand_still(scene: ConsumerScene, ms: float) -> None:
@@ -63,7 +63,7 @@ class TestHeard:
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=epoch, instance_id=instance_id, topic_partitions=None
         )
-        return scene.machine.decide_alive(request, ASKER, scene.now_ms) is not None
+        return scene.machine.decide_alive(request, REQUESTER, scene.now_ms) is not None
 
     @pytest.mark.proves("C5", part="who falls silent is out")
     def test_a_member_stays_though_it_has_more_to_say_than_can_be_decided(self) -> None:

@@ -29,7 +29,7 @@ class TopicsScene(ConsumerScene):
 
     def _replayed(self) -> GroupsMachine:
         machine = GroupsMachine(
-            self.settings, wall_ahead_ms=WALL_AHEAD_MS, image=lambda: self.image, newest_image=self._newest_image
+            self.settings, wall_offset_ms=WALL_AHEAD_MS, image=lambda: self.image, newest_image=self._newest_image
         )
         for offset, (key, value) in enumerate(self.log):
             machine.apply(decode_group_record(key, value), offset)

@@ -38,7 +38,7 @@ def test_an_assignment_is_written_before_it_is_told() -> None:
     request = messages.SyncGroupRequest(group_id="g", generation_id=1, member_id=leader)
     decision = scene.machine.decide_sync(request, ticket=Ticket(99), now=scene.now)
     assert len(decision.records) == 1
-    assert Ticket(99) in decision.answers
+    assert Ticket(99) in decision.responses
 
 
 def test_only_members_are_assigned_anything_and_whoever_is_forgotten_gets_nothing() -> None:

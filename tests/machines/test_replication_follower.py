@@ -128,23 +128,23 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
 @pytest.mark.proves("H5")
 def test_a_follower_too_far_behind_begins_anew_where_its_leader_begins() -> None:
     machine = follower(log_of(1, 1))
-    assert machine.went_out_of_range(10, 20) == RestartAt(10)
+    assert machine.offset_out_of_range(10, 20) == RestartAt(10)
     assert (machine.high_watermark, machine.log_start_offset) == (10, 10)
 
 
 def test_a_follower_beyond_a_leader_that_was_elected_uncleanly_goes_back_to_its_end() -> None:
     machine = follower(log_of(1, 1, 1, 1), high_watermark=4)
-    assert machine.went_out_of_range(0, 3) == TruncateTo(3)
+    assert machine.offset_out_of_range(0, 3) == TruncateTo(3)
     assert machine.high_watermark == 3
 
 
 def test_a_follower_whose_whole_log_is_beyond_its_leaders_takes_all_of_the_leaders() -> None:
     machine = follower(log_of(1, 1, start_offset=10), high_watermark=12)
-    assert machine.went_out_of_range(2, 5) == RestartAt(2)
+    assert machine.offset_out_of_range(2, 5) == RestartAt(2)
     assert machine.high_watermark == 2
 
 
 def test_a_follower_that_is_in_range_after_all_just_asks_again() -> None:
     machine = follower(log_of(1, 1, 1))
-    assert machine.went_out_of_range(0, 3) is None
-    assert machine.went_out_of_range(3, 8) is None
+    assert machine.offset_out_of_range(0, 3) is None
+    assert machine.offset_out_of_range(3, 8) is None

@@ -120,7 +120,7 @@ def test_the_high_watermark_stays_when_a_follower_seems_to_go_back() -> None:
 def test_what_could_not_be_written_was_never_there() -> None:
     machine = leader(isr=(1,), min_isr=1)
     append(machine, 10)
-    machine.taken_back(7)
+    machine.append_undone(7)
     assert (machine.end_offset, machine.high_watermark) == (7, 7)
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
     first = fetch(machine, 2, 0)
     assert first is not None
     assert fetch(machine, 3, 0) is None
-    second = machine.isr_answered(first, 8, (1, 2), 0.0)
+    second = machine.isr_accepted(first, 8, (1, 2), 0.0)
     assert second is not None
     assert (second.isr, second.partition_epoch) == ((1, 2, 3), 8)
 
@@ -229,9 +229,9 @@ def test_a_follower_that_would_have_joined_and_fell_silent_is_not_waited_for_any
     fetch(machine, 3, 10)
     proposal = fetch(machine, 2, 10)
     assert proposal is not None
-    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    settling = machine.isr_rejected(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
     assert settling is not None
-    machine.isr_answered(settling, 8, (1, 3), 0.0)
+    machine.isr_accepted(settling, 8, (1, 3), 0.0)
     append(machine, 20)
     fetch(machine, 3, 20)
     assert machine.high_watermark == 10
@@ -253,7 +253,7 @@ def test_a_follower_that_has_not_been_caught_up_for_too_long_is_left_out() -> No
     assert proposal is not None
     assert proposal.isr == (1, 2)
     assert machine.high_watermark == 5  # the follower counts until the controller has decided
-    machine.isr_answered(proposal, 8, (1, 2), LAG_MAX_MS + 1)
+    machine.isr_accepted(proposal, 8, (1, 2), LAG_MAX_MS + 1)
     assert machine.high_watermark == 10
 
 
@@ -293,8 +293,8 @@ def test_a_proposal_of_which_nothing_is_known_is_sent_again_and_counts() -> None
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
-    assert machine.isr_refused(proposal, ErrorCode.REQUEST_TIMED_OUT, 0.0) is proposal
-    assert machine.isr_refused(proposal, ErrorCode.NOT_CONTROLLER, 0.0) is proposal
+    assert machine.isr_rejected(proposal, ErrorCode.REQUEST_TIMED_OUT, 0.0) is proposal
+    assert machine.isr_rejected(proposal, ErrorCode.NOT_CONTROLLER, 0.0) is proposal
     append(machine, 10)
     assert machine.high_watermark == 0
 
@@ -304,7 +304,7 @@ def test_a_proposal_that_was_out_of_date_counts_until_the_image_tells_more() -> 
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
     append(machine, 10)
-    assert machine.isr_refused(proposal, ErrorCode.INVALID_UPDATE_VERSION, 0.0) is None
+    assert machine.isr_rejected(proposal, ErrorCode.INVALID_UPDATE_VERSION, 0.0) is None
     assert machine.ticked(0.0) is None
     assert machine.high_watermark == 0
     machine.image_changed(9, (1, 2, 3), (1,), LAG_MAX_MS + 1)
@@ -316,11 +316,11 @@ def test_who_was_refused_counts_until_no_copy_of_the_proposal_can_be_accepted_an
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
     append(machine, 10)
-    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1)
+    settling = machine.isr_rejected(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1)
     assert settling is not None
     assert (settling.isr, settling.partition_epoch) == ((1,), 7)
     assert machine.high_watermark == 0
-    machine.isr_answered(settling, 8, (1,), LAG_MAX_MS + 1)
+    machine.isr_accepted(settling, 8, (1,), LAG_MAX_MS + 1)
     assert machine.high_watermark == 10
 
 
@@ -328,9 +328,9 @@ def test_who_was_refused_counts_on_when_that_cannot_be_settled_at_once() -> None
     machine = leader(isr=(1, 3), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
-    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    settling = machine.isr_rejected(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
     assert settling is not None
-    assert machine.isr_refused(settling, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
+    assert machine.isr_rejected(settling, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
     append(machine, 10)
     fetch(machine, 3, 10)
     assert machine.high_watermark == 0
@@ -338,7 +338,7 @@ def test_who_was_refused_counts_on_when_that_cannot_be_settled_at_once() -> None
     again = machine.ticked(100.0)
     assert again is not None
     assert again.isr == (1, 3)
-    machine.isr_answered(again, 8, (1, 3), LAG_MAX_MS + 1)
+    machine.isr_accepted(again, 8, (1, 3), LAG_MAX_MS + 1)
     assert machine.high_watermark == 10
 
 
@@ -346,9 +346,9 @@ def test_a_leader_is_quiet_for_a_moment_after_a_refusal() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
-    settling = machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
+    settling = machine.isr_rejected(proposal, ErrorCode.INELIGIBLE_REPLICA, 0.0)
     assert settling is not None
-    assert machine.isr_answered(settling, 8, (1,), 0.0) is None
+    assert machine.isr_accepted(settling, 8, (1,), 0.0) is None
     assert fetch(machine, 2, 0, 99.0) is None
     assert fetch(machine, 2, 0, 100.0) is not None
 
@@ -358,7 +358,7 @@ def test_a_shrink_that_was_refused_is_proposed_again_later() -> None:
     append(machine, 10)
     proposal = machine.ticked(LAG_MAX_MS + 1)
     assert proposal is not None
-    assert machine.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1) is None
+    assert machine.isr_rejected(proposal, ErrorCode.INELIGIBLE_REPLICA, LAG_MAX_MS + 1) is None
     assert machine.ticked(LAG_MAX_MS + 2) is None
     assert machine.ticked(LAG_MAX_MS + 101) is not None
 
@@ -370,8 +370,8 @@ def test_an_answer_to_an_older_proposal_is_not_listened_to() -> None:
     assert old is not None
     new = machine.image_changed(8, (1, 2, 3), (1,), 0.0)
     assert new is not None
-    assert machine.isr_answered(old, 9, (1, 2), 0.0) is None
-    assert machine.isr_refused(old, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
+    assert machine.isr_accepted(old, 9, (1, 2), 0.0) is None
+    assert machine.isr_rejected(old, ErrorCode.INELIGIBLE_REPLICA, 0.0) is None
     assert machine.proposal is new
     assert machine.isr == (1,)
 

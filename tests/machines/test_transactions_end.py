@@ -311,5 +311,5 @@ def test_in_version_1_the_last_epoch_can_be_used_again_and_again(scene: Scene) -
 
 @pytest.mark.parametrize("state", [TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE])
 def test_a_state_that_nobody_writes_is_not_believed(scene: Scene, state: TransactionState) -> None:
-    with pytest.raises(ValueError, match="nobody writes"):
+    with pytest.raises(ValueError, match="invalid state"):
         scene.put(Transaction(SEVEN, 0, TIMEOUT_MS, state))

@@ -8,8 +8,8 @@ from transactions_scene import NAME, ONE, OTHER, TIMEOUT_MS, TWO, V2
 from transactions_world import World
 
 from moldau.machines.transactions.state import (
-    BUMPS_EPOCH_FROM,
     COMPLETED,
+    EPOCH_BUMP_VERSION,
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     PREPARED,
@@ -128,7 +128,7 @@ def check_history(transactions: list[Transaction]) -> None:
             assert each.epoch <= EPOCH_EXHAUSTED
         if each.state in PREPARED:
             assert before is not None
-            if each.client_version >= BUMPS_EPOCH_FROM:
+            if each.client_version >= EPOCH_BUMP_VERSION:
                 ended.add(ProducerIdentity(before.producer_id, before.epoch))
                 assert each.epoch > before.epoch
         if each.state in COMPLETED and before is not None and before.state in PREPARED:

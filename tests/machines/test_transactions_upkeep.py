@@ -4,7 +4,7 @@ import pytest
 from transactions_scene import NAME, ONE, OTHER, TIMEOUT_MS, TWO, V1, V2, Scene, stored
 
 from moldau.machines.transactions import ProducerIdentity, Transaction, TransactionSettings, TransactionState
-from moldau.machines.transactions.settings import IDS_PER_SLICE
+from moldau.machines.transactions.settings import IDS_PER_SWEEP_STEP
 from moldau.machines.transactions.state import record_of
 from moldau.model.errors import (
     ConcurrentTransactions,
@@ -219,7 +219,7 @@ def test_in_version_1_whoever_timed_out_is_fenced(scene: Scene) -> None:
 
 
 def test_many_transactions_time_out_some_at_a_time(scene: Scene) -> None:
-    count = IDS_PER_SLICE + 1
+    count = IDS_PER_SWEEP_STEP + 1
     for number in range(count):
         scene.add(scene.init(name=f"id-{number}"), ONE, name=f"id-{number}")
     before = len(scene.log)
@@ -259,7 +259,7 @@ def test_an_id_with_an_open_transaction_is_kept() -> None:
 
 
 def test_many_ids_are_forgotten_some_at_a_time(scene: Scene) -> None:
-    for number in range(IDS_PER_SLICE + 1):
+    for number in range(IDS_PER_SWEEP_STEP + 1):
         scene.init(name=f"id-{number}")
     scene.pass_time(WEEK_MS + HOUR_MS)
     assert not scene.machine.state.transactions
@@ -304,16 +304,16 @@ def test_ids_are_listed_by_state_producer_and_age(scene: Scene) -> None:
 
 
 def test_it_is_known_how_many_transactions_are_open_and_since_when(scene: Scene) -> None:
-    assert (scene.machine.open_count, scene.machine.oldest_open_ms(scene.now)) == (0, 0)
+    assert (scene.machine.open_count, scene.machine.oldest_open_age_ms(scene.now)) == (0, 0)
     producer = scene.init()
     scene.add(producer, ONE)
     scene.pass_time(3_000)
     scene.add(scene.init(name="b"), ONE, name="b")
-    assert (scene.machine.open_count, scene.machine.oldest_open_ms(scene.now)) == (2, 3_000)
+    assert (scene.machine.open_count, scene.machine.oldest_open_age_ms(scene.now)) == (2, 3_000)
     scene.commit(producer)
     assert scene.machine.open_count == 2, "open until every partition has its marker"
     scene.write_markers()
-    assert (scene.machine.open_count, scene.machine.oldest_open_ms(scene.now)) == (1, 0)
+    assert (scene.machine.open_count, scene.machine.oldest_open_age_ms(scene.now)) == (1, 0)
 
 
 def test_states_have_the_names_that_admins_know() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from moldau.machines.decision import ASKER, Decision, Now, SetTimer
+from moldau.machines.decision import REQUESTER, Decision, Now, SetTimer
 from moldau.machines.transactions import (
     VALUE_VERSION,
     ProducerIdentity,
@@ -36,7 +36,7 @@ def stored(record: Record) -> tuple[bytes, bytes | None]:
 
 def replayed(log: Sequence[tuple[bytes, bytes | None]], settings: TransactionSettings) -> TransactionsMachine:
     """A machine that knows the log and nothing else."""
-    machine = TransactionsMachine(settings, wall_ahead_ms=WALL_AHEAD_MS, coordinator_epoch=lambda: 5)
+    machine = TransactionsMachine(settings, wall_offset_ms=WALL_AHEAD_MS, coordinator_epoch=lambda: 5)
     for offset, (key, value) in enumerate(log):
         machine.apply(decode_transaction_record(key, value), offset)
     return machine
@@ -74,7 +74,7 @@ class Scene:
         for effect in decision.effects:
             assert isinstance(effect, SendMarkers)
             self.markers.append(effect)
-        answer: Any = decision.answers.get(ASKER)
+        answer: Any = decision.responses.get(REQUESTER)
         if isinstance(answer, KafkaError):
             raise answer
         return answer  # type: ignore[no-any-return]
@@ -107,7 +107,7 @@ class Scene:
     ) -> ProducerIdentity:
         return self.with_id(
             lambda fresh: self.machine.decide_init_producer_id(
-                name, timeout_ms, expected=expected, fresh_producer_id=fresh, now=self.now
+                name, timeout_ms, expected=expected, new_producer_id=fresh, now=self.now
             )
         )
 
@@ -121,7 +121,7 @@ class Scene:
     ) -> ProducerIdentity:
         return self.with_id(
             lambda fresh: self.machine.decide_end(
-                name, producer, is_commit=is_commit, client_version=version, fresh_producer_id=fresh, now=self.now
+                name, producer, is_commit=is_commit, client_version=version, new_producer_id=fresh, now=self.now
             )
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transactions_scene import NAME, ONE, OTHER, TIMEOUT_MS, TWO, V1, V2, WALL_AHEAD_MS, stored
 
-from moldau.machines.decision import ASKER, Decision, Now, SetTimer
+from moldau.machines.decision import REQUESTER, Decision, Now, SetTimer
 from moldau.machines.transactions import (
     ProducerIdentity,
     ProducerIdNeeded,
@@ -52,7 +52,7 @@ class Coordinator:
 
     def elect(self) -> None:
         self.machine = TransactionsMachine(
-            TransactionSettings(), wall_ahead_ms=WALL_AHEAD_MS, coordinator_epoch=lambda: self.epoch
+            TransactionSettings(), wall_offset_ms=WALL_AHEAD_MS, coordinator_epoch=lambda: self.epoch
         )
         for offset, each in enumerate(self.log):
             self.machine.apply(decode_transaction_record(*each), offset)
@@ -74,7 +74,7 @@ class Coordinator:
             self.producer_ids += 1
             decision = decide(self.machine, ProducerId(self.producer_ids), self.now)
         except KafkaError as refusal:
-            decision = Decision(answers={ASKER: refusal})
+            decision = Decision(responses={REQUESTER: refusal})
         self.accept(decision, hear)
 
     def accept(self, decision: Decision[Record, Any], hear: Hear | None = None) -> None:
@@ -87,7 +87,7 @@ class Coordinator:
         for timer in decision.timers:
             assert isinstance(timer, SetTimer)
             self.timers[timer.event] = self.now_ms + timer.delay_ms
-        self.held.append((len(self.log), hear, decision.answers.get(ASKER), tuple(decision.effects)))
+        self.held.append((len(self.log), hear, decision.responses.get(REQUESTER), tuple(decision.effects)))
         self.let_out()
 
     def check_decided(self, effect: SendMarkers) -> None:
@@ -257,7 +257,7 @@ class World:
 
             self.coordinator.ask(
                 lambda machine, fresh, now: machine.decide_init_producer_id(
-                    NAME, TIMEOUT_MS, expected=expected, fresh_producer_id=fresh, now=now
+                    NAME, TIMEOUT_MS, expected=expected, new_producer_id=fresh, now=now
                 ),
                 hear,
             )
@@ -348,7 +348,7 @@ class World:
                     identity,
                     is_commit=is_commit,
                     client_version=producer.version,
-                    fresh_producer_id=fresh,
+                    new_producer_id=fresh,
                     now=now,
                 ),
                 hear,

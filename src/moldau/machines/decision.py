@@ -1,4 +1,4 @@
-"""What a replicated machine hands back: a `Decision`, and the protocol by which a driver runs any such machine."""
+"""`Decision`, the result of a replicated machine, and the protocol by which a driver runs such a machine."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,17 +7,18 @@ from typing import Final, Generic, NamedTuple, NewType, Protocol, TypeVar
 from moldau.model.errors import KafkaError
 
 Record = TypeVar("Record")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 Ticket = NewType("Ticket", int)
-"""Names a request that waits for its answer, so that a later decision can give it (a join completes other joins)."""
+"""Correlates a waiting request with its response, so that a later decision can complete it (a join completes other
+joins)."""
 
-ASKER: Final = Ticket(0)
-"""The request whose decision this is. A decision without an answer for it leaves the request waiting."""
+REQUESTER: Final = Ticket(0)
+"""The request that this decision is for. A decision without a response for it leaves the request waiting."""
 
 
 class Now(NamedTuple):
-    """When something is decided: monotonic time for deadlines, wall time for what goes into records."""
+    """Time of a decision: monotonic time for deadlines, wall time for records."""
 
     ms: float
     wall_ms: int
@@ -25,7 +26,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Hand `event` to `decide_timed_out` after `delay_ms`; a timer of an equal event is moved."""
+    """Call `decide_timed_out` with `event` after `delay_ms`; replaces a timer of an equal event."""
 
     event: Hashable
     delay_ms: float
@@ -33,45 +34,47 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """Forget the timer of this event, if there is one."""
+    """Cancel the timer of this event, if set."""
 
     event: Hashable
 
 
 @dataclass(frozen=True)  # with slots, Python 3.11 cannot call `Decision[Record, Answer](…)`
-class Decision(Generic[Record, Answer]):
-    """Everything that follows from one request; the fields say when each part takes place.
+class Decision(Generic[Record, Response]):
+    """Everything that follows from a request; each field documents when it takes effect.
 
-    An answer that is a `KafkaError` is raised to the request it belongs to.
+    A response that is a `KafkaError` is raised to its request.
     """
 
-    records: Sequence[Record] = ()  # appended in one piece: after a crash all of them are there, or none
-    answers: Mapping[Ticket, Answer | KafkaError] = field(default_factory=dict)  # given once the records are committed
-    timers: Sequence[SetTimer | CancelTimer] = ()  # set at once: they are soft state, and what they decide waits anyway
+    records: Sequence[Record] = ()  # appended atomically: all or none survive a crash
+    responses: Mapping[Ticket, Response | KafkaError] = field(
+        default_factory=dict
+    )  # sent once the records are committed
+    timers: Sequence[SetTimer | CancelTimer] = ()  # set at once: soft state whose decisions wait for commits anyway
     effects: Sequence[object] = ()  # performed in order once the records are committed
 
 
-def answered(
-    answer: Answer,
+def respond(
+    response: Response,
     records: Sequence[Record] = (),
     timers: Sequence[SetTimer | CancelTimer] = (),
     effects: Sequence[object] = (),
-) -> Decision[Record, Answer]:
-    """The usual decision: it answers the request that asked."""
-    return Decision(records, {ASKER: answer}, timers, effects)
+) -> Decision[Record, Response]:
+    """Return the common decision: a response to the current request."""
+    return Decision(records, {REQUESTER: response}, timers, effects)
 
 
 class ReplicatedMachine(Protocol[Record]):
-    """What the generic driver asks of a machine. Its `decide_x` methods are called by those who know the machine."""
+    """Methods called by the generic driver. Callers that know the machine call its `decide_x` methods."""
 
     def apply(self, record: Record, offset: int) -> None:
-        """Change the replicated state; nothing else may. `offset` is where the record stands in the log."""
+        """Change the replicated state; nothing else may. `offset` is the record's position in the log."""
         ...
 
     def decide_elected(self, now_ms: float) -> Decision[Record, None]:
-        """The log is replayed and this machine speaks for it now: arm timers, finish what was left half done."""
+        """The log is replayed and this machine is now in charge of it: set timers, resume interrupted work."""
         ...
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
-        """A timer that an earlier decision set is due."""
+        """A timer set by an earlier decision has expired."""
         ...

@@ -30,7 +30,7 @@ LEADERSHIP_CHECK_MS_MAX: Final = (
 
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 Record = TypeVar("Record")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 class CoordinatingShard(Generic[Machine, Record]):
@@ -91,11 +91,11 @@ class CoordinatingShard(Generic[Machine, Record]):
 
     async def commit(
         self,
-        decide: Callable[[Machine], Decision[Record, Answer]],
+        decide: Callable[[Machine], Decision[Record, Response]],
         ticket: Ticket | None = None,
         *,
         is_written_at_once: bool = False,
-    ) -> Answer:
+    ) -> Response:
         """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
         if not self.can_commit:
             raise self.too_few()

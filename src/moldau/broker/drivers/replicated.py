@@ -17,13 +17,13 @@ from moldau.broker.drivers.commit_waiters import Answers, HeldBack, Patience
 from moldau.broker.drivers.machine_log import MachineLog
 from moldau.broker.drivers.time_slices import Slices
 from moldau.machines.decision import (
-    ASKER,
+    REQUESTER,
     CancelTimer,
     Decision,
     ReplicatedMachine,
     SetTimer,
     Ticket,
-    answered,
+    respond,
 )
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 AnyMachine = TypeVar("AnyMachine", contravariant=True)
 Record = TypeVar("Record")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 SLICE_RECORDS: Final = 1024
 SLICE_LOOK: Final = 4  # records between two looks at the clock
@@ -87,8 +87,8 @@ class Observer(Protocol[AnyMachine]):
 
 def _changes_nothing(decision: Decision[Any, Any]) -> bool:
     """Whether all there is to it is an answer to whoever asked."""
-    answers = decision.answers
-    return ASKER in answers and len(answers) == 1 and not (decision.records or decision.timers or decision.effects)
+    answers = decision.responses
+    return REQUESTER in answers and len(answers) == 1 and not (decision.records or decision.timers or decision.effects)
 
 
 def _perform_nothing(effect: object) -> None:
@@ -138,7 +138,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._unwritten: list[Sequence[Record]] = []
         self._unwritten_count = 0
         self._base_offset = 0  # where the first unwritten record will stand
-        self._last_ticket = ASKER
+        self._last_ticket = REQUESTER
         self._reload: asyncio.Task[None] | None = None
         machine_log.watch(self._committed)
 
@@ -185,11 +185,11 @@ class ReplicatedDriver(Generic[Machine, Record]):
 
     async def write(
         self,
-        decide: Callable[[Machine], Decision[Record, Answer]],
+        decide: Callable[[Machine], Decision[Record, Response]],
         ticket: Ticket | None = None,
         *,
         is_written_at_once: bool = False,
-    ) -> Answer:
+    ) -> Response:
         """Decide, and answer once that is committed. `decide` runs at once and to its end.
 
         A request whose answer another one will give (a join that waits for the rest) brings its own `ticket`, from
@@ -200,23 +200,23 @@ class ReplicatedDriver(Generic[Machine, Record]):
         try:
             decision = decide(machine)
         except KafkaError as refusal:  # rests on what was applied, like any answer, so it waits like one
-            decision = Decision(answers={ASKER: refusal})
+            decision = Decision(responses={REQUESTER: refusal})
         if self._can_be_answered_now(decision):
-            answer = decision.answers[ASKER]
+            answer = decision.responses[REQUESTER]
             if isinstance(answer, KafkaError):
                 raise answer
             return answer
-        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        key = ASKER if ticket is None or ASKER in decision.answers else ticket
-        if ticket is None and ASKER not in decision.answers:
+        waiter: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        key = REQUESTER if ticket is None or REQUESTER in decision.responses else ticket
+        if ticket is None and REQUESTER not in decision.responses:
             raise AssertionError("a request without a ticket was left without an answer")
-        if key is not ASKER:
+        if key is not REQUESTER:
             self._waiting[key] = waiter
         try:
             self._accept(decision, waiter)
             if is_written_at_once:
                 self.flush()
-            if not decision.records and key is ASKER and self._is_stuck() and not waiter.done():
+            if not decision.records and key is REQUESTER and self._is_stuck() and not waiter.done():
                 raise self._refusals.late()
             return await waiter
         finally:
@@ -226,8 +226,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
                 waiter.exception()
 
     def decide_now(
-        self, decide: Callable[[Machine], Decision[Record, Answer] | None]
-    ) -> Decision[Record, Answer] | None:
+        self, decide: Callable[[Machine], Decision[Record, Response] | None]
+    ) -> Decision[Record, Response] | None:
         """A decision that changes nothing, refuses nothing and may be told at once. None if it is another one, which is
         for `write` to decide again.
         """
@@ -238,7 +238,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
         if decision is not None and decision.timers:  # what is soft has changed: the next decision need not set them
             for change in decision.timers:
                 self._set_timer(change)
-        if decision is None or not _changes_nothing(decision) or isinstance(decision.answers[ASKER], KafkaError):
+        if decision is None or not _changes_nothing(decision) or isinstance(decision.responses[REQUESTER], KafkaError):
             return None
         return decision
 
@@ -258,9 +258,9 @@ class ReplicatedDriver(Generic[Machine, Record]):
         """Whether what is not committed by now will not be for the time being."""
         return self._patience is not None and not self._patience.can_commit()
 
-    async def read(self, query: Callable[[Machine], Answer]) -> Answer:
+    async def read(self, query: Callable[[Machine], Response]) -> Response:
         """What `query` sees, told once everything it could see is committed."""
-        return await self.write(lambda machine: answered(query(machine)))
+        return await self.write(lambda machine: respond(query(machine)))
 
     def new_ticket(self) -> Ticket:
         """A name for a request that may have to wait for another."""
@@ -289,8 +289,8 @@ class ReplicatedDriver(Generic[Machine, Record]):
             self._set_timer(change)
         answers = [
             (waiter, answer)
-            for ticket, answer in decision.answers.items()
-            if (waiter := asker if ticket == ASKER else self._waiting.pop(ticket, None)) is not None
+            for ticket, answer in decision.responses.items()
+            if (waiter := asker if ticket == REQUESTER else self._waiting.pop(ticket, None)) is not None
         ]
         self._let_out(answers, decision.effects)
 

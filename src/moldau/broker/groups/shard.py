@@ -12,7 +12,7 @@ from moldau.broker.coordinators.shard import CoordinatingShard
 from moldau.broker.groups import patterns
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.groups.deleted_topics import GoneTopic
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record, TransactionEnded
@@ -88,14 +88,14 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             ended = TransactionEnded(producer_id, epoch, coordinator_epoch, is_commit)
             await self.commit(lambda machine: machine.decide_end_transaction(ended))
         else:
-            await self.commit(lambda _: answered(None))  # what was written before may not be committed yet
+            await self.commit(lambda _: respond(None))  # what was written before may not be committed yet
         self._partition.forget_ends()
 
     def _new_machine(self) -> GroupsMachine:
         now = self.now
         return GroupsMachine(
             self._broker.settings,
-            wall_ahead_ms=now.wall_ms - now.ms,
+            wall_offset_ms=now.wall_ms - now.ms,
             image=lambda: self._broker.image,
             matcher=patterns,
             newest_image=self._newest_image,

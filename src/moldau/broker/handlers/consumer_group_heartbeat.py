@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from moldau.broker.access import Operation
 from moldau.broker.groups.shard import Shard
 from moldau.broker.requests.context import RequestContext
-from moldau.machines.decision import ASKER, Decision
+from moldau.machines.decision import REQUESTER, Decision
 from moldau.machines.groups.draft import Asker, Now
 from moldau.model.errors import TopicAuthorizationFailed
 from moldau.model.ids import UUID_BYTES
@@ -65,7 +65,7 @@ def make_repeat(
         shard = groups.shard_of(request.group_id)
         decision = shard.decide_now(lambda machine: machine.decide_alive(request, asker, now_ms))
         if decision is not same:
-            same = decision if decision is not None and decision.answers[ASKER] == response else None
+            same = decision if decision is not None and decision.responses[REQUESTER] == response else None
         return same is not None
 
     return repeat

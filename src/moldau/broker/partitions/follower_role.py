@@ -5,7 +5,7 @@ from typing import Any
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.uncommitted_bytes import UncommittedBytes
-from moldau.machines.replication import Cut, FollowerMachine, RestartAt
+from moldau.machines.replication import FollowerMachine, RestartAt, Truncation
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.records.header import HEADER_BYTES, read_header
 from moldau.storage.recovery import ProducerReplay
@@ -100,14 +100,14 @@ class FollowerRole:
             if first.base_offset < log.end_offset <= first.last_offset:
                 log.truncate_fully_and_start_at(first.base_offset)
 
-    def replay_for(self, cut: Cut) -> ProducerReplay | None:
+    def replay_for(self, cut: Truncation) -> ProducerReplay | None:
         """What there is to find out before a cut, if anything, so that the cut itself takes no time."""
         log = self.partition.log
         if isinstance(cut, RestartAt) or not log.segment_base_offsets[0] < cut.end_offset < log.end_offset:
             return None
         return log.replay_producers_below(cut.end_offset)
 
-    def cut(self, cut: Cut, replay: ProducerReplay | None = None) -> None:
+    def cut(self, cut: Truncation, replay: ProducerReplay | None = None) -> None:
         """Drop from the log what its leader does not have. It is to be synced before the leader is asked again."""
         log = self.partition.log
         if isinstance(cut, RestartAt):

@@ -93,7 +93,7 @@ class LeaderRole:
         for each in followers:
             if each.is_counted and each.offset == machine.end_offset:
                 self._was_caught_up(each)
-        machine.appended(end_offset, partition.held_offset, self._clock.monotonic_ms())
+        machine.appended(end_offset, partition.durable_offset, self._clock.monotonic_ms())
         self._settle()
         for each in followers:
             each.grew(count)
@@ -110,7 +110,7 @@ class LeaderRole:
     def synced(self) -> None:
         """More of the log is on disk."""
         partition = self.partition
-        self.machine.appended(partition.log.end_offset, partition.held_offset, self._clock.monotonic_ms())
+        self.machine.appended(partition.log.end_offset, partition.durable_offset, self._clock.monotonic_ms())
         self._settle()
 
     def turn_ended(self, *, has_failed: bool) -> None:
@@ -120,7 +120,7 @@ class LeaderRole:
             self.written()
             return
         self._gathered_bytes = 0
-        self.machine.taken_back(end_offset)
+        self.machine.append_undone(end_offset)
 
     # -- followers
 
@@ -181,16 +181,16 @@ class LeaderRole:
         now_ms = self._clock.monotonic_ms()
         self._done(self.machine.image_changed(where.partition_epoch, where.replicas, where.isr, now_ms))
 
-    def isr_answered(self, proposal: ProposeIsr, partition_epoch: int, isr: tuple[int, ...]) -> None:
-        self._done(self.machine.isr_answered(proposal, partition_epoch, isr, self._clock.monotonic_ms()))
+    def isr_accepted(self, proposal: ProposeIsr, partition_epoch: int, isr: tuple[int, ...]) -> None:
+        self._done(self.machine.isr_accepted(proposal, partition_epoch, isr, self._clock.monotonic_ms()))
 
-    def isr_refused(self, proposal: ProposeIsr, code: ErrorCode) -> None:
-        self._done(self.machine.isr_refused(proposal, code, self._clock.monotonic_ms()))
+    def isr_rejected(self, proposal: ProposeIsr, code: ErrorCode) -> None:
+        self._done(self.machine.isr_rejected(proposal, code, self._clock.monotonic_ms()))
 
     def settings_changed(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self.machine.min_isr_changed(self.partition.log.settings.min_insync_replicas, now_ms)
-        self.machine.appended(self.partition.log.end_offset, self.partition.held_offset, now_ms)
+        self.machine.appended(self.partition.log.end_offset, self.partition.durable_offset, now_ms)
         self._settle()
 
     def _done(self, proposal: ProposeIsr | None) -> None:

@@ -75,7 +75,7 @@ class LeadershipCheck:
 
     def confirm(self, timeout_ms: float) -> asyncio.Future[bool]:
         """Resolve to True once no other broker can have led at the time of the call, to False on doubt or timeout."""
-        missing = self._machine.successors
+        missing = self._machine.potential_leaders
         followers = [each for each in self._partition.followers if each.session.replica in missing]
         check = PendingConfirmation(missing, [each for each in followers if each.session.is_waiting])
         if not check.confirmed.done():
@@ -113,7 +113,7 @@ class LeadershipCheck:
 
     def successors_changed(self) -> None:
         for each in self._pending:
-            each.keep_only(self._machine.successors)
+            each.keep_only(self._machine.potential_leaders)
         self._clear()
 
     def end(self) -> None:

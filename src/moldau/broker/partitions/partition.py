@@ -95,7 +95,7 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.traffic = traffic
-        self.high_watermark = self.held_offset if high_watermark is None else min(high_watermark, log.end_offset)
+        self.high_watermark = self.durable_offset if high_watermark is None else min(high_watermark, log.end_offset)
         self.is_open = True
         self.is_leader = True
         self.leading: LeaderRole | None = None  # where others follow
@@ -207,7 +207,7 @@ class Partition:
         self._flush_if_due(log.settings.flush_messages)
 
     @property
-    def held_offset(self) -> int:
+    def durable_offset(self) -> int:
         """Up to where this node's own copy counts: to the end, or to what is on disk where the topic asks for that."""
         log = self.log
         return log.recovery_point if log.settings.flush_messages == FLUSH_EVERY_MESSAGE else log.end_offset
@@ -335,7 +335,7 @@ class Partition:
         """There is no other replica: what is in the log, or on disk where that is asked for, is committed."""
         self._take_role(leader_epoch, is_leader=True)
         self.leads_alone = True
-        offset = self.held_offset
+        offset = self.durable_offset
         if offset > self.high_watermark:
             self.committed_to(offset, 0)
 

@@ -273,7 +273,7 @@ class Partitions:
         if is_cut:
             logger.warning("%s was damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
             self._roles.copy_cut(partition)
-        if len(where.replicas) == 1 and partition.held_offset < log.end_offset:
+        if len(where.replicas) == 1 and partition.durable_offset < log.end_offset:
             partition.is_leader = False
             self._unsynced[partition] = None
         else:

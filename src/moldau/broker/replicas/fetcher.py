@@ -20,7 +20,7 @@ from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.client.errors import error_of
-from moldau.machines.replication import Cut, EpochEnd
+from moldau.machines.replication import EpochEnd, Truncation
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.ports import Clock
@@ -360,13 +360,13 @@ class ReplicaFetcher:
 
     # Cutting
 
-    def _cut_or_back_off(self, following: FollowerRole, cut: Cut) -> None:
+    def _cut_or_back_off(self, following: FollowerRole, cut: Truncation) -> None:
         try:
             self._cut_off(following, cut)
         except (KafkaError, OSError) as error:
             self._failed_for_now(following, error)
 
-    def _cut_off(self, following: FollowerRole, cut: Cut) -> None:
+    def _cut_off(self, following: FollowerRole, cut: Truncation) -> None:
         logger.info("%s is cut as broker %d says: %s", following.partition.name, self.leader, cut)
         replay = following.replay_for(cut)
         if replay is None or not replay.step():
@@ -375,12 +375,12 @@ class ReplicaFetcher:
             following.is_held = True
             self._spawn(self._cut_later(following, cut, replay))
 
-    def _cut_now(self, following: FollowerRole, cut: Cut, replay: ProducerReplay | None) -> None:
+    def _cut_now(self, following: FollowerRole, cut: Truncation, replay: ProducerReplay | None) -> None:
         following.is_held = False
         following.cut(cut, replay)
         self._means.cuts.add(following.partition)
 
-    async def _cut_later(self, following: FollowerRole, cut: Cut, replay: ProducerReplay) -> None:
+    async def _cut_later(self, following: FollowerRole, cut: Truncation, replay: ProducerReplay) -> None:
         """In slices: the loop serves others in between. Whoever leads meanwhile, or follows anew, has cut nothing."""
         try:
             while following.is_current and replay.step():
@@ -405,7 +405,7 @@ class ReplicaFetcher:
         if not following.is_current:
             return
         following.is_held = False
-        cut = following.machine.went_out_of_range(start_offset, end_offset)
+        cut = following.machine.offset_out_of_range(start_offset, end_offset)
         if cut is not None:
             self._cut_or_back_off(following, cut)
         else:

@@ -93,7 +93,7 @@ class IsrChanges:
             self._failures += 1
             self.failed_updates += len(sent)
             for leading, proposal in sent:
-                leading.isr_refused(proposal, code)
+                leading.isr_rejected(proposal, code)
             return
         self._failures = 0
         self._hear(sent, sizes, response)
@@ -132,7 +132,7 @@ class IsrChanges:
             if answer is None or code is not ErrorCode.NONE:
                 self.failed_updates += 1
                 logger.info("%s: the ISR %s was refused: %s", leading.partition.name, proposal.isr, code.name)
-                leading.isr_refused(proposal, code)
+                leading.isr_rejected(proposal, code)
             else:
                 self.shrinks += len(answer.isr) < size
                 self.expands += len(answer.isr) > size
@@ -140,4 +140,4 @@ class IsrChanges:
 
     def _changed(self, leading: LeaderRole, proposal: ProposeIsr, answer: Any) -> None:
         logger.info("%s: the ISR is %s now", leading.partition.name, list(answer.isr))
-        leading.isr_answered(proposal, answer.partition_epoch, tuple(answer.isr))
+        leading.isr_accepted(proposal, answer.partition_epoch, tuple(answer.isr))

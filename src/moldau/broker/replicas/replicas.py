@@ -142,7 +142,7 @@ class Replicas:
             lag_max_ms=self._settings().replica_lag_time_max_ms,
             broker_epoch_of=self._eligible_epoch,
             now_ms=self._clock.monotonic_ms(),
-            held_offset=partition.held_offset,
+            durable_offset=partition.durable_offset,
         )
         leading = LeaderRole(partition, machine, self._clock, self.isr_changes.propose)
         partition.lead(where.leader_epoch, leading)

@@ -75,7 +75,7 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
         now = self.now
         return TransactionsMachine(
             self._broker.settings,
-            wall_ahead_ms=now.wall_ms - now.ms,
+            wall_offset_ms=now.wall_ms - now.ms,
             coordinator_epoch=lambda: self.coordinator_epoch,
         )
 

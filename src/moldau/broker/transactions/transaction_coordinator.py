@@ -55,7 +55,7 @@ class Transactions:
         try:
             return await shard.commit_with_id(
                 lambda machine, fresh: machine.decide_init_producer_id(
-                    transactional_id, timeout_ms, expected=expected, fresh_producer_id=fresh, now=shard.now
+                    transactional_id, timeout_ms, expected=expected, new_producer_id=fresh, now=shard.now
                 )
             )
         except FINAL as refusal:
@@ -109,7 +109,7 @@ class Transactions:
                     producer,
                     is_commit=is_commit,
                     client_version=client_version,
-                    fresh_producer_id=fresh,
+                    new_producer_id=fresh,
                     now=shard.now,
                 )
             )

@@ -38,7 +38,7 @@ async def open_transactions(shards: Iterable[TransactionShard]) -> Open:
 
 
 async def _open_in(shard: TransactionShard) -> Open:
-    return await shard.read(lambda machine: Open(machine.open_count, machine.oldest_open_ms(shard.now)))
+    return await shard.read(lambda machine: Open(machine.open_count, machine.oldest_open_age_ms(shard.now)))
 
 
 def stable_lags(partitions: Partitions) -> Iterator[StableLag]:

@@ -21,19 +21,19 @@ class Asker(NamedTuple):
 class Draft:
     """What one decision will consist of, and what it is based on."""
 
-    __slots__ = ("answers", "now", "records", "settings", "timers")
+    __slots__ = ("now", "records", "responses", "settings", "timers")
 
     def __init__(self, now: Now, settings: GroupSettings) -> None:
         self.now = now
         self.settings = settings
         self.records: list[Record] = []
-        self.answers: dict[Ticket, Any] = {}
+        self.responses: dict[Ticket, Any] = {}
         self.timers: list[SetTimer | CancelTimer] = []
 
     def answer(self, ticket: Ticket | None, answer: Any) -> None:
         """A request that waits, if there is one, gets its answer with this decision."""
         if ticket is not None:
-            self.answers[ticket] = answer
+            self.responses[ticket] = answer
 
     def set_timer(self, event: Hashable, delay_ms: float) -> None:
         self.timers.append(SetTimer(event, delay_ms))
@@ -42,4 +42,4 @@ class Draft:
         self.timers.append(CancelTimer(event))
 
     def decision(self) -> Decision[Record, Any]:
-        return Decision(self.records, self.answers, self.timers)
+        return Decision(self.records, self.responses, self.timers)

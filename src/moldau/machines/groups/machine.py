@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
-from moldau.machines.decision import ASKER, Decision, Ticket, answered
+from moldau.machines.decision import REQUESTER, Decision, Ticket, respond
 from moldau.machines.groups import admin, offsets
 from moldau.machines.groups.classic.groups import ClassicGroups
 from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
@@ -37,12 +37,12 @@ class GroupsMachine:
         self,
         settings: GroupSettings,
         *,
-        wall_ahead_ms: float = 0.0,
+        wall_offset_ms: float = 0.0,
         image: Callable[[], MetadataImage] = MetadataImage,
         matcher: RegexMatcher | None = None,
         newest_image: Callable[[], MetadataImage | None] = _nothing_is_known,
     ) -> None:
-        """`wall_ahead_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew.
+        """`wall_offset_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew.
 
         `image` gives the committed metadata as it is now; consumer groups are assigned the partitions it has.
         `newest_image` may be newer: it has every topic that exists and that anything was committed for in this shard.
@@ -55,7 +55,7 @@ class GroupsMachine:
         self._upkeep = Upkeep(self.state, self.group, self.group_ids, newest_image)
         self._image = image
         self._newest_image = newest_image
-        self._wall_ahead_ms = wall_ahead_ms
+        self._wall_offset_ms = wall_offset_ms
 
     def apply(self, record: Record, offset: int) -> None:  # noqa: ARG002
         self.state.apply(record)
@@ -83,7 +83,7 @@ class GroupsMachine:
         if decision is not None:
             return decision
         draft = self._draft(now)
-        draft.answer(ASKER, self._consumer.answer_heartbeat(draft, request, asker, randomness, may_see))
+        draft.answer(REQUESTER, self._consumer.answer_heartbeat(draft, request, asker, randomness, may_see))
         return draft.decision()
 
     def decide_alive(
@@ -149,7 +149,7 @@ class GroupsMachine:
             errors = self._consumer.classic_leave(draft, request.group_id, identities)
         else:
             errors = self._classic.leave(draft, request.group_id, identities)
-        draft.answer(ASKER, _left(identities, errors, api_version))
+        draft.answer(REQUESTER, _left(identities, errors, api_version))
         return draft.decision()
 
     # Offsets
@@ -161,7 +161,7 @@ class GroupsMachine:
         group = self.group(request.group_id)
         offsets.check_commit(group, request, api_version)
         draft = self._draft(now)
-        draft.answer(ASKER, offsets.commit(draft, request))
+        draft.answer(REQUESTER, offsets.commit(draft, request))
         if group is not None:
             group.keep_alive(request.member_id, now.ms)
         return draft.decision()
@@ -173,12 +173,12 @@ class GroupsMachine:
         image = self._image()
         offsets.check_commit_in_transaction(self.group(request.group_id), request, image)
         draft = self._draft(now)
-        draft.answer(ASKER, offsets.commit_in_transaction(draft, request, image))
+        draft.answer(REQUESTER, offsets.commit_in_transaction(draft, request, image))
         return draft.decision()
 
     def decide_end_transaction(self, ended: TransactionEnded) -> Decision[Record, None]:
         """A producer's transaction ends in this shard; its coordinator has decided how."""
-        return answered(None, [ended])
+        return respond(None, [ended])
 
     def fetch_offsets(
         self, request: messages.OffsetFetchRequest.OffsetFetchRequestGroup, *, require_stable: bool = False
@@ -204,7 +204,7 @@ class GroupsMachine:
         group = self._existing(request.group_id)
         group.check_delete_offsets()
         draft = self._draft(now)
-        draft.answer(ASKER, offsets.delete(draft, self.state, group, request))
+        draft.answer(REQUESTER, offsets.delete(draft, self.state, group, request))
         return draft.decision()
 
     def decide_topics_deleted(self, topics: Sequence[GoneTopic], *, now: Now) -> Decision[Record, bool]:
@@ -213,14 +213,14 @@ class GroupsMachine:
         The answer is whether that is all; otherwise there is more, which is forgotten when this is decided again.
         """
         draft = self._draft(now)
-        draft.answer(ASKER, self._upkeep.forget_topics(draft, topics))
+        draft.answer(REQUESTER, self._upkeep.forget_topics(draft, topics))
         return draft.decision()
 
     def decide_metadata_known(self, *, now: Now) -> Decision[Record, None]:
         """From now on it is sure which topics are gone: offsets that were loaded before are compared with the rest."""
         draft = self._draft(now)
         self._upkeep.go_on(draft)
-        draft.answer(ASKER, None)
+        draft.answer(REQUESTER, None)
         return draft.decision()
 
     # Admins
@@ -256,7 +256,7 @@ class GroupsMachine:
             )
             for group_id in dict.fromkeys(group_ids)
         ]
-        draft.answer(ASKER, results)
+        draft.answer(REQUESTER, results)
         return draft.decision()
 
     def _delete_group(self, draft: Draft, group_id: str) -> ErrorCode:
@@ -300,12 +300,12 @@ class GroupsMachine:
         return draft.decision()
 
     def _draft(self, now: Now) -> Draft:
-        self._wall_ahead_ms = now.wall_ms - now.ms
+        self._wall_offset_ms = now.wall_ms - now.ms
         return Draft(now, self.settings)
 
     def _draft_at(self, now_ms: float) -> Draft:
         """A timer knows monotonic time alone; what the wall clock says then follows from the last request."""
-        return Draft(Now(now_ms, round(now_ms + self._wall_ahead_ms)), self.settings)
+        return Draft(Now(now_ms, round(now_ms + self._wall_offset_ms)), self.settings)
 
 
 def _left(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.brokers import check_broker_epoch
 from moldau.machines.metadata.builder import changed_partition
 from moldau.machines.metadata.cluster_view import ClusterView
@@ -63,7 +63,7 @@ def decide_alter_partition(
             outcomes[key] = _alter(view, topic, broker_id, proposal, records)
         except KafkaError as refusal:
             outcomes[key] = IsrAnswered(*key, None, refusal.code, refusal.message)
-    return answered(list(outcomes.values()), records)
+    return respond(list(outcomes.values()), records)
 
 
 def _alter(

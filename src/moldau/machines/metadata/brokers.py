@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from moldau.machines.decision import Decision, SetTimer, answered
+from moldau.machines.decision import Decision, SetTimer, respond
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.elections import changes_of_leaderless, changes_with, changes_without
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
@@ -73,12 +73,12 @@ def decide_register_broker(
     _check_features(image, registration)
     if known is not None and is_known_life:
         # The same life asks again: nothing it leads is touched.
-        return answered(known.epoch, [_record(registration, known.epoch, known)])
+        return respond(known.epoch, [_record(registration, known.epoch, known)])
     sessions.end(broker_id)
     has_lost = known is None or registration.previous_epoch != known.epoch
     # All at once: a successor of this controller would not know any more that something was lost.
     changes = changes_without(view, broker_id, has_lost=has_lost, at_most=inf)
-    return answered(next_offset, [_record(registration, next_offset), *changes])
+    return respond(next_offset, [_record(registration, next_offset), *changes])
 
 
 def _check_free(sessions: Sessions, known: BrokerImage, registration: Registration) -> None:
@@ -148,9 +148,9 @@ def decide_unfence_broker(view: ClusterView, broker_id: int, broker_epoch: int) 
     """The broker may lead, and takes what has no leader: for a node that is alone and needs no heartbeats."""
     broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     if not broker.is_fenced:
-        return answered(None)
+        return respond(None)
     moves = restoration(view, broker)
-    return answered(None, moves.records, moves.timers)
+    return respond(None, moves.records, moves.timers)
 
 
 def decide_fence_broker(
@@ -160,9 +160,9 @@ def decide_fence_broker(
     broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     sessions.end(broker_id)
     if broker.is_fenced:
-        return answered(None)
+        return respond(None)
     moves = evacuation(view, broker, fence=True)
-    return answered(None, moves.records, moves.timers)
+    return respond(None, moves.records, moves.timers)
 
 
 def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: int) -> Decision[Record, None]:
@@ -175,7 +175,7 @@ def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: i
     sessions.end(broker_id)
     gone = messages.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     changes = changes_without(view, broker_id)
-    return answered(None, [*changes, gone], _rest(broker_id, len(changes)))
+    return respond(None, [*changes, gone], _rest(broker_id, len(changes)))
 
 
 def restoration(view: ClusterView, broker: BrokerImage) -> Moves:
@@ -201,7 +201,7 @@ def decide_work_moved(view: ClusterView, broker_id: int) -> Decision[Record, Non
     """The next partitions of a broker that left or came back."""
     is_back = view.image.is_active(broker_id)
     changes = changes_of_leaderless(view) if is_back else changes_without(view, broker_id)
-    return answered(None, changes, _rest(broker_id, len(changes)))
+    return respond(None, changes, _rest(broker_id, len(changes)))
 
 
 def unfinished_work(view: ClusterView) -> list[SetTimer]:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Protocol
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.cluster_view import MIN_ISR
 from moldau.machines.metadata.image import NOTHING_SET, MetadataImage, Resource, ResourceType
 from moldau.machines.metadata.records import Record
@@ -126,7 +126,7 @@ def _decide(
             outcomes[resource] = ConfigsAltered(resource)
         except KafkaError as refusal:
             outcomes[resource] = ConfigsAltered(resource, refusal.code, refusal.message)
-    return answered(list(outcomes.values()), () if validate_only else records)
+    return respond(list(outcomes.values()), () if validate_only else records)
 
 
 def _check_resource(image: MetadataImage, resource: Resource) -> None:

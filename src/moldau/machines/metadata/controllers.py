@@ -1,6 +1,6 @@
 """Controllers register too: where others reach them, and which features they support."""
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.image import ControllerImage, MetadataImage
 from moldau.machines.metadata.records import Record
 from moldau.model.errors import InvalidRequest, UnsupportedVersion
@@ -19,8 +19,8 @@ def decide_register_controller(image: MetadataImage, controller: ControllerImage
                 f"controller wants a version between {supported.lowest} and {supported.highest}, inclusive."
             )
     if image.controllers.get(controller.controller_id) == controller:
-        return answered(None)
-    return answered(None, [record_of_controller(controller)])
+        return respond(None)
+    return respond(None, [record_of_controller(controller)])
 
 
 def record_of_controller(controller: ControllerImage) -> messages.RegisterControllerRecord:

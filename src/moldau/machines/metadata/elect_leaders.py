@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from moldau.machines.decision import Decision, SetTimer, answered
+from moldau.machines.decision import Decision, SetTimer, respond
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.elections import Change, changes_of_leaderless
 from moldau.machines.metadata.image import PartitionImage
@@ -65,7 +65,7 @@ def decide_leaders_checked(view: ClusterView) -> Decision[Record, None]:
     if len(changes) < ELECTIONS_PER_CHECK_MAX and view.settings.auto_leader_rebalance_enable:
         changes.extend(_balancing(view, ELECTIONS_PER_CHECK_MAX - len(changes)))
     is_all = len(changes) < ELECTIONS_PER_CHECK_MAX
-    return answered(None, changes, [check_timer(view) if is_all else SetTimer(LeadersChecked(), 0)])
+    return respond(None, changes, [check_timer(view) if is_all else SetTimer(LeadersChecked(), 0)])
 
 
 def _balancing(view: ClusterView, at_most: int) -> Iterator[Change]:
@@ -115,7 +115,7 @@ def decide_elect_leaders(
             outcomes[topic, index] = LeaderElected(topic, index)
         except KafkaError as refusal:
             outcomes[topic, index] = LeaderElected(topic, index, refusal.code, refusal.message)
-    return answered(list(outcomes.values()), records)
+    return respond(list(outcomes.values()), records)
 
 
 def _needy(view: ClusterView, election_type: ElectionType) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import Final
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import ELR_FEATURE, MetadataImage, VersionRange
 from moldau.machines.metadata.leader_configs import first_safety_records, switching_records
@@ -92,7 +92,7 @@ def decide_update_features(
             outcomes[update.name] = FeatureUpdated(update.name, refusal.code, refusal.message)
     _check_dependency(view.image, updates, outcomes)
     is_refused = any(outcome.error for outcome in outcomes.values())
-    return answered(list(outcomes.values()), () if validate_only or is_refused else records)
+    return respond(list(outcomes.values()), () if validate_only or is_refused else records)
 
 
 def _check_dependency(

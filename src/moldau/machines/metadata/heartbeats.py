@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.machines.decision import Decision, SetTimer, answered
+from moldau.machines.decision import Decision, SetTimer, respond
 from moldau.machines.metadata.brokers import check_broker_epoch, decide_fence_broker, evacuation, restoration
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import BrokerImage
@@ -46,10 +46,10 @@ def decide_broker_heartbeat(
     if heartbeat.wants_fence:
         return _fence(view, broker, is_caught_up, timers)
     if not broker.is_fenced or not is_caught_up or broker.is_shutting_down:
-        return answered(HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
+        return respond(HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
     moves = restoration(view, broker)
     answer = HeartbeatAnswer(is_caught_up, is_fenced=False, should_shut_down=False)
-    return answered(answer, moves.records, [*timers, *moves.timers])
+    return respond(answer, moves.records, [*timers, *moves.timers])
 
 
 def _fence(
@@ -57,9 +57,9 @@ def _fence(
 ) -> Decision[Record, HeartbeatAnswer]:
     answer = HeartbeatAnswer(is_caught_up, is_fenced=True, should_shut_down=False)
     if broker.is_fenced:
-        return answered(answer, timers=timers)
+        return respond(answer, timers=timers)
     moves = evacuation(view, broker, fence=True)
-    return answered(answer, moves.records, [*timers, *moves.timers])
+    return respond(answer, moves.records, [*timers, *moves.timers])
 
 
 def _shut_down(
@@ -67,10 +67,10 @@ def _shut_down(
 ) -> Decision[Record, HeartbeatAnswer]:
     """Others lead what it led before it goes. It is fenced when that is done: nobody will miss it."""
     if broker.is_fenced:
-        return answered(HeartbeatAnswer(is_caught_up, is_fenced=True, should_shut_down=True), timers=timers)
+        return respond(HeartbeatAnswer(is_caught_up, is_fenced=True, should_shut_down=True), timers=timers)
     moves = evacuation(view, broker, shut_down=True)
     answer = HeartbeatAnswer(is_caught_up, is_fenced=moves.is_complete, should_shut_down=moves.is_complete)
-    return answered(answer, moves.records, [*timers, *moves.timers])
+    return respond(answer, moves.records, [*timers, *moves.timers])
 
 
 def decide_session_ended(
@@ -80,19 +80,19 @@ def decide_session_ended(
     broker_id, timeout_ms = event.broker_id, view.settings.broker_session_timeout_ms
     remaining_ms = sessions.remaining_ms(broker_id, now_ms, timeout_ms)
     if remaining_ms is None:
-        return answered(None)
+        return respond(None)
     if list(view.image.brokers) == [broker_id]:
         # Nobody could take its place; it may know that, and keep silent. If there is another by the next look, it has
         # had no reason to be heard of until just now: a whole session is left to it then.
         sessions.count_from(broker_id, now_ms + timeout_ms)
-        return answered(None, timers=[SetTimer(event, timeout_ms)])
+        return respond(None, timers=[SetTimer(event, timeout_ms)])
     if remaining_ms < -LATE_MS and sessions.prolong(broker_id, now_ms + UNREAD_MS, timeout_ms):
         remaining_ms = UNREAD_MS  # it may have been heard of long ago, had this controller listened
     if remaining_ms > 0:
-        return answered(None, timers=[SetTimer(event, remaining_ms)])
+        return respond(None, timers=[SetTimer(event, remaining_ms)])
     epoch = sessions.epoch(broker_id)
     broker = view.image.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:  # the session of an earlier life
         sessions.end(broker_id)
-        return answered(None)
+        return respond(None)
     return decide_fence_broker(view, sessions, broker_id, epoch)

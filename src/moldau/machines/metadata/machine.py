@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from moldau.machines.decision import Answer, Decision, answered
+from moldau.machines.decision import Decision, Response, respond
 from moldau.machines.metadata import (
     alter_partition,
     brokers,
@@ -82,7 +82,7 @@ class MetadataMachine:
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
         timers += brokers.unfinished_work(self._view)
         timers.append(elect_leaders.check_timer(self._view))
-        return answered(None, () if image.features else features.bootstrap_records(self.settings), timers)
+        return respond(None, () if image.features else features.bootstrap_records(self.settings), timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         match event:
@@ -141,7 +141,7 @@ class MetadataMachine:
             configs.decide_incremental_alter_configs(self.image, self._rules, alterations, validate_only=validate_only)
         )
 
-    def _with_partitions(self, decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
+    def _with_partitions(self, decision: Decision[Record, Response]) -> Decision[Record, Response]:
         """The configs, and what they mean for partitions, in one piece. Of those there are as many as there are."""
         changes = leader_configs.partition_changes(self._view, _bounded(decision).records)
         if not changes:
@@ -204,14 +204,14 @@ class MetadataMachine:
         return features.decide_update_features(self._view, updates, validate_only=validate_only)
 
 
-def _bounded(decision: Decision[Record, Answer]) -> Decision[Record, Answer]:
+def _bounded(decision: Decision[Record, Response]) -> Decision[Record, Response]:
     """One request may not fill the log."""
     if len(decision.records) > RECORDS_PER_DECISION_MAX or _characters(decision) > CONFIG_CHARACTERS_PER_DECISION_MAX:
         raise PolicyViolation("Unable to perform excessively large batch operation.")
     return decision
 
 
-def _characters(decision: Decision[Record, Answer]) -> int:
+def _characters(decision: Decision[Record, Response]) -> int:
     """How long the texts are that a client can make as long as it likes."""
     configs = (record for record in decision.records if isinstance(record, messages.ConfigRecord))
     return sum(len(record.name) + len(record.value or "") for record in configs)

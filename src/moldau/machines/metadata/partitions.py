@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.machines.metadata.placement import (
     Placement,
@@ -60,7 +60,7 @@ def decide_create_partitions(
             outcomes[wanted.name] = PartitionsCreated(wanted.name)
         except KafkaError as refusal:
             outcomes[wanted.name] = PartitionsCreated(wanted.name, refusal.code, refusal.message)
-    return answered(list(outcomes.values()), () if validate_only else records)
+    return respond(list(outcomes.values()), () if validate_only else records)
 
 
 def _grow(image: MetadataImage, wanted: MorePartitions, start: int, additional_max: int) -> list[Record]:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.brokers import check_broker_epoch
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import Record
@@ -32,4 +32,4 @@ def decide_allocate_producer_ids(
     record = messages.ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + BLOCK_LENGTH
     )
-    return answered(ProducerIdBlock(first, BLOCK_LENGTH), [record])
+    return respond(ProducerIdBlock(first, BLOCK_LENGTH), [record])

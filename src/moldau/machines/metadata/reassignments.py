@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
@@ -59,7 +59,7 @@ def decide_alter_reassignments(
             outcomes[key] = Reassigned(*key)
         except KafkaError as refusal:
             outcomes.setdefault(key, Reassigned(*key, refusal.code, refusal.message))
-    return answered(list(outcomes.values()), records)
+    return respond(list(outcomes.values()), records)
 
 
 def _record(view: ClusterView, wanted: Reassignment, may_change_factor: bool) -> Record | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.brokers import check_broker_epoch
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import BrokerImage, PartitionImage, TopicImage
@@ -58,7 +58,7 @@ def decide_place_copies(
             noted[key] = CopyNoted(copy)
         except KafkaError as refusal:
             noted[key] = CopyNoted(copy, refusal.code)
-    return answered(list(noted.values()), records)
+    return respond(list(noted.values()), records)
 
 
 def _note(view: ClusterView, broker: BrokerImage, copy: CopyPlaced) -> list[Record]:

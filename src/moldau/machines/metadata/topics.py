@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.machines.decision import Decision, answered
+from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.configs import ConfigRules, config_record
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
 from moldau.machines.metadata.placement import (
@@ -115,7 +115,7 @@ def decide_create_topics(
     names = Counter(topic.name for topic in topics)
     if sum(map(creation.partitions_wanted, topics)) > PARTITIONS_PER_REQUEST_MAX:
         refusal = PolicyViolation("Excessively large number of partitions per request.")
-        return answered([_refused(name, refusal) for name in names])
+        return respond([_refused(name, refusal) for name in names])
     outcomes = []
     for topic, random_bytes in zip(topics, randomness, strict=True):
         if names[topic.name] > 1:
@@ -123,7 +123,7 @@ def decide_create_topics(
             outcomes.append(_refused(topic.name, InvalidRequest("Duplicate topic name.")))
         elif names[topic.name] == 1:
             outcomes.append(creation.attempt(topic, topic_id_from(random_bytes)))
-    return answered(outcomes, () if validate_only else creation.records)
+    return respond(outcomes, () if validate_only else creation.records)
 
 
 def _refused(name: str, refusal: KafkaError) -> TopicCreated:
@@ -247,7 +247,7 @@ def decide_delete_topics(
     topic_ids = Counter(topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID)
     if len(topics) > RESOURCES_PER_REQUEST_MAX:
         excess = PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} topics are deleted by one request.")
-        return answered([TopicDeleted(each.name, each.topic_id, excess.code, excess.message) for each in topics])
+        return respond([TopicDeleted(each.name, each.topic_id, excess.code, excess.message) for each in topics])
     records: list[Record] = []
     outcomes: dict[TopicReference, TopicDeleted] = {}  # by reference: a topic named twice is answered once
     for reference in topics:
@@ -257,7 +257,7 @@ def decide_delete_topics(
             records.append(messages.RemoveTopicRecord(topic_id=deleted.topic_id))
         except KafkaError as refusal:
             outcomes[reference] = TopicDeleted(reference.name, reference.topic_id, refusal.code, refusal.message)
-    return answered(list(outcomes.values()), records)
+    return respond(list(outcomes.values()), records)
 
 
 def _check_reference(

@@ -1,4 +1,14 @@
-"""Where two logs part: each side tells the other in which leader epoch it is and where that epoch ends."""
+"""Log divergence (KIP-101, KIP-595): find where a follower's log stops being a prefix of the leader's.
+
+Offsets alone cannot tell: after an unclean failover two logs may hold different records at the same offset. But a
+leader epoch has one leader, so two logs that share the last epoch are equal up to the smaller of that epoch's end
+offsets. A follower sends the epoch of its last record with every fetch. The leader responds with the largest epoch not
+above it and that epoch's end offset; the follower truncates to the common end and fetches again. Each round drops at
+least one epoch of the follower, so the exchange terminates.
+
+    leader    epoch 1: 0-9   epoch 3: 10-14        fetch offset 14, last epoch 2
+    follower  epoch 1: 0-11  epoch 2: 12-13   ->   diverging (epoch 1, end 10): truncate to 10, fetch again
+"""
 
 from typing import NamedTuple, Protocol
 
@@ -7,7 +17,7 @@ from moldau.model.ids import NO_EPOCH
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch, and the offset after its last record."""
+    """A leader epoch and the offset after its last record."""
 
     epoch: int
     end_offset: int
@@ -18,16 +28,16 @@ class EpochHistory(Protocol):
 
     @property
     def latest(self) -> int:
-        """The newest, -1 if there is none."""
+        """The latest epoch, -1 if there is none."""
         ...
 
     def end_offset_of(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """The largest known epoch not above `epoch`, and the offset at which it ended; (-1, -1) if unknown."""
+        """Return the largest known epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         ...
 
 
 class ReplicaLog(Protocol):
-    """What the machines look at in the log of a replica."""
+    """The part of a replica's log that the machines read."""
 
     @property
     def start_offset(self) -> int: ...
@@ -40,29 +50,30 @@ class ReplicaLog(Protocol):
 
 
 def find_divergence(log: ReplicaLog, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
-    """What a leader tells a follower whose log is not a prefix of its own; None if it may go on from `fetch_offset`.
+    """Return the diverging epoch for a follower whose log is not a prefix of the leader's; None if it is one.
 
-    A fetch that gets anything but None here, or an error, has said nothing about how far the follower is. The leader's
-    own epoch must be in its history from the moment it leads, or a follower that has more would not be told.
+    A fetch that gets a diverging epoch or an error does not count as progress of the follower. The leader's own epoch
+    must be in its history as soon as it leads: otherwise a follower with extra records would not be detected.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
     epoch, end_offset = log.epochs.end_offset_of(last_fetched_epoch, log.end_offset)
     if epoch == NO_EPOCH:
-        raise OffsetOutOfRange(f"leader epoch {last_fetched_epoch} is not known here")
+        raise OffsetOutOfRange(f"leader epoch {last_fetched_epoch} is not in the leader's epoch history")
     if epoch < last_fetched_epoch or end_offset < fetch_offset:
         return EpochEnd(epoch, end_offset)
     return None
 
 
-def shared_end_offset(log: ReplicaLog, leaders: EpochEnd) -> int:
-    """Where a follower cuts its log after the leader told it of a divergence: never more than must go.
+def truncation_offset(log: ReplicaLog, leader_end: EpochEnd) -> int:
+    """Return the offset to truncate a follower's log to, given the leader's end of the diverging epoch.
 
-    If it has no records of the leader's epoch, it goes back to the end of its own epoch before that, and asks again.
+    Truncates no more than necessary. Without records of the leader's epoch, the follower truncates to the end of its
+    own epoch before that and fetches again.
     """
-    epoch, own_end_offset = log.epochs.end_offset_of(leaders.epoch, log.end_offset)
+    epoch, own_end_offset = log.epochs.end_offset_of(leader_end.epoch, log.end_offset)
     if epoch == NO_EPOCH:
-        own_end_offset = leaders.end_offset
-    elif epoch == leaders.epoch:
-        own_end_offset = min(own_end_offset, leaders.end_offset)
+        own_end_offset = leader_end.end_offset
+    elif epoch == leader_end.epoch:
+        own_end_offset = min(own_end_offset, leader_end.end_offset)
     return min(own_end_offset, log.end_offset)

@@ -1,4 +1,4 @@
-"""What the machines of replication want done."""
+"""Output effects of the replication machines."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,29 +6,29 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProposeIsr:
-    """Ask the controller for this ISR with AlterPartition, again and again until it answers.
+    """Send AlterPartition with this ISR; retry until the controller responds.
 
-    Whatever comes back is given to the machine with this very object: it knows by it what is out of date.
+    The driver returns the outcome to the machine with this same object, which identifies outdated outcomes.
     """
 
     isr: tuple[int, ...]
-    broker_epochs: tuple[int, ...]  # of each member of `isr` in turn; -1 where the leader does not know it
+    broker_epochs: tuple[int, ...]  # of each member of `isr`; -1 if unknown to the leader
     leader_epoch: int
     partition_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Drop everything at `end_offset` and above, before the next fetch is sent."""
+    """Truncate the log to `end_offset` before the next fetch."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAt:
-    """Drop the whole log and begin an empty one at `start_offset`, before the next fetch is sent."""
+    """Delete the whole log and start an empty one at `start_offset` before the next fetch."""
 
     start_offset: int
 
 
-Cut: TypeAlias = TruncateTo | RestartAt
+Truncation: TypeAlias = TruncateTo | RestartAt

@@ -1,4 +1,4 @@
-"""How far one follower is, as its leader knows it from its fetches."""
+"""Fetch progress of a follower, as known to its leader."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ NEVER_MS: Final = float("-inf")
 
 
 class FollowerProgress:
-    """Known of a follower in this leader epoch; nothing until it has fetched."""
+    """Progress of a follower in this leader epoch; unknown until its first fetch."""
 
     __slots__ = (
         "broker_epoch",
@@ -28,11 +28,11 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = NO_OFFSET
 
     def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: float) -> None:
-        """It asked for what is at `fetch_offset`, so it has everything before."""
+        """Record a fetch at `fetch_offset`: the follower has everything before it."""
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif fetch_offset >= self.last_fetch_leader_end_offset and self.last_fetch_ms > self.last_caught_up_ms:
-            # It has all there was when it asked the last time: then it was caught up, whatever came since.
+            # It has reached the log end of its previous fetch, so it was caught up at that time.
             self.last_caught_up_ms = self.last_fetch_ms
         self.end_offset = fetch_offset
         self.last_fetch_ms = now_ms

@@ -1,4 +1,4 @@
-"""Transactional ids as admin clients see them."""
+"""Transactional ids as returned to admin clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,10 +8,10 @@ from moldau.model.ids import NO_TIMESTAMP, TopicPartition
 from moldau.wire import messages
 
 
-def described(
+def describe_transaction(
     transactional_id: str, transaction: Transaction | None
 ) -> messages.DescribeTransactionsResponse.TransactionState:
-    """The answer carries its error code."""
+    """Describe a transactional id; an error is part of the response."""
     if transaction is None:
         code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
         return messages.DescribeTransactionsResponse.TransactionState(
@@ -39,14 +39,14 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[messages.DescribeTrans
     ]
 
 
-def listed(
+def list_matching(
     transactions: Mapping[str, Transaction],
     states: Sequence[str],
     producer_ids: Sequence[int],
     longer_than_ms: int,
     wall_ms: int,
 ) -> list[messages.ListTransactionsResponse.TransactionState]:
-    """Those that every filter lets pass; a filter that names nothing lets all pass."""
+    """List the transactions that match every filter; an empty filter matches all."""
     wanted_states, wanted_ids = frozenset(states), frozenset(producer_ids)
     return [
         messages.ListTransactionsResponse.TransactionState(

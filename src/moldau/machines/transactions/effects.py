@@ -1,4 +1,4 @@
-"""What a decision about transactions asks its driver to do."""
+"""Output effects of the transactions machine."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from moldau.model.ids import ProducerId, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Write the end of a transaction to its partitions, again and again until each has it.
+    """Write the end markers of a transaction to its partitions; retry until each is written.
 
-    Performed once the decision to end it is committed. What is written, or can never be because the topic is gone, is
-    told to `decide_markers_written` with this very effect.
+    Performed once the PrepareCommit or PrepareAbort record is committed. The driver reports partitions that are done
+    (written, or deleted) to `decide_markers_written` with this same object.
     """
 
     transactional_id: str
@@ -19,4 +19,4 @@ class SendMarkers:
     is_commit: bool
     coordinator_epoch: int
     partitions: tuple[TopicPartition, ...]
-    transaction_version: int  # from 2 on, the epoch is above every epoch that the transaction wrote with
+    transaction_version: int  # from 2 on, above every epoch of the transaction's batches

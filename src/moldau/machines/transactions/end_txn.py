@@ -1,11 +1,12 @@
-"""What EndTxn makes of a transactional id: version 1 (KIP-98), and version 2 with an epoch each (KIP-890)."""
+"""EndTxn: transitions of a transactional id, version 1 (KIP-98) and version 2 with an epoch bump per transaction
+(KIP-890)."""
 
 from dataclasses import replace
 
-from moldau.machines.transactions.init_producer_id import needed
+from moldau.machines.transactions.init_producer_id import require_producer_id
 from moldau.machines.transactions.state import (
-    BUMPS_EPOCH_FROM,
     COMPLETED,
+    EPOCH_BUMP_VERSION,
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     FIRST_EPOCH,
@@ -19,28 +20,28 @@ from moldau.model.ids import NO_PRODUCER_ID, ProducerId
 
 
 def check_producer(current: Transaction, producer: ProducerIdentity) -> None:
-    """Only the producer that the transactional id has now may speak for it."""
+    """Check that `producer` is the current producer of the transactional id."""
     if producer.producer_id != current.identity.producer_id:
-        raise InvalidProducerIdMapping(f"Producer {producer.producer_id} does not have this transactional id.")
+        raise InvalidProducerIdMapping(f"Producer {producer.producer_id} does not own this transactional id.")
     if producer.epoch != current.identity.epoch:
-        raise ProducerFenced(f"Epoch {producer.epoch} is not the current one, {current.identity.epoch}.")
+        raise ProducerFenced(f"Epoch {producer.epoch} is fenced; the current epoch is {current.identity.epoch}.")
 
 
-def concurrent() -> ConcurrentTransactions:
-    return ConcurrentTransactions("The transaction before is being completed; try again.")
+def concurrent_transactions() -> ConcurrentTransactions:
+    return ConcurrentTransactions("The previous transaction is still completing; retry.")
 
 
-def is_repeated(current: Transaction, producer: ProducerIdentity, client_version: int) -> bool:
-    """Whether an EndTxn like this one has brought the id to where it is.
+def is_retry(current: Transaction, producer: ProducerIdentity, client_version: int) -> bool:
+    """Whether this EndTxn is a retry of the request that led to the current state.
 
-    In version 1 the epoch stays, so the state alone says it. In version 2 the epoch that it came with is the one
-    before; with the current one it is the end of the next transaction.
+    In version 1 the epoch does not change, so the state alone decides. In version 2 a retry has the previous epoch;
+    with the current epoch the request ends the next transaction.
     """
     if current.state not in PREPARED and current.state not in COMPLETED:
         return False
-    if client_version < BUMPS_EPOCH_FROM:
+    if client_version < EPOCH_BUMP_VERSION:
         return producer == current.identity
-    if current.client_version < BUMPS_EPOCH_FROM:  # nobody's EndTxn has raised this epoch
+    if current.client_version < EPOCH_BUMP_VERSION:  # no EndTxn has bumped this epoch
         return False
     if producer.producer_id == current.producer_id:
         return producer.epoch + 1 == current.epoch
@@ -52,31 +53,31 @@ def is_repeated(current: Transaction, producer: ProducerIdentity, client_version
 
 
 def check_outcome(current: Transaction, *, is_commit: bool) -> None:
-    """A transaction ends once: whoever asks again must ask for the same."""
+    """Check that a retried EndTxn has the same outcome as the first."""
     was_commit = current.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     if was_commit is not is_commit:
-        raise InvalidTxnState(f"The transaction was {'committed' if was_commit else 'aborted'} already.")
+        raise InvalidTxnState(f"The transaction is already {'committed' if was_commit else 'aborted'}.")
 
 
-def prepared(
-    current: Transaction, *, is_commit: bool, client_version: int, fresh_producer_id: ProducerId | None, wall_ms: int
+def prepare_end(
+    current: Transaction, *, is_commit: bool, client_version: int, new_producer_id: ProducerId | None, wall_ms: int
 ) -> Transaction:
-    """The outcome is decided: once this is committed, markers may be written."""
-    bumps = client_version >= BUMPS_EPOCH_FROM
+    """Decide the outcome: markers may be written once this is committed."""
+    bumps = client_version >= EPOCH_BUMP_VERSION
     is_exhausted = bumps and current.epoch >= EPOCH_EXHAUSTED
     return replace(
         current,
         epoch=min(current.epoch + 1, EPOCH_MAX) if bumps else current.epoch,
         previous_producer_id=current.producer_id,
-        next_producer_id=needed(fresh_producer_id) if is_exhausted else NO_PRODUCER_ID,
+        next_producer_id=require_producer_id(new_producer_id) if is_exhausted else NO_PRODUCER_ID,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
         last_update_ms=wall_ms,
         client_version=client_version,
     )
 
 
-def completed(current: Transaction, wall_ms: int) -> Transaction:
-    """Every partition knows the outcome: the next transaction may begin."""
+def complete_end(current: Transaction, wall_ms: int) -> Transaction:
+    """Complete the transaction after all markers are written: the next one may begin."""
     is_commit = current.state is TransactionState.PREPARE_COMMIT
     producer_id, epoch = current.identity
     return replace(
@@ -91,11 +92,11 @@ def completed(current: Transaction, wall_ms: int) -> Transaction:
     )
 
 
-def rotated(current: Transaction, fresh_producer_id: ProducerId | None, wall_ms: int) -> Transaction:
-    """The last epoch of all was taken to fence a producer that may go on: it does so under another id."""
+def rotate_producer_id(current: Transaction, new_producer_id: ProducerId | None, wall_ms: int) -> Transaction:
+    """Continue under a new producer id after the last epoch was used to fence the producer."""
     return replace(
         current,
-        producer_id=needed(fresh_producer_id),
+        producer_id=require_producer_id(new_producer_id),
         epoch=FIRST_EPOCH,
         previous_producer_id=current.producer_id,
         last_update_ms=wall_ms,

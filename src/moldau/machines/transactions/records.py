@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: what is known of one transactional id, or that it is forgotten."""
+"""Records of `__transaction_state`: the state of a transactional id, or its tombstone."""
 
 from typing import Final
 
@@ -7,4 +7,4 @@ from moldau.wire import messages
 Record = tuple[messages.TransactionLogKey, messages.TransactionLogValue | None]
 
 VALUE_VERSION: Final = 1
-"""The version to write a value in: the first that says which version of transactions the client speaks."""
+"""Version of written values: the first that includes the client's transaction version."""

@@ -1,4 +1,4 @@
-"""What rules transactions, by Kafka's names."""
+"""Settings of transactions, by Kafka's names."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,39 +6,39 @@ from typing import Final
 from moldau.model.settings import Kind, setting
 from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
-IDS_PER_SLICE: Final = 1_000
-"""How many transactional ids one decision looks at or forgets; the rest follow soon after."""
+IDS_PER_SWEEP_STEP: Final = 1_000
+"""Number of transactional ids per sweep step; the rest follow in later steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionSettings:
-    """How long a transaction may last, and how long an unused transactional id is known."""
+    """Transaction timeouts and expiration of unused transactional ids."""
 
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms",
         15 * MINUTE_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="The longest transaction timeout that a producer may ask for.",
+        doc="Maximum transaction timeout that a producer may request.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How often transactions are searched for those that lasted longer than their timeout, to abort them.",
+        doc="Interval between searches for timed-out transactions to abort.",
     )
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",
         7 * 24 * HOUR_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long a transactional id that nobody uses is known.",
+        doc="Time after which an unused transactional id expires.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         1 * HOUR_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How often transactional ids are searched for those that nobody used for long, to forget them.",
+        doc="Interval between searches for expired transactional ids to remove.",
     )

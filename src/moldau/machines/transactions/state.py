@@ -1,4 +1,4 @@
-"""The replicated state of a shard: what is known of each transactional id. Only `apply` changes it."""
+"""Replicated state of a shard: its transactional ids. Only `apply` changes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from moldau.wire import messages
 FIRST_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_EXHAUSTED: Final = EPOCH_MAX - 1
-"""The last epoch that a producer may have: one more is left to fence it with."""
+"""The last epoch that a producer may use: one more is reserved for fencing it."""
 
-BUMPS_EPOCH_FROM: Final = 2
-"""The version of transactions in which each of them has an epoch of its own."""
+EPOCH_BUMP_VERSION: Final = 2
+"""The transaction version since which each transaction has its own epoch (KIP-890)."""
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands, by Kafka's numbers. The last two never get into the log."""
+    """State of a transactional id, with Kafka's numbers. The last two are never written to the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -32,20 +32,20 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As admin clients know it: PrepareCommit."""
+        """The name shown to admin clients, such as PrepareCommit."""
         return _KAFKA_NAMES[self]
 
 
 _KAFKA_NAMES: Final = {each: each.name.title().replace("_", "") for each in TransactionState}
 PREPARED: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMPLETED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-UNWRITTEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+NEVER_WRITTEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 SETTLED: Final = (TransactionState.EMPTY, *COMPLETED)
-"""No transaction is open: the next may begin, and the id may be forgotten."""
+"""No transaction is open: the next may begin, and the id may expire."""
 
 
 class ProducerIdentity(NamedTuple):
-    """Under which a producer writes: partitions refuse all earlier epochs of the id."""
+    """Identity under which a producer writes: partitions fence all earlier epochs of the id."""
 
     producer_id: ProducerId
     epoch: int
@@ -53,29 +53,29 @@ class ProducerIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What is known of one transactional id: its producer, and its current or last transaction."""
+    """A transactional id: its producer, and its current or last transaction."""
 
     producer_id: ProducerId
     epoch: int
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
-    partitions: Mapping[TopicPartition, None] = field(default_factory=dict)  # as a set that keeps its order
+    partitions: Mapping[TopicPartition, None] = field(default_factory=dict)  # an ordered set
     previous_producer_id: ProducerId = NO_PRODUCER_ID  # before the last change
-    next_producer_id: ProducerId = NO_PRODUCER_ID  # that it has once the prepared end is complete
+    next_producer_id: ProducerId = NO_PRODUCER_ID  # takes effect when the prepared end completes
     start_ms: int = NO_TIMESTAMP  # wall time
     last_update_ms: int = NO_TIMESTAMP  # wall time
-    client_version: int = 0  # of transactions, as the client spoke it last
+    client_version: int = 0  # transaction version of the client's last request
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Who the producer was told to be: what a prepared end makes of it, not what its markers are written as."""
+        """The identity last returned to the producer: the one after a prepared end, not the one of its markers."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
         return ProducerIdentity(self.producer_id, self.epoch)
 
 
 class TransactionsState:
-    """Every transactional id of a shard, and which of them have a transaction open."""
+    """The transactional ids of a shard, and which of them have an open transaction."""
 
     __slots__ = ("open", "transactions")
 
@@ -84,7 +84,7 @@ class TransactionsState:
         self.open: dict[str, None] = {}  # ongoing or prepared
 
     def apply(self, record: Record) -> None:
-        """Take up one record."""
+        """Apply a record."""
         key, value = record
         transactional_id = key.transactional_id
         if value is None:
@@ -106,7 +106,7 @@ class TransactionsState:
 
 
 def record_of(transactional_id: str, transaction: Transaction | None) -> Record:
-    """The record that makes a transactional id so, or forgets it."""
+    """Return the record that sets the state of a transactional id, or its tombstone."""
     key = messages.TransactionLogKey(transactional_id=transactional_id)
     return key, None if transaction is None else _value_of(transaction)
 
@@ -137,10 +137,10 @@ def _by_topic(transaction: Transaction) -> list[messages.TransactionLogValue.Par
 
 
 def transaction_from(value: messages.TransactionLogValue) -> Transaction:
-    """What a record says. ValueError for a state that nobody writes: such a log cannot be trusted."""
+    """Parse a record value. Raises ValueError for a state that is never written: such a log is corrupt."""
     state = TransactionState(value.transaction_status)
-    if state in UNWRITTEN:
-        raise ValueError(f"a transactional id is {state.kafka_name}, which nobody writes")
+    if state in NEVER_WRITTEN:
+        raise ValueError(f"invalid state {state.kafka_name} in the transaction log")
     return Transaction(
         producer_id=ProducerId(value.producer_id),
         epoch=value.producer_epoch,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from moldau.machines.decision import Decision, Ticket, answered
+from moldau.machines.decision import Decision, Ticket, respond
 from moldau.machines.groups.classic.group import ClassicGroup, Phase
 from moldau.machines.groups.classic.join import Joining
 from moldau.machines.groups.classic.leave import leave, sessions_are_due, watch_all
@@ -16,7 +16,7 @@ from moldau.machines.groups.state import GroupsState
 from moldau.model.errors import ErrorCode, IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from moldau.wire import messages
 
-_ALIVE: Decision[Record, None] = answered(None)
+_ALIVE: Decision[Record, None] = respond(None)
 
 
 class ClassicGroups:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from moldau.machines.decision import ASKER, Decision, Ticket
+from moldau.machines.decision import REQUESTER, Decision, Ticket
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, Phase
 from moldau.machines.groups.classic.groups import ClassicGroups
 from moldau.machines.groups.consumer import classic_members, description, heartbeat, member_removal, migration
@@ -327,9 +327,9 @@ class ConsumerGroups:
         watch.heard_of(draft, member.member_id, member.classic.session_timeout_ms)
         if classic_members.must_rejoin(group, member):
             watch.expect_join(draft, member)
-            draft.answer(ASKER, RebalanceInProgress("The group is rebalancing: join again."))
+            draft.answer(REQUESTER, RebalanceInProgress("The group is rebalancing: join again."))
         else:
-            draft.answer(ASKER, None)
+            draft.answer(REQUESTER, None)
         return draft.decision()
 
     def classic_leave(
@@ -406,7 +406,7 @@ def _nothing_new(watch: Watch, member: Member, interval_ms: int) -> Decision[Rec
     told = watch.told.get(member.member_id)
     if told is None or (told.epoch, told.interval_ms) != (member.epoch, interval_ms):
         answer = heartbeat.answer(member, interval_ms, is_told=False)
-        told = watch.told[member.member_id] = Told(member.epoch, interval_ms, Decision(answers={ASKER: answer}))
+        told = watch.told[member.member_id] = Told(member.epoch, interval_ms, Decision(responses={REQUESTER: answer}))
     return told.decision
 
 
