@@ -272,12 +272,12 @@ def test_malformed_request_closes_the_connection_and_is_logged(
 
 
 FOREIGN = (
-    (b"GET / HTTP/1.1\r\n\r\n", "which looks like HTTP"),
-    (b"PRI * HTTP/2.0\r\n\r\n", "which looks like HTTP/2"),
-    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "which looks like TLS"),
-    (b"SSH-2.0-OpenSSH_9.6\r\n", "which looks like SSH"),
-    (struct.pack(">i", -1) + b"x", "a frame of -1 bytes"),
-    (struct.pack(">i", 104_857_601) + b"x", "a frame of 104857601 bytes; at most 104857600 are accepted here"),
+    (b"GET / HTTP/1.1\r\n\r\n", "look like HTTP"),
+    (b"PRI * HTTP/2.0\r\n\r\n", "look like HTTP/2"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "look like TLS"),
+    (b"SSH-2.0-OpenSSH_9.6\r\n", "look like SSH"),
+    (struct.pack(">i", -1) + b"x", "frame of -1 bytes"),
+    (struct.pack(">i", 104_857_601) + b"x", "frame of 104857601 bytes exceeds the limit of 104857600"),
 )
 
 

@@ -249,7 +249,7 @@ class ReadLate:
 
     @property
     def newest(self) -> bool:
-        return self.served[-1].transport.may_wait
+        return self.served[-1].transport.may_defer_reads
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")

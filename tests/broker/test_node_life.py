@@ -149,7 +149,7 @@ def test_a_hole_that_a_power_loss_left_is_cut_and_a_hole_without_one_is_damage()
         for file in scene.host.disk.contents():
             if file.endswith(".log"):
                 scene.host.disk.mount().open(file).fsync()
-        scene.host.disk.mount().sync_folder("/data/t-0")
+        scene.host.disk.mount().sync_directory("/data/t-0")
         scene.host.power_loss()
         scene.host.disk.flip_bit("/data/t-0/00000000000000000000.log", position=300)
         await scene.restart()
@@ -191,7 +191,7 @@ def test_a_power_loss_is_remembered_until_every_log_could_be_opened(is_killed: b
         for _ in range(3):
             await produce(talker, "t", batch(b"x" * 100))
         scene.host.disk.mount().open(LOG).fsync()
-        scene.host.disk.mount().sync_folder("/data/t-0")
+        scene.host.disk.mount().sync_directory("/data/t-0")
         scene.host.power_loss()
         scene.host.disk.flip_bit(LOG, position=300)  # a hole, as a power loss leaves it
         scene.host.disk.fail("open", errno.EMFILE, path=LOG, times=1000)

@@ -167,7 +167,7 @@ def test_a_compacted_copy_that_lost_a_batch_with_the_power_gets_it_again() -> No
         disk, second = cluster.host(3).disk, copy_of(cluster, 3).log.segment_base_offsets[1]
         for file in [each for each in disk.contents() if each.startswith("/data/t-0/")]:
             disk.mount().open(file).fsync()
-        disk.mount().sync_folder("/data/t-0")
+        disk.mount().sync_directory("/data/t-0")
         cluster.cut_power(3)
         name = f"/data/t-0/{second:020d}.log"
         *_, (last, _) = iterate_batches(disk.contents()[name])

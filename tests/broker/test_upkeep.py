@@ -230,7 +230,7 @@ def test_folders_that_a_crash_left_half_deleted_are_removed_and_strays_set_aside
         await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
         scene.host.crash()
         disk = scene.host.disk.mount()
-        disk.make_folder("/data/stranger-0")
+        disk.make_directory("/data/stranger-0")
         disk.open("/data/stranger-0/00000000000000000000.log", create=True).close()
         await scene.restart()
         await asyncio.sleep(1)

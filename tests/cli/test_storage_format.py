@@ -82,9 +82,9 @@ def test_a_controller_that_joins_later_knows_no_voters(tmp_path: Path) -> None:
     [
         (["--standalone", "--no-initial-controllers"], "exclude each other"),
         (["--standalone", "--initial-controllers", VOTERS], "exclude each other"),
-        (["--initial-controllers", "1@host1:9093"], "is no id@host:port:directoryId"),
-        (["--initial-controllers", f"1@host1:{ONE}"], "is no host:port"),
-        (["--initial-controllers", f"1@host1:9093:{ONE},1@host2:9093:{TWO}"], "named twice"),
+        (["--initial-controllers", "1@host1:9093"], "is not id@host:port:directoryId"),
+        (["--initial-controllers", f"1@host1:{ONE}"], "is not host:port"),
+        (["--initial-controllers", f"1@host1:9093:{ONE},1@host2:9093:{TWO}"], "appears twice"),
         (["--initial-controllers", ""], "at least one"),
         (["--node-id", "3", "--initial-controllers", VOTERS], "not among the initial controllers 1, 2"),
     ],

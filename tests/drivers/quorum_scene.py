@@ -18,7 +18,7 @@ from moldau.model.ids import Address, DirectoryId, NodeId
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau.node.storage_format import write_first_voters, write_no_voters
+from moldau.node.storage_format import write_initial_voters, write_no_voters
 from moldau.storage.log_dir import LogDir, MetaProperties
 from moldau_dev.simulation.simulation import Host, Simulation
 
@@ -66,7 +66,7 @@ class Quorum:
         cluster_id = self.cluster_ids.get(node_id, CLUSTER_ID)
         folder.format(MetaProperties(cluster_id, NodeId(node_id), directory(node_id, life)))
         if not self._is_static and voters:
-            write_first_voters(disk, folder, VoterSet.of(voter(each) for each in voters), 1)
+            write_initial_voters(disk, folder, VoterSet.of(voter(each) for each in voters), 1)
         elif not self._is_static:
             write_no_voters(disk, folder)
         folder.close()

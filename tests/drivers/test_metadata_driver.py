@@ -165,7 +165,7 @@ def test_an_epoch_is_never_used_twice_whatever_has_become_of_the_quorum_state() 
 def test_an_epoch_that_was_voted_for_and_never_written_in_is_passed_over() -> None:
     host = MetadataHost()
     disk = host.disk.mount()
-    disk.make_folder(FOLDER)
+    disk.make_directory(FOLDER)
     file = disk.open(f"{FOLDER}/quorum-state", create=True)
     file.pwrite(b'{"clusterId":"","leaderId":-1,"leaderEpoch":41,"votedId":1,"appliedOffset":0,"data_version":0}', 0)
     file.close()

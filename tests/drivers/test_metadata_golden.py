@@ -20,7 +20,7 @@ def host_with(name: str, *, without: str = "") -> MetadataHost:
     """A host whose disk holds a golden folder; files whose names end in `without` are left out."""
     host = MetadataHost(voter=replace(VOTER, directory_id=DIRECTORIES[name]))
     disk = host.disk.mount()
-    disk.make_folder(FOLDER)
+    disk.make_directory(FOLDER)
     for path in sorted((GOLDEN / name).iterdir()):
         if not without or not path.name.endswith(without):
             file = disk.open(f"{FOLDER}/{path.name}", create=True)

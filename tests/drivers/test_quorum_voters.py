@@ -150,7 +150,7 @@ def test_a_cluster_of_one_grows_to_three_and_shrinks_again() -> None:
     async def script(quorum: Quorum) -> None:
         for node_id in (1, 2, 3):
             await quorum.stop(node_id)
-            quorum.host(node_id).disk.mount().remove_folder("/data")
+            quorum.host(node_id).disk.mount().remove_directory("/data")
             quorum.format(node_id, voters=[1] if node_id == 1 else None)
         await quorum.start(1)
         assert quorum.leaders == [1], "the only voter leads as soon as it serves"
@@ -180,7 +180,7 @@ def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
         leader = await quorum.leader()
         wiped = next(each for each in quorum.nodes if each != leader)
         await quorum.stop(wiped)
-        quorum.host(wiped).disk.mount().remove_folder("/data")
+        quorum.host(wiped).disk.mount().remove_directory("/data")
         quorum.format(wiped, life=1)
         await quorum.start(wiped)
         await quorum.until(lambda: quorum.value(wiped) == "1")
@@ -211,7 +211,7 @@ def test_a_controller_that_may_join_by_itself_does_and_takes_the_place_of_its_ol
         await quorum.until(lambda: all(voters_known_to(quorum, each) == (1, 2, 3, 4) for each in quorum.nodes))
         wiped = 4 if await quorum.leader() != 4 else 3
         await quorum.stop(wiped)
-        quorum.host(wiped).disk.mount().remove_folder("/data")
+        quorum.host(wiped).disk.mount().remove_directory("/data")
         quorum.format(wiped, life=1)
         await quorum.start(wiped)
         await quorum.until(lambda: quorum.metadata(wiped).quorum.machine.is_voter, 30.0)

@@ -147,7 +147,7 @@ def test_topics_are_refused_while_the_metadata_log_cannot_be_written_and_created
     on_broker(script)
 
 
-@pytest.mark.parametrize("operation", ["make_folder", "create", "pwrite", "rename"])
+@pytest.mark.parametrize("operation", ["make_directory", "create", "pwrite", "rename"])
 def test_a_partition_that_finds_no_room_is_offline_until_there_is_some(operation: str) -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True
@@ -228,7 +228,7 @@ def test_a_topic_is_deleted_though_the_disk_has_no_room_for_another_name(is_remo
         await produce(talker, "t", batch(b"a"))
         scene.host.disk.fail("rename", errno.ENOSPC, path="/data/t-0")
         if not is_removed:
-            scene.host.disk.fail("remove_folder", errno.EIO, path="/data/t-0")
+            scene.host.disk.fail("remove_directory", errno.EIO, path="/data/t-0")
         await talker.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
         left = [path for path in scene.host.disk.contents() if path.startswith("/data/t-0")]
         assert bool(left) is not is_removed
@@ -247,7 +247,7 @@ def test_a_node_starts_though_a_folder_of_no_topic_cannot_be_set_aside() -> None
         scene.simulation.disks_fail = True
         await scene.create("t")
         scene.host.crash()
-        scene.host.disk.mount().make_folder("/data/nobody-0")
+        scene.host.disk.mount().make_directory("/data/nobody-0")
         scene.host.disk.fail("rename", errno.ENOSPC, path="/data/nobody-0")
         await scene.restart()
         talker = await scene.connect()

@@ -23,12 +23,14 @@ from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 
-BOTH = pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+BOTH = pytest.mark.parametrize(
+    "capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"]
+)
 
 
 @BOTH
-def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, able: Capabilities) -> None:
-    disk = SystemDisk(able)
+def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, capabilities: Capabilities) -> None:
+    disk = SystemDisk(capabilities)
     file = disk.open(str(tmp_path / "a"), create=True)
     file.allocate(4096)
     assert file.size() == 0
@@ -59,14 +61,14 @@ def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:
 
 def test_folders_are_made_listed_renamed_and_removed(tmp_path: Path) -> None:
     disk = SystemDisk()
-    disk.make_folder(str(tmp_path / "x" / "y"))
-    disk.make_folder(str(tmp_path / "x" / "y"))
+    disk.make_directory(str(tmp_path / "x" / "y"))
+    disk.make_directory(str(tmp_path / "x" / "y"))
     disk.open(str(tmp_path / "x" / "f"), create=True).close()
     disk.rename(str(tmp_path / "x" / "f"), str(tmp_path / "x" / "g"))
-    disk.sync_folder(str(tmp_path / "x"))
+    disk.sync_directory(str(tmp_path / "x"))
     assert disk.list(str(tmp_path / "x")) == ["g", "y"]
     disk.unlink(str(tmp_path / "x" / "g"))
-    disk.remove_folder(str(tmp_path / "x"))
+    disk.remove_directory(str(tmp_path / "x"))
     assert not disk.exists(str(tmp_path / "x"))
     assert 0 < disk.free_bytes(str(tmp_path)) <= disk.total_bytes(str(tmp_path))
 

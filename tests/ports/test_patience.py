@@ -9,20 +9,20 @@ import pytest
 from test_sockets import Recorder, framed, served
 
 from moldau.node.ports import deferred_reader as patience_module
-from moldau.node.ports.deferred_reader import PAUSE_S, READS_PER_TURN_MAX, Patience
+from moldau.node.ports.deferred_reader import PAUSE_S, READS_PER_TURN_MAX, DeferredReader
 
 
 class Speakers:
-    """Pairs of sockets: one end stands in the patience, the other is spoken into."""
+    """Pairs of sockets: one end stands in the deferred_reader, the other is spoken into."""
 
     def __init__(self, count: int) -> None:
-        self.patience = Patience()
+        self.deferred_reader = DeferredReader()
         self.heard: list[tuple[int, float]] = []  # who, when
         self._news = asyncio.Event()
         self._ends = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self._ends):
             ours.setblocking(False)
-            self.patience.add(ours.fileno(), lambda number=number: self._hear(number))  # type: ignore[misc]
+            self.deferred_reader.add(ours.fileno(), lambda number=number: self._hear(number))  # type: ignore[misc]
 
     def _hear(self, number: int) -> None:
         self._ends[number][0].recv(4096)
@@ -34,7 +34,7 @@ class Speakers:
             self._ends[number][1].send(b"!")
 
     def leave(self, number: int) -> None:
-        self.patience.remove(self._ends[number][0].fileno())
+        self.deferred_reader.remove(self._ends[number][0].fileno())
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
@@ -60,7 +60,7 @@ def speakers(count: int) -> Iterator[Speakers]:
 async def test_who_comes_after_a_silence_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience_module, "PAUSE_S", 60.0)  # whoever has to wait for it misses the test's end
     with speakers(2) as scene:
-        scene.patience._looked_s = -1000.0
+        scene.deferred_reader._polled_s = -1000.0
         scene.say(1)
         await scene.until(1)
         assert [number for number, _ in scene.heard] == [1]
@@ -95,13 +95,13 @@ async def test_who_left_is_not_read_even_if_it_had_spoken() -> None:
 
 async def test_when_all_have_left_the_loop_watches_nothing() -> None:
     with speakers(2) as scene:
-        descriptor = scene.patience._sockets.fileno()
+        descriptor = scene.deferred_reader._sockets.fileno()
         scene.say(0, 1)
         await scene.until(2)
         scene.leave(0)
         scene.leave(1)
         assert not asyncio.get_running_loop().remove_reader(descriptor)
-        assert scene.patience._next is None
+        assert scene.deferred_reader._next is None
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
@@ -128,7 +128,7 @@ async def test_a_connection_may_wait_and_cease_to_in_the_middle_of_its_frames() 
         for number in range(40):
             writer.write(framed(b"%d" % number))
             await recorder.until(number + 1)
-            recorder.connection.may_wait = number % 3 != 0
+            recorder.connection.may_defer_reads = number % 3 != 0
         assert await reader.readexactly(40 * 4 + 70) == b"".join(framed(b"%d" % number) for number in range(40))
         writer.close()
         await recorder.has_ended.wait()
@@ -141,7 +141,7 @@ async def test_a_connection_that_may_wait_is_not_read_while_it_is_paused_and_end
         _, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(framed(b"first"))
         await recorder.until(1)
-        recorder.connection.may_wait = True
+        recorder.connection.may_defer_reads = True
         recorder.connection.pause_reading()
         writer.write(framed(b"second"))
         await writer.drain()

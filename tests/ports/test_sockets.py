@@ -66,9 +66,9 @@ def framed(content: bytes) -> bytes:
 
 @asynccontextmanager
 async def served(
-    recorder: Recorder, *, able: Capabilities | None = None, request_bytes_max: int = 64 * MiB
+    recorder: Recorder, *, capabilities: Capabilities | None = None, request_bytes_max: int = 64 * MiB
 ) -> AsyncIterator[Address]:
-    network = SocketNetwork(request_bytes_max=request_bytes_max, able=able)
+    network = SocketNetwork(request_bytes_max=request_bytes_max, capabilities=capabilities)
     listener = await network.listen(LOOPBACK, lambda: recorder, FRAME_MAX)
     try:
         yield listener.address
@@ -112,11 +112,13 @@ async def test_connections_are_read_here_also_where_asyncio_starts_to_read_what_
 
 
 @pytest.mark.proves("A1")
-@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
-async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered_at_once(able: Capabilities) -> None:
+@pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered_at_once(
+    capabilities: Capabilities,
+) -> None:
     large = bytes(range(256)) * (4 * KiB)
     recorder = Recorder()
-    async with served(recorder, able=able) as address:
+    async with served(recorder, capabilities=capabilities) as address:
         _, writer = await asyncio.open_connection(*address)
         for number in range(3):
             for start in range(0, len(large) + 4, 100_000):
@@ -134,13 +136,13 @@ async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered
 async def test_the_rest_of_a_large_frame_is_read_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, large = Recorder(), bytes(MiB - 100)
     reads: list[int] = []
-    took = ReceiveBuffer.took
+    original = ReceiveBuffer.on_received
 
     def counted(received: ReceiveBuffer, count: int) -> None:
         reads.append(count)
-        took(received, count)
+        original(received, count)
 
-    monkeypatch.setattr(ReceiveBuffer, "took", counted)
+    monkeypatch.setattr(ReceiveBuffer, "on_received", counted)
     async with served(recorder) as address:
         _, writer = await asyncio.open_connection(*address)
         writer.write(framed(large))  # and so this is a busy connection
@@ -223,7 +225,7 @@ async def test_a_large_frame_that_is_only_announced_takes_no_memory() -> None:
     buffer = ReceiveBuffer(budget)
     room = buffer.room()
     room[:4] = struct.pack(">i", 50 * MiB)
-    buffer.took(4)
+    buffer.on_received(4)
     assert buffer.expect(50 * MiB + 4, lambda: None)
     assert budget.bytes_used == 0
 
@@ -254,15 +256,15 @@ async def test_when_the_budget_is_spent_others_wait_and_then_get_their_turn() ->
     await listener.close()
 
 
-@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+@pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
 @pytest.mark.proves("S7")
-async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Path, able: Capabilities) -> None:
+async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Path, capabilities: Capabilities) -> None:
     content = bytes(range(256)) * 20_000
     (tmp_path / "segment").write_bytes(content)
-    file = SystemDisk(able).open(str(tmp_path / "segment"), read_only=True)
+    file = SystemDisk(capabilities).open(str(tmp_path / "segment"), read_only=True)
     sent: list[Piece] = [b"head", FileSlice(file, 100, 3 * MiB), b"middle", FileSlice(file, 0, 10), b"tail"]
     recorder = Recorder(lambda _: sent)
-    async with served(recorder, able=able) as address:
+    async with served(recorder, capabilities=capabilities) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(framed(b"go"))
         expected = b"head" + content[100 : 100 + 3 * MiB] + b"middle" + content[:10] + b"tail"
@@ -271,17 +273,19 @@ async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Pa
     file.close()
 
 
-@pytest.mark.parametrize("able", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
-async def test_a_file_that_is_shorter_than_promised_closes_the_connection(tmp_path: Path, able: Capabilities) -> None:
+@pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
+async def test_a_file_that_is_shorter_than_promised_closes_the_connection(
+    tmp_path: Path, capabilities: Capabilities
+) -> None:
     (tmp_path / "segment").write_bytes(b"short")
-    file = SystemDisk(able).open(str(tmp_path / "segment"), read_only=True)
+    file = SystemDisk(capabilities).open(str(tmp_path / "segment"), read_only=True)
     recorder = Recorder(lambda _: [b"head", FileSlice(file, 0, 1000)])
-    async with served(recorder, able=able) as address:
+    async with served(recorder, capabilities=capabilities) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(framed(b"go"))
         assert len(await reader.read()) <= len(b"headshort")
         await recorder.has_ended.wait()
-        assert "file ended" in (recorder.reason or "")
+        assert "file ends" in (recorder.reason or "")
         writer.close()
     file.close()
 
@@ -368,15 +372,15 @@ def test_an_idle_buffer_holds_no_memory_and_a_busy_one_grows() -> None:
     assert len(buffer.view) == 0
     room = buffer.room()
     assert len(room) == IDLE_BYTES
-    buffer.took(IDLE_BYTES)
+    buffer.on_received(IDLE_BYTES)
     buffer.start = buffer.end
-    buffer.tidy()
+    buffer.recycle()
     assert len(buffer.room()) == MiB
     for _ in range(ReceiveBuffer.QUIET_READS_MAX + 2):
         buffer.room()
-        buffer.took(100)
+        buffer.on_received(100)
         buffer.start = buffer.end
-        buffer.tidy()
+        buffer.recycle()
     assert len(buffer.view) == 0
     assert budget.bytes_used == 0
     assert IDLE_BYTES == 16 * KiB

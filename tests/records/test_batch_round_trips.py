@@ -83,7 +83,7 @@ def test_records_out_of_order_make_no_batch() -> None:
         build_batch([Record(5, 0, b"", b""), Record(4, 0, b"", b"")])
     with pytest.raises(ValueError, match="offset 4"):
         build_batch([Record(4, 0, b"", b"")], base_offset=5)
-    with pytest.raises(ValueError, match="without records"):
+    with pytest.raises(ValueError, match="empty batch"):
         build_batch([])
 
 

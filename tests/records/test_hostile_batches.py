@@ -114,22 +114,25 @@ def record_of(*parts: bytes) -> bytes:
 
 
 BODIES = {
-    "a record longer than the batch": (encode_varint(1 << 30), "a record of 1073741824 bytes, 0 are left"),
-    "a record of negative length": (encode_varint(-5) + bytes(20), "a record of -5 bytes"),
-    "a record of length zero": (encode_varint(0) + bytes(20), "a record of 0 bytes"),
-    "a key longer than its record": (record_of(b"\x00\x00\x00", encode_varint(1 << 30)), "a field of 1073741824 bytes"),
+    "a record longer than the batch": (encode_varint(1 << 30), "record of 1073741824 bytes, but 0 are left"),
+    "a record of negative length": (encode_varint(-5) + bytes(20), "record of -5 bytes"),
+    "a record of length zero": (encode_varint(0) + bytes(20), "record of 0 bytes"),
+    "a key longer than its record": (record_of(b"\x00\x00\x00", encode_varint(1 << 30)), "field of 1073741824 bytes"),
     "a value longer than its record": (
         record_of(b"\x00\x00\x00\x01", encode_varint(9), bytes(4)) + bytes(20),
-        "a field of 9 bytes, 4 are left",
+        "field of 9 bytes, but 4 are left",
     ),
     "a billion headers": (record_of(b"\x00\x00\x00\x01\x01", encode_varint(1 << 30)) + bytes(30), "1073741824 headers"),
     "a negative count of headers": (record_of(b"\x00\x00\x00\x01\x01", encode_varint(-1), bytes(9)), "-1 headers"),
-    "a header without a key": (record_of(b"\x00\x00\x00\x01\x01\x02", encode_varint(-1), b"\x01"), "has no key"),
-    "a header value out of bounds": (record_of(b"\x00\x00\x00\x01\x01\x02\x00", encode_varint(99)), "a field of 99"),
-    "a record that leaves bytes unused": (record_of(b"\x00\x00\x00\x01\x01\x00", bytes(5)), "11 bytes holds 6"),
-    "a record that reads on into the next": (encode_varint(6) + b"\x00\x80\x01\x00\x01\x01\x00", "6 bytes holds 7"),
-    "bytes behind the last record": (record_of(b"\x00\x00\x00\x01\x01\x00") + b"\x00", "1 bytes follow"),
-    "a varint without an end": (b"\xff" * 40, "no varint"),
+    "a header without a key": (record_of(b"\x00\x00\x00\x01\x01\x02", encode_varint(-1), b"\x01"), "without a key"),
+    "a header value out of bounds": (record_of(b"\x00\x00\x00\x01\x01\x02\x00", encode_varint(99)), "field of 99"),
+    "a record that leaves bytes unused": (record_of(b"\x00\x00\x00\x01\x01\x00", bytes(5)), "11 bytes has fields of 6"),
+    "a record that exceeds its length": (
+        encode_varint(6) + b"\x00\x80\x01\x00\x01\x01\x00",
+        "6 bytes has fields of 7",
+    ),
+    "bytes behind the last record": (record_of(b"\x00\x00\x00\x01\x01\x00") + b"\x00", "1 trailing bytes"),
+    "a varint without an end": (b"\xff" * 40, "invalid varint"),
     "a time beyond 64 bits": (record_of(b"\x00", encode_varint((1 << 63) - 1), b"\x00\x01\x01\x00"), "64 bits"),
     "nothing": (b"", "ends inside"),
 }
@@ -172,7 +175,7 @@ def test_a_batch_that_claims_more_records_than_it_can_hold_is_refused(
     if is_taken:
         assert validate_produced(batch).records_count == count
     else:
-        with pytest.raises(InvalidRecord, match=f"{count} records do not fit"):
+        with pytest.raises(InvalidRecord, match=f"{count} records cannot fit"):
             validate_produced(batch)
 
 
@@ -213,7 +216,7 @@ def test_a_snappy_length_that_is_a_lie_allocates_nothing() -> None:
 @pytest.mark.parametrize("length", [-4, -1, 0, 1 << 30])
 def test_a_snappy_chunk_of_an_impossible_length_is_corrupt(length: int) -> None:
     stream = b"\x82SNAPPY\x00" + bytes(8) + length.to_bytes(4, "big", signed=True) + bytes(8)
-    with pytest.raises(CorruptMessage, match=f"a snappy chunk of {length} bytes"):
+    with pytest.raises(CorruptMessage, match=f"snappy chunk of {length} bytes"):
         decompress(Compression.SNAPPY, stream)
 
 

@@ -75,7 +75,7 @@ def test_flags_go_over_files_and_later_files_over_earlier_ones() -> None:
 def test_every_problem_is_told_with_its_place() -> None:
     problems = _problems("node.id", "num.partitions=0", properties="\nlog.dris=/x\nlog.retention.hours=long\n")
     assert problems == [
-        "-c node.id: write it as name=value.",
+        "-c node.id: must be name=value.",
         "server.properties:2: Unknown broker config name: log.dris. Did you mean log.dirs?",
         "server.properties:3: Invalid value long for configuration log.retention.hours: it must be a whole number.",
         "-c: Invalid value 0 for configuration num.partitions: it must be at least 1.",
@@ -105,7 +105,7 @@ def test_values_of_unknown_names_and_secrets_are_not_shown() -> None:
 def test_settings_that_kafka_removed_are_ignored_with_a_word() -> None:
     configuration = _load(properties="zookeeper.connect=localhost:2181\ninter.broker.protocol.version=3.9\n")
     assert configuration.warnings == (
-        "Kafka 4.0 removed these settings, and they are ignored: inter.broker.protocol.version, zookeeper.connect.",
+        "Ignoring settings that Kafka 4.0 removed: inter.broker.protocol.version, zookeeper.connect.",
     )
     assert not configuration.texts
 
@@ -113,7 +113,10 @@ def test_settings_that_kafka_removed_are_ignored_with_a_word() -> None:
 def test_a_name_twice_in_one_file_is_worth_a_warning() -> None:
     configuration = _load(properties="num.partitions=2\nnum.partitions=3")
     assert configuration.settings.num_partitions == 3
-    assert "server.properties:2: num.partitions was set on server.properties:1" in configuration.warnings[0]
+    assert (
+        "server.properties:2: num.partitions overrides the value set at server.properties:1"
+        in configuration.warnings[0]
+    )
 
 
 def test_an_old_broker_id_is_the_nodes_id() -> None:
@@ -133,8 +136,8 @@ def test_an_authorizer_that_is_not_there_is_worth_a_warning_of_its_own() -> None
 @pytest.mark.parametrize(
     ("override", "word"),
     [
-        ("listeners=SSL://localhost:9093", "only PLAINTEXT is served"),
-        ("log.dirs=/a,/b", "several folders"),
+        ("listeners=SSL://localhost:9093", "only PLAINTEXT is supported"),
+        ("log.dirs=/a,/b", "several directories"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),
     ],

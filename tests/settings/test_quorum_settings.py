@@ -17,7 +17,7 @@ def load(*overrides: str) -> Configuration:
 
 def test_a_node_that_is_told_nothing_is_a_cluster_by_itself() -> None:
     configuration = load()
-    assert configuration.quorum.is_lone
+    assert configuration.quorum.is_standalone
     assert (configuration.is_broker, configuration.is_controller) == (True, True)
     assert configuration.listeners.for_controllers == ()
 
@@ -31,7 +31,7 @@ def test_a_node_that_is_told_nothing_is_a_cluster_by_itself() -> None:
     ],
 )
 def test_a_node_whose_only_controller_it_is_itself_is_one_too(overrides: list[str]) -> None:
-    assert load(*overrides).quorum.is_lone
+    assert load(*overrides).quorum.is_standalone
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_node_whose_only_controller_it_is_itself_is_one_too(overrides: list[st
     ],
 )
 def test_a_node_with_other_controllers_or_half_the_roles_is_not_alone(overrides: list[str]) -> None:
-    assert not load(*overrides).quorum.is_lone
+    assert not load(*overrides).quorum.is_standalone
 
 
 def test_voters_and_bootstrap_servers_are_read() -> None:
@@ -77,14 +77,14 @@ def test_a_controller_alone_has_no_listener_for_clients() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["controller.quorum.voters=a:9093"], "is no id@host:port"),
-        (["controller.quorum.voters=99999999999@a:9093"], "is no id@host:port"),
-        (["controller.quorum.voters=1@a"], "is no host:port"),
-        (["controller.quorum.voters=1@a:0"], "needs a host and a port"),
-        (["controller.quorum.voters=1@:9093"], "needs a host and a port"),
+        (["controller.quorum.voters=a:9093"], "is not id@host:port"),
+        (["controller.quorum.voters=99999999999@a:9093"], "is not id@host:port"),
+        (["controller.quorum.voters=1@a"], "is not host:port"),
+        (["controller.quorum.voters=1@a:0"], "must have a host and a port"),
+        (["controller.quorum.voters=1@:9093"], "must have a host and a port"),
         (["controller.quorum.voters=1@a:1,1@b:1"], "names node 1 twice"),
         (["controller.quorum.voters="], "must not be empty"),
-        (["controller.quorum.bootstrap.servers=a"], "is no host:port"),
+        (["controller.quorum.bootstrap.servers=a"], "is not host:port"),
         ([VOTERS], "controller.listener.names must contain at least one value"),
         ([BOTH_LISTENERS, NAMES, VOTERS, "node.id=4"], "the node id 4 must be included in the set of voters"),
         (["process.roles=broker", NAMES, VOTERS], "the node id 1 must not be included"),

@@ -143,8 +143,8 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
     folder = LogDir.open(disk, "/data")
     folder.create_partition(TopicPartition("a-b.c", 3), ID)
     folder.create_partition(TopicPartition("other", 0), OTHER_ID)
-    disk.make_folder("/data/no-id-7")
-    disk.make_folder("/data/something")
+    disk.make_directory("/data/no-id-7")
+    disk.make_directory("/data/something")
     assert disk.read("/data/a-b.c-3/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     assert [(str(found.partition), found.topic_id) for found in folder.partitions()] == [
         ("a-b.c-3", ID),

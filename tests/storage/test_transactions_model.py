@@ -7,7 +7,7 @@ import pytest
 from storage_bench import FOLDER, Bench
 
 from moldau.records.control import build_transaction_marker
-from moldau.storage.files import sync_folder
+from moldau.storage.files import sync_directory
 from moldau.testing.disk import SimulatedDisk
 
 STEPS = 120
@@ -136,7 +136,7 @@ class Life:
         for name in self.bench.names():
             if name.endswith(LOST):
                 self.bench.mounted.unlink(f"{FOLDER}/{name}")
-        sync_folder(self.bench.mounted, FOLDER)
+        sync_directory(self.bench.mounted, FOLDER)
         self.bench.open(is_clean=True, log_start_offset=start_offset)
 
     def follow(self) -> None:

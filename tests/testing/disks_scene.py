@@ -28,7 +28,7 @@ class Disks:
     def write(self, host: str, *batches: bytes, folder: str = f"{TOPIC}-0", segment: int = 0) -> None:
         """Append batches to a segment."""
         disk = self.hosts[host].disk.mount()
-        disk.make_folder(f"{FOLDER}/{folder}")
+        disk.make_directory(f"{FOLDER}/{folder}")
         file = disk.open(f"{FOLDER}/{folder}/{segment:020}.log", create=True)
         for each in batches:
             file.pwrite(each, file.size())
@@ -37,7 +37,7 @@ class Disks:
         disk = self.hosts[host].disk.mount()
         for name in disk.list(f"{FOLDER}/{folder}"):
             disk.open(f"{FOLDER}/{folder}/{name}").fsync()
-        disk.sync_folder(f"{FOLDER}/{folder}")
+        disk.sync_directory(f"{FOLDER}/{folder}")
 
     def truncate(self, host: str, size: int, *, folder: str = f"{TOPIC}-0") -> None:
         self.hosts[host].disk.mount().open(f"{FOLDER}/{folder}/{0:020}.log").truncate(size)

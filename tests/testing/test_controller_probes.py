@@ -221,7 +221,7 @@ def test_a_host_that_lost_nothing_is_counted_on(is_stopped_well: bool) -> None:
     disk = disks.hosts["node-2"].disk
     if is_stopped_well:
         disk.mount().open(f"{FOLDER}/.kafka_cleanshutdown", create=True).fsync()
-        disk.mount().sync_folder(FOLDER)
+        disk.mount().sync_directory(FOLDER)
         disk.power_loss()
     else:
         disk.crash()

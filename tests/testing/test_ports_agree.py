@@ -71,17 +71,17 @@ def test_files_agree(where: Where) -> None:
 
 def test_folders_agree(where: Where) -> None:
     disk, folder = where
-    disk.make_folder(f"{folder}/a/b/c")
-    disk.make_folder(f"{folder}/a/b")
+    disk.make_directory(f"{folder}/a/b/c")
+    disk.make_directory(f"{folder}/a/b")
     for name in ("z", "a", "M"):
         disk.open(f"{folder}/a/{name}", create=True).close()
     assert disk.list(f"{folder}/a") == ["M", "a", "b", "z"]
     disk.rename(f"{folder}/a/z", f"{folder}/a/M")
     disk.rename(f"{folder}/a", f"{folder}/n")
-    disk.sync_folder(f"{folder}/n")
+    disk.sync_directory(f"{folder}/n")
     assert (disk.list(folder), disk.list(f"{folder}/n")) == (["n"], ["M", "a", "b"])
     disk.rename(f"{folder}/n/a", f"{folder}/n/b/a")
-    disk.remove_folder(f"{folder}/n")
+    disk.remove_directory(f"{folder}/n")
     assert disk.list(folder) == []
     assert 0 < disk.free_bytes(folder) <= disk.total_bytes(folder)
 
@@ -89,9 +89,9 @@ def test_folders_agree(where: Where) -> None:
 def test_disk_errors_agree(where: Where) -> None:
     disk, folder = where
     file = disk.open(f"{folder}/file", create=True)
-    disk.make_folder(f"{folder}/full")
+    disk.make_directory(f"{folder}/full")
     disk.open(f"{folder}/full/file", create=True).close()
-    disk.make_folder(f"{folder}/empty")
+    disk.make_directory(f"{folder}/empty")
     assert [
         kind_of_failure(call)
         for call in (
@@ -104,9 +104,9 @@ def test_disk_errors_agree(where: Where) -> None:
             lambda: disk.list(f"{folder}/no"),
             lambda: disk.unlink(f"{folder}/no"),
             lambda: disk.rename(f"{folder}/no", f"{folder}/yes"),
-            lambda: disk.remove_folder(f"{folder}/no"),
-            lambda: disk.sync_folder(f"{folder}/no"),
-            lambda: disk.make_folder(f"{folder}/file/below"),
+            lambda: disk.remove_directory(f"{folder}/no"),
+            lambda: disk.sync_directory(f"{folder}/no"),
+            lambda: disk.make_directory(f"{folder}/file/below"),
             lambda: disk.open(f"{folder}/file/below", create=True),
             lambda: disk.list(f"{folder}/file"),
             lambda: disk.rename(f"{folder}/file", f"{folder}/full"),

@@ -46,7 +46,7 @@ def test_missing_paths_raise_the_errors_of_the_kernel() -> None:
         lambda: disk.list("/no"),
         lambda: disk.unlink("/data/no"),
         lambda: disk.rename("/data/no", "/data/yes"),
-        lambda: disk.remove_folder("/no"),
+        lambda: disk.remove_directory("/no"),
     ):
         with pytest.raises(FileNotFoundError):
             call()
@@ -54,7 +54,7 @@ def test_missing_paths_raise_the_errors_of_the_kernel() -> None:
         disk.open("/data")
     write(disk, "/data/file", b"")
     with pytest.raises(NotADirectoryError):
-        disk.make_folder("/data/file/below")
+        disk.make_directory("/data/file/below")
     with pytest.raises(OSError, match="Bad file descriptor"):
         disk.open("/data/file", read_only=True).pwrite(b"x", 0)
 
@@ -65,11 +65,11 @@ def test_rename_replaces_files_atomically_and_moves_folders() -> None:
     write(disk, "/data/old", b"old")
     disk.rename("/data/new", "/data/old")
     assert (disk.list("/data"), disk.read("/data/old")) == (["old"], b"new")
-    disk.make_folder("/data/t-0")
+    disk.make_directory("/data/t-0")
     write(disk, "/data/t-0/x", b"x")
     disk.rename("/data/t-0", "/data/t-0-delete")
     assert disk.read("/data/t-0-delete/x") == b"x"
-    disk.remove_folder("/data/t-0-delete")
+    disk.remove_directory("/data/t-0-delete")
     assert disk.list("/data") == ["old"]
 
 
@@ -92,7 +92,7 @@ def test_power_loss_keeps_synced_data_and_a_prefix_of_the_rest() -> None:
         disk = prepared(seed)
         mounted = disk.mount()
         write(mounted, "/data/a", b"AAAA", synced=True)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         for letter in (b"bbbb", b"cccc", b"dddd"):
             write(mounted, "/data/a", letter)
         disk.power_loss()
@@ -113,7 +113,7 @@ def test_power_loss_may_keep_scattered_unsynced_writes() -> None:
         disk.faults.scatters = True
         mounted = disk.mount()
         write(mounted, "/data/a", b"A", synced=True)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         for letter in (b"b", b"c"):
             write(mounted, "/data/a", letter)
         disk.power_loss()
@@ -138,7 +138,7 @@ def test_synced_folder_keeps_names_but_not_unsynced_content() -> None:
         mounted = disk.mount()
         write(mounted, "/data/a.tmp", b"A")
         mounted.rename("/data/a.tmp", "/data/a")
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         disk.power_loss()
         assert disk.mount().list("/data") == ["a"]
         contents.add(disk.mount().read("/data/a"))
@@ -152,7 +152,7 @@ def test_unsynced_rename_leaves_the_old_or_the_new_file() -> None:
         mounted = disk.mount()
         write(mounted, "/data/a", b"old", synced=True)
         write(mounted, "/data/a.tmp", b"new", synced=True)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         mounted.rename("/data/a.tmp", "/data/a")
         disk.power_loss()
         after = disk.mount()
@@ -168,7 +168,7 @@ def test_unsynced_move_between_folders_is_atomic() -> None:
         disk.prepare_folder("/data/to")
         mounted = disk.mount()
         write(mounted, "/data/from/a", b"A", synced=True)
-        mounted.sync_folder("/data/from")
+        mounted.sync_directory("/data/from")
         mounted.rename("/data/from/a", "/data/to/a")
         disk.power_loss()
         after = disk.mount()
@@ -182,7 +182,7 @@ def test_unsynced_removal_may_be_undone() -> None:
         disk = prepared(seed)
         mounted = disk.mount()
         write(mounted, "/data/a", b"A", synced=True)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         mounted.unlink("/data/a")
         disk.power_loss()
         there.add(disk.mount().exists("/data/a"))
@@ -217,9 +217,9 @@ def test_every_change_is_a_numbered_io_point() -> None:
     mounted = disk.mount()
     write(mounted, "/data/a", b"A", synced=True)
     mounted.rename("/data/a", "/data/b")
-    mounted.sync_folder("/data")
+    mounted.sync_directory("/data")
     mounted.unlink("/data/b")
-    assert [point.operation for point in seen] == ["create", "pwrite", "fsync", "rename", "sync_folder", "unlink"]
+    assert [point.operation for point in seen] == ["create", "pwrite", "fsync", "rename", "sync_directory", "unlink"]
     assert [point.number for point in seen] == list(range(first + 1, first + 7))
 
 
@@ -285,7 +285,7 @@ def test_second_fsync_after_a_failed_one_does_not_make_data_durable(scatters: bo
         disk.faults.scatters = scatters
         mounted = disk.mount()
         file = mounted.open("/data/a", create=True)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         for letter in (b"A", b"B", b"C"):
             file.pwrite(letter, file.size())
         disk.fail("fsync")
@@ -321,7 +321,7 @@ def test_flipped_bit_is_durable() -> None:
     disk = prepared()
     mounted = disk.mount()
     write(mounted, "/data/a", bytes(4), synced=True)
-    mounted.sync_folder("/data")
+    mounted.sync_directory("/data")
     disk.flip_bit("/data/a", 2, 0)
     assert mounted.read("/data/a") == b"\0\0\1\0"
     disk.power_loss()
@@ -348,7 +348,7 @@ def test_one_seed_gives_one_run() -> None:
         mounted = disk.mount()
         for number in range(20):
             write(mounted, f"/data/{number % 3}", bytes([number]) * number)
-        mounted.sync_folder("/data")
+        mounted.sync_directory("/data")
         disk.power_loss()
         return disk.trace.hash()
 

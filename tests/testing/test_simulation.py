@@ -38,7 +38,7 @@ class Keeper:
     def __init__(self, ports: Ports, *, syncs: bool, answers_early: bool) -> None:
         self.ports, self.syncs, self.answers_early = ports, syncs, answers_early
         self.file = ports.disk.open(PATH, create=True)
-        ports.disk.sync_folder("/data")
+        ports.disk.sync_directory("/data")
         self.kept = read_log(self.file.pread(self.file.size(), 0))
         self.file.truncate(len(self.kept) * RECORD.size)
         if syncs:

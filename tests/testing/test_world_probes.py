@@ -53,8 +53,8 @@ def test_a_vote_that_a_power_loss_could_take_is_found(is_synced: bool) -> None:
     disks = Disks()
     probe = quorum_probe(disks)
     disk = disks.hosts["node-1"].disk.mount()
-    disk.make_folder(f"{FOLDER}/{METADATA}")
-    disk.sync_folder(FOLDER)
+    disk.make_directory(f"{FOLDER}/{METADATA}")
+    disk.sync_directory(FOLDER)
     vote = ElectionState(5, voted=ReplicaKey(NodeId(2)))
     if is_synced:
         write_quorum_state(disk, f"{FOLDER}/{METADATA}", QuorumState(5, voted_id=2))

@@ -15,9 +15,9 @@ from moldau.wire.follower_fetch import (
     OLDEST,
     FetchPartition,
     FollowerFetchRequest,
-    read_answer,
-    read_question,
-    write_answer,
+    read_request,
+    read_response,
+    write_response,
 )
 from moldau.wire.framing import RequestHeader, frame_request, frame_response, in_one_buffer, parse_request_header
 from moldau.wire.messages import FetchRequest, FetchResponse
@@ -43,7 +43,7 @@ questions = some.builds(
     max_bytes=int32s,
     session_id=int32s,
     session_epoch=some.integers(1, 2**31 - 1),
-    asked=some.lists(partitions_asked, max_size=6).map(by_topic),
+    partitions=some.lists(partitions_asked, max_size=6).map(by_topic),
     replica=some.integers(0, 2**31 - 1),
     broker_epoch=int64s,
 )
@@ -51,7 +51,7 @@ questions = some.builds(
 
 def message_of(question: FollowerFetchRequest) -> Any:
     topics: dict[bytes, list[Any]] = {}
-    for each in question.asked:
+    for each in question.partitions:
         numbers = {name: getattr(each, name) for name in FetchPartition._fields if name != "topic_id"}
         topics.setdefault(each.topic_id, []).append(FetchRequest.FetchPartition(**numbers))
     return FetchRequest(
@@ -77,7 +77,7 @@ def test_a_question_is_written_as_the_codec_writes_it_and_read_again(
 ) -> None:
     frame = frame_of(question, message_of(question), client_id)
     assert question.write(question.version, question.correlation_id, client_id.encode()) == frame
-    assert read_question(memoryview(frame)[4:]) == question
+    assert read_request(memoryview(frame)[4:]) == question
 
 
 PLAIN = FollowerFetchRequest(18, 7, 500, 1, 1000, 3, 4, [FetchPartition(b"t" * 16, 0, 1, 2, 1, 0, 99)], 2, 8)
@@ -100,13 +100,13 @@ def test_a_question_of_another_shape_is_left_to_the_codec(changes: dict[str, Any
     message = message_of(PLAIN)
     for name, value in changes.items():
         setattr(message, name, value)
-    assert read_question(memoryview(frame_of(PLAIN, message))[4:]) is None
+    assert read_request(memoryview(frame_of(PLAIN, message))[4:]) is None
 
 
 def test_tags_that_nobody_knows_are_left_to_the_codec() -> None:
     message = message_of(PLAIN)
     message.topics[0].partitions[0].replica_directory_id = b"d" * 16
-    assert read_question(memoryview(frame_of(PLAIN, message))[4:]) is None
+    assert read_request(memoryview(frame_of(PLAIN, message))[4:]) is None
 
 
 @given(questions, some.data())
@@ -117,7 +117,7 @@ def test_a_question_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_
     for _ in range(data.draw(some.integers(0, 3))):
         frame[data.draw(some.integers(0, len(frame) - 1))] = data.draw(some.integers(0, 255))
     cut = memoryview(frame)[: data.draw(some.integers(0, len(frame)))]
-    found = read_question(cut)
+    found = read_request(cut)
     if found is not None:
         header, position = parse_request_header(cut)
         message, _ = request_decoder(FETCH, header.api_version)(cut, position)
@@ -126,7 +126,7 @@ def test_a_question_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_
         for name in ("replica_state", "max_wait_ms", "min_bytes", "max_bytes", "session_id", "session_epoch"):
             assert getattr(read, name) == getattr(message, name)
         told = [(each.topic_id, of) for each in message.topics for of in each.partitions]
-        assert [(each.topic_id, each.partition, each.fetch_offset) for each in found.asked] == [
+        assert [(each.topic_id, each.partition, each.fetch_offset) for each in found.partitions] == [
             (topic_id, of.partition, of.fetch_offset) for topic_id, of in told
         ]
 
@@ -160,10 +160,10 @@ def test_an_answer_is_written_as_the_codec_writes_it_and_read_again(
     told: dict[bytes, list[Any]], correlation_id: int, session_id: int
 ) -> None:
     pieces = frame_response(FETCH, NEWEST, correlation_id, response_of(told, session_id))
-    written = write_answer(correlation_id, session_id, told)
+    written = write_response(correlation_id, session_id, told)
     assert written is not None
     assert b"".join(written) == b"".join(pieces)  # type: ignore[arg-type]
-    heard = read_answer(memoryview(in_one_buffer(written)))
+    heard = read_response(memoryview(in_one_buffer(written)))
     assert heard is not None
     assert heard[0] == session_id
     assert [tuple(each) for each in heard[1]] == [
@@ -189,7 +189,7 @@ def test_slices_of_files_stay_slices() -> None:
     plain = {
         b"t" * 16: [Partition(partition_index=each, records=b"0123456789"[each : 3 + 2 * each]) for each in (1, 2)]
     }
-    written, expected = write_answer(1, 2, told), write_answer(1, 2, plain)
+    written, expected = write_response(1, 2, told), write_response(1, 2, plain)
     assert written is not None
     assert expected is not None
     assert sum(isinstance(each, FileSlice) for each in written) == 2
@@ -203,20 +203,20 @@ def test_slices_of_files_stay_slices() -> None:
 )
 def test_an_answer_of_another_shape_is_left_to_the_codec(changes: dict[str, Any]) -> None:
     told = {b"t" * 16: [Partition(partition_index=1, records=b"", **changes)]}
-    assert write_answer(1, 2, told) is None
+    assert write_response(1, 2, told) is None
     frame = in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(told, 2)))
-    assert read_answer(memoryview(frame)) is None
+    assert read_response(memoryview(frame)) is None
 
 
 def test_more_than_a_byte_can_count_is_left_to_the_codec() -> None:
     told = {bytes([each]) * 16: [Partition(partition_index=1, records=b"")] for each in range(COUNT_MAX + 1)}
-    assert write_answer(1, 2, told) is None
+    assert write_response(1, 2, told) is None
     partitions = [Partition(partition_index=each, records=b"") for each in range(COUNT_MAX + 1)]
-    written = write_answer(1, 2, {b"t" * 16: partitions})
+    written = write_response(1, 2, {b"t" * 16: partitions})
     assert written is not None
-    assert read_answer(memoryview(in_one_buffer(written))) is None
-    many = PLAIN._replace(asked=[PLAIN.asked[0]._replace(partition=each) for each in range(COUNT_MAX + 1)])
-    assert read_question(memoryview(many.write(18, 7, b"c"))[4:]) is None
+    assert read_response(memoryview(in_one_buffer(written))) is None
+    many = PLAIN._replace(partitions=[PLAIN.partitions[0]._replace(partition=each) for each in range(COUNT_MAX + 1)])
+    assert read_request(memoryview(many.write(18, 7, b"c"))[4:]) is None
 
 
 @given(answers, some.data())
@@ -227,7 +227,7 @@ def test_an_answer_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_a
     for _ in range(data.draw(some.integers(0, 3))):
         frame[data.draw(some.integers(0, min(len(frame), 400) - 1))] = data.draw(some.integers(0, 255))
     cut = memoryview(frame)[: data.draw(some.integers(max(0, len(frame) - 9), len(frame)))]
-    found = read_answer(cut)
+    found = read_response(cut)
     if found is not None:
         response, _ = response_decoder(FETCH, NEWEST)(cut, 5)
         assert found[0] == response.session_id

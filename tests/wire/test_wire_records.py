@@ -91,7 +91,16 @@ def test_an_emptied_isr_is_not_the_same_as_an_unchanged_one() -> None:
 @pytest.mark.parametrize(
     "value",
     [b"", b"\1", b"\1\2", b"\2\2\0\1" + bytes(17), b"\1\6\0\0", b"\1\x7f\0\0", b"\1\2\1\1", b"\1\2\0\1" + bytes(18)],
-    ids=["empty", "no type", "no version", "frame", "retired type", "unknown type", "unknown version", "left over"],
+    ids=[
+        "empty",
+        "no type",
+        "no version",
+        "frame",
+        "retired type",
+        "unknown type",
+        "unknown version",
+        "trailing bytes",
+    ],
 )
 def test_what_is_no_metadata_record_is_malformed(value: bytes) -> None:
     with pytest.raises(Malformed):

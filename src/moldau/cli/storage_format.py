@@ -13,7 +13,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.node.storage_format import FirstVoters, format_folder, parse_initial_controllers
+from moldau.node.storage_format import InitialVoters, format_log_dir, parse_initial_controllers
 from moldau.storage.log_dir import CorruptMetaProperties, LogDir, LogDirLocked, MetaProperties, decode_id
 
 DATA_DEFAULT: Final = Path("moldau-data")
@@ -55,7 +55,7 @@ def _format(
     configuration: Configuration | None,
     folder: LogDir,
     disk: SystemDisk,
-    voters: VoterSet | FirstVoters,
+    voters: VoterSet | InitialVoters,
     *,
     ignore_formatted: bool,
 ) -> MetaProperties:
@@ -64,8 +64,8 @@ def _format(
     if known is not None and not ignore_formatted:
         raise CommandError(f"{folder.path} is formatted already; --ignore-formatted accepts that")
     if known is not None:
-        voters = FirstVoters.UNSAID
-    return format_folder(
+        voters = InitialVoters.UNSPECIFIED
+    return format_log_dir(
         folder,
         disk,
         system_random(),
@@ -106,7 +106,7 @@ def _node_id(flags: FormatFlags, configuration: Configuration | None) -> int:
     return configuration.settings.node_id if configuration is not None else NODE_DEFAULT
 
 
-def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet | FirstVoters:
+def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet | InitialVoters:
     is_controller = configuration is None or configuration.is_controller
     if not is_controller and (flags.is_standalone or flags.has_no_initial_controllers):
         raise InvalidConfig("process.roles has no controller: a broker has no say about the voters of the quorum.")
@@ -114,8 +114,8 @@ def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet
         listeners = configuration.listeners.controllers if configuration is not None else ()
         return parse_initial_controllers(flags.initial_controllers, *listeners[:1])
     if flags.is_standalone:
-        return FirstVoters.ITSELF
-    return FirstVoters.NONE if flags.has_no_initial_controllers else FirstVoters.UNSAID
+        return InitialVoters.STANDALONE
+    return InitialVoters.NONE if flags.has_no_initial_controllers else InitialVoters.UNSPECIFIED
 
 
 def _endpoints(configuration: Configuration | None) -> Endpoints:

@@ -1,4 +1,4 @@
-"""The exceptions that carry one of Kafka's error codes to a client."""
+"""Exceptions that map to Kafka's error codes."""
 
 from typing import ClassVar, Final
 
@@ -8,13 +8,13 @@ MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
 class KafkaError(Exception):
-    """Something the client should hear: a wire code and a sentence it can act on."""
+    """An error for the client: a wire code and an actionable message."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     @property
     def message(self) -> str:
-        """Of bounded length, because it may repeat a name that a peer made up."""
+        """The message, of bounded length because it may contain names chosen by a peer."""
         text = str(self) or self.code.name.lower().replace("_", " ")
         return text if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX] + "…"
 
@@ -164,7 +164,7 @@ class NotEnoughReplicas(KafkaError):
 
 
 class NotEnoughReplicasAfterAppend(KafkaError):
-    """It is in the log, but fewer are in sync by now than acks=all asks for."""
+    """The batch is appended, but the ISR has since shrunk below min.insync.replicas."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 

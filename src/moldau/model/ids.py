@@ -1,9 +1,9 @@
-"""The words for who and where: nodes, topics, partitions, producers."""
+"""Identifiers of nodes, topics, partitions and producers."""
 
 from typing import Final, NamedTuple, NewType
 
 NodeId = NewType("NodeId", int)
-TopicId = NewType("TopicId", bytes)  # the 16 bytes of a UUID, as they stand on the wire
+TopicId = NewType("TopicId", bytes)  # the 16 bytes of a UUID, as on the wire
 DirectoryId = NewType("DirectoryId", bytes)
 ProducerId = NewType("ProducerId", int)
 
@@ -31,7 +31,7 @@ class TopicPartition(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where something listens. An IPv6 host is held without its brackets."""
+    """A host and port. An IPv6 host is stored without brackets."""
 
     host: str
     port: int

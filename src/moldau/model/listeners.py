@@ -1,4 +1,4 @@
-"""Where a node listens and what it tells clients to connect to, in Kafka's syntax: `NAME://host:port,…`."""
+"""Bound and advertised listeners of a node, in Kafka's syntax: `NAME://host:port,…`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 class SecurityProtocol(Enum):
-    """What a listener speaks below the Kafka protocol, with Kafka's numbers."""
+    """The security protocol of a listener, with Kafka's numbers."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -28,7 +28,7 @@ class SecurityProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A named address. An empty host stands for all interfaces; port 0 lets the system choose."""
+    """A named address. An empty host means all interfaces; port 0 lets the system choose."""
 
     name: str
     protocol: SecurityProtocol
@@ -40,7 +40,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """All listeners of a node: where it binds, what it advertises, and who uses which."""
+    """All listeners of a node: bound, advertised, for brokers and for controllers."""
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -55,11 +55,11 @@ class Listeners:
 
     @property
     def for_controllers(self) -> tuple[Listener, ...]:
-        """The bound listeners that serve controllers, and brokers who ask them."""
+        """The bound listeners for controllers, and for requests of brokers to them."""
         return tuple(each for each in self.bound if each.name in self.controllers)
 
     def advertised_on(self, name: str, bound_ports: Mapping[str, int] | None = None) -> Address | None:
-        """What a client that came through listener `name` is told; `bound_ports` replaces a port 0."""
+        """Return the address advertised on listener `name`; `bound_ports` replaces port 0."""
         for listener in self.advertised:
             if listener.name == name:
                 port = listener.address.port or (bound_ports or {}).get(name, 0)
@@ -68,10 +68,10 @@ class Listeners:
 
 
 def parse_address(text: str) -> Address:
-    """The address that `host:port` stands for; an IPv6 host stands in brackets."""
+    """Parse `host:port`; an IPv6 host is in brackets."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not _PORT.fullmatch(port) or int(port) > 65535:
-        raise InvalidConfig(f"'{shorten(text)}' is no host:port with a port from 0 to 65535.")
+        raise InvalidConfig(f"'{shorten(text)}' is not host:port with a port from 0 to 65535.")
     if host.startswith("[") and host.endswith("]"):
         return Address(_ipv6(host[1:-1], text), int(port))
     if ":" in host:
@@ -85,12 +85,12 @@ def _ipv6(host: str, text: str) -> str:
     try:
         IPv6Address(host)
     except ValueError:
-        raise InvalidConfig(f"'{shorten(text)}' has something in brackets that is no IPv6 address.") from None
+        raise InvalidConfig(f"'{shorten(text)}' has a host in brackets that is not an IPv6 address.") from None
     return host
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """`NAME:PROTOCOL,…` by upper-case listener name; each protocol's own name stands for it when the text is empty."""
+    """Parse `NAME:PROTOCOL,…` by upper-case listener name; empty text maps each protocol's name to itself."""
     if not text.strip():
         return {protocol.name: protocol for protocol in SecurityProtocol}
     protocols: dict[str, SecurityProtocol] = {}
@@ -100,16 +100,16 @@ def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
         if protocol.strip().upper() not in SecurityProtocol.__members__:
             known = ", ".join(SecurityProtocol.__members__)
             raise InvalidConfig(
-                f"'{shorten(part)}' in listener.security.protocol.map is no NAME:PROTOCOL with one of {known}."
+                f"'{shorten(part)}' in listener.security.protocol.map is not NAME:PROTOCOL with one of {known}."
             )
         if key in protocols:
-            raise InvalidConfig(f"listener.security.protocol.map names {key} twice.")
+            raise InvalidConfig(f"listener.security.protocol.map has {key} twice.")
         protocols[key] = SecurityProtocol[protocol.strip().upper()]
     return protocols
 
 
 def parse_listeners(setting: str, parts: Iterable[str], protocols: Mapping[str, SecurityProtocol]) -> list[Listener]:
-    """The listeners in the parts of `setting`, each name once."""
+    """Parse the listeners of `setting`; each name may appear once."""
     listeners = [_parse_listener(setting, part.strip(), protocols) for part in parts]
     names = [listener.name for listener in listeners]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -121,12 +121,12 @@ def _parse_listener(setting: str, part: str, protocols: Mapping[str, SecurityPro
     name, separator, address = part.partition("://")
     if not separator or not _NAME.fullmatch(name):
         raise InvalidConfig(
-            f"'{shorten(part)}' in {setting} is no NAME://host:port, such as PLAINTEXT://localhost:9092."
+            f"'{shorten(part)}' in {setting} is not NAME://host:port, such as PLAINTEXT://localhost:9092."
         )
     try:
         parsed = parse_address(address)
-    except InvalidConfig as refusal:
-        raise InvalidConfig(f"{refusal} ({setting}, listener {name})") from None
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{error} ({setting}, listener {name})") from None
     protocol = protocols.get(name.upper())
     if protocol is None:
         raise InvalidConfig(
@@ -145,20 +145,22 @@ def resolve_listeners(
     controllers: Sequence[str] = (),
     roles: Sequence[str] = ("broker", "controller"),
 ) -> Listeners:
-    """All listener settings, taken together and found consistent."""
+    """Resolve all listener settings and check that they are consistent."""
     controller_names = tuple(name.upper() for name in controllers)
     protocols = parse_protocol_map(protocol_map)
     if not protocol_map.strip():
-        # As in Kafka: a controller's listener needs no entry while nobody wrote a map.
+        # As in Kafka: a controller listener needs no entry unless the map is set.
         protocols = {**dict.fromkeys(controller_names, SecurityProtocol.PLAINTEXT), **protocols}
     bound = parse_listeners("listeners", listeners, protocols)
     _check_ports(bound)
     _check_controllers(controller_names, bound, roles)
-    told, warnings = _advertise(bound, parse_listeners("advertised.listeners", advertised, protocols), controller_names)
+    announced, warnings = _advertise(
+        bound, parse_listeners("advertised.listeners", advertised, protocols), controller_names
+    )
     used = ""
     if "broker" in roles:
-        used = _inter_broker(inter_broker.upper(), SecurityProtocol[inter_broker_protocol], told, controller_names)
-    return Listeners(tuple(bound), tuple(told), used, controller_names, tuple(warnings))
+        used = _inter_broker(inter_broker.upper(), SecurityProtocol[inter_broker_protocol], announced, controller_names)
+    return Listeners(tuple(bound), tuple(announced), used, controller_names, tuple(warnings))
 
 
 def _check_ports(bound: Sequence[Listener]) -> None:
@@ -183,7 +185,7 @@ def _as_ip(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _check_controllers(names: Sequence[str], bound: Sequence[Listener], roles: Sequence[str]) -> None:
-    """Which listeners are the controllers' depends on what this process is."""
+    """Check `controller.listener.names` against the roles of the process."""
     known = [listener.name for listener in bound]
     if "controller" not in roles:
         _check_broker_alone(names, known)
@@ -200,14 +202,14 @@ def _check_controllers(names: Sequence[str], bound: Sequence[Listener], roles: S
             f"process.roles=controller, and it has {others}."
         )
     if "broker" in roles and set(known) <= set(names):
-        raise InvalidConfig("controller.listener.names takes every listener: none is left for clients.")
+        raise InvalidConfig("controller.listener.names contains every listener: none is left for clients.")
 
 
 def _check_broker_alone(names: Sequence[str], known: Sequence[str]) -> None:
     if not names:
         raise InvalidConfig(
             "controller.listener.names must contain at least one value when running with just the broker role: the "
-            "name of the listener on which the controllers are asked."
+            "name of the listener that connects to the controllers."
         )
     if bound := [name for name in names if name in known]:
         raise InvalidConfig(
@@ -217,27 +219,27 @@ def _check_broker_alone(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _advertise(
-    bound: Sequence[Listener], told: list[Listener], controllers: Sequence[str]
+    bound: Sequence[Listener], announced: list[Listener], controllers: Sequence[str]
 ) -> tuple[list[Listener], list[str]]:
-    if told:
-        _check_advertised(bound, told)
-        names = [listener.name for listener in told]
-        # As in Kafka: a controller's listener that is not among them is told as it is bound.
-        silent = [each for each in bound if each.name in controllers and each.name not in names]
-        return [*told, *map(_with_concrete_host, silent)], []
+    if announced:
+        _check_advertised(bound, announced)
+        names = [listener.name for listener in announced]
+        # As in Kafka: a controller listener missing from advertised.listeners is advertised as bound.
+        missing = [each for each in bound if each.name in controllers and each.name not in names]
+        return [*announced, *map(_with_concrete_host, missing)], []
     advertised = [_with_concrete_host(listener) for listener in bound]
     warnings = [
         f"{listener} is advertised as {LOCALHOST}, which only clients on this machine can use: "
-        "set advertised.listeners to an address that the others reach."
+        "set advertised.listeners to an address that other machines can reach."
         for listener in bound
         if is_wildcard(listener.address.host) and listener.name not in controllers
     ]
     return advertised, warnings
 
 
-def _check_advertised(bound: Sequence[Listener], told: Sequence[Listener]) -> None:
+def _check_advertised(bound: Sequence[Listener], announced: Sequence[Listener]) -> None:
     known = [listener.name for listener in bound]
-    for listener in told:
+    for listener in announced:
         if listener.name not in known:
             raise InvalidConfig(
                 f"advertised.listeners has {listener.name}, which listeners does not define: it has {', '.join(known)}."
@@ -250,7 +252,7 @@ def _check_advertised(bound: Sequence[Listener], told: Sequence[Listener]) -> No
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the host means every interface, so that no client could connect to it by that name."""
+    """Return whether the host means all interfaces, so that no client can connect to it."""
     ip = _as_ip(host)
     return not host or (ip is not None and ip.is_unspecified)
 
@@ -261,8 +263,10 @@ def _with_concrete_host(listener: Listener) -> Listener:
     return Listener(listener.name, listener.protocol, Address(LOCALHOST, listener.address.port))
 
 
-def _inter_broker(name: str, protocol: SecurityProtocol, told: Sequence[Listener], controllers: Sequence[str]) -> str:
-    candidates = [listener for listener in told if listener.name not in controllers]
+def _inter_broker(
+    name: str, protocol: SecurityProtocol, announced: Sequence[Listener], controllers: Sequence[str]
+) -> str:
+    candidates = [listener for listener in announced if listener.name not in controllers]
     if name:
         if name not in [listener.name for listener in candidates]:
             raise InvalidConfig(
@@ -270,7 +274,7 @@ def _inter_broker(name: str, protocol: SecurityProtocol, told: Sequence[Listener
                 "that is not for controllers."
             )
         return name
-    # Kafka insists on a listener with the protocol's own name; a node alone can use any that clients can.
+    # Kafka requires a listener with the protocol's name; a single node can use any client listener.
     matching = [listener.name for listener in candidates if listener.protocol is protocol]
     names = matching or [listener.name for listener in candidates]
     if not names:

@@ -1,6 +1,6 @@
-"""The ports: all that a node asks of the world outside it. Real ones are in `node/ports`, simulated ones in `testing`.
+"""Ports: every dependency of a node on the outside world. `node/ports` has real ones, `testing` simulated ones.
 
-Timers and tasks are asyncio's own: a simulation runs the same code on an event loop whose time is virtual.
+Timers and tasks are asyncio's: a simulation runs the same code on an event loop with virtual time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Clock(Protocol):
-    """Two clocks: wall time is for records, monotonic time is for durations and leases."""
+    """Wall time for records; monotonic time for durations and leases."""
 
     def wall_ms(self) -> int: ...
 
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class Random(Protocol):
-    """The one source of randomness; `random.Random` is one."""
+    """The only source of randomness; `random.Random` implements it."""
 
     def random(self) -> float: ...
 
@@ -33,22 +33,22 @@ class Random(Protocol):
 
 
 class File(Protocol):
-    """An open file. Positions are given on every call, so a file has no cursor."""
+    """An open file. Every call takes a position; there is no cursor."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """At most `length` bytes; fewer only at the end of the file."""
+        """Return `length` bytes; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
-        """Write and say how many bytes were taken, which may be fewer than given."""
+        """Write, and return how many bytes were written, which may be fewer than given."""
         ...
 
     def pwritev(self, parts: Sequence[Buffer], position: int) -> int:
-        """Like `pwrite`, for several buffers that follow each other in the file."""
+        """Like `pwrite`, for several consecutive buffers."""
         ...
 
     def is_cached(self, length: int, position: int) -> bool:
-        """Whether reading this range now would not wait for the disk (True where nobody can tell)."""
+        """Return whether this range is in the page cache (True where the system cannot tell)."""
         ...
 
     def size(self) -> int: ...
@@ -56,20 +56,20 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def allocate(self, size: int) -> None:
-        """Reserve room for the file to grow to `size`; its length does not change."""
+        """Reserve blocks for the file to grow to `size`; its length does not change."""
         ...
 
     def fsync(self) -> None: ...
 
     def fileno(self) -> int:
-        """The descriptor for `sendfile`, or -1 where there is none."""
+        """Return the descriptor for `sendfile`, or -1 if there is none."""
         ...
 
     def close(self) -> None: ...
 
 
-class FolderLock(Protocol):
-    """Held while a node owns a data folder."""
+class DirectoryLock(Protocol):
+    """Held while a node owns a data directory."""
 
     def release(self) -> None: ...
 
@@ -80,68 +80,67 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File: ...
 
     def map(self, path: str) -> memoryview:
-        """A read-only view of a whole file that no longer changes. `release()` it when done."""
+        """Map a whole immutable file, read-only. Call `release()` on the view when done."""
         ...
 
     def read(self, path: str) -> bytes: ...
 
-    def list(self, folder: str) -> list[str]:
-        """The names in a folder, sorted."""
+    def list(self, directory: str) -> list[str]:
+        """Return the sorted names in a directory."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int: ...
 
-    def make_folder(self, folder: str) -> None:
-        """With its parents; no error if it is there."""
+    def make_directory(self, directory: str) -> None:
+        """Create a directory and its parents; no error if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces `new` if it exists, in one step."""
+        """Rename atomically, replacing `new` if it exists."""
         ...
 
     def unlink(self, path: str) -> None: ...
 
-    def remove_folder(self, folder: str) -> None:
-        """With all that is in it."""
+    def remove_directory(self, directory: str) -> None:
+        """Remove a directory and its contents."""
         ...
 
-    def sync_folder(self, folder: str) -> None:
-        """Makes creations, renames and removals in it survive a power loss."""
+    def sync_directory(self, directory: str) -> None:
+        """Make creations, renames and removals in the directory survive a power loss."""
         ...
 
-    def free_bytes(self, folder: str) -> int: ...
+    def free_bytes(self, directory: str) -> int: ...
 
-    def total_bytes(self, folder: str) -> int: ...
+    def total_bytes(self, directory: str) -> int: ...
 
     def files_max(self) -> int:
-        """How many may be open at once in this process, its connections included."""
+        """Return the limit of open descriptors of this process, connections included."""
         ...
 
     def boot_id(self) -> str:
-        """Names this run of the machine: another one after every power loss. Empty where nobody can tell."""
+        """Return an id of this boot of the machine, which changes with every power loss; empty where unknown."""
         ...
 
-    def lock(self, path: str) -> FolderLock:
-        """Take the lock file at `path`; `BlockingIOError` if another node holds it."""
+    def lock(self, path: str) -> DirectoryLock:
+        """Lock the file at `path`; `BlockingIOError` if another node holds the lock."""
         ...
 
 
 class Executor(Protocol):
-    """Work beside the event loop. Both queues are bounded."""
+    """Runs work outside the event loop. Both queues are bounded."""
 
     def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
-        """In a thread: only for calls that release the GIL (fsync, cold reads, unlink, C codecs)."""
+        """Run in a thread; only for calls that release the GIL (fsync, cold reads, unlink, C codecs)."""
         ...
 
     def work_on_files(
         self, work: Callable[[Disk, Job], Result], job: Job, *, is_urgent: bool = False
     ) -> Awaitable[Result]:
-        """In a worker process: for Python loops over files. `work` is a module's function, `job` pickles.
+        """Run in a worker process; for Python loops over files. `work` is a module-level function, `job` pickles.
 
-        What is urgent, because somebody cannot be served before it is done, does not wait behind what is not.
-        `OSError` if the worker dies of it.
+        Urgent jobs, which block requests of clients, do not queue behind other jobs. `OSError` if the worker dies.
         """
         ...
 
@@ -150,7 +149,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes that stay in a file until the network sends them."""
+    """Bytes of a file that the network sends without loading them first."""
 
     file: File
     position: int
@@ -167,32 +166,34 @@ Piece = Buffer | FileSlice
 
 
 class Connection(Protocol):
-    """One stream of frames, as its owner sees it."""
+    """A stream of frames, from its owner's side."""
 
     local: Address
     peer: Address
     frame_bytes_max: int
-    may_wait: bool  # whether its frames may be read some milliseconds late, together with others'; set by the owner
-    is_in_run: bool  # while a frame is handed over: whether more bytes of this turn follow it
-    when_turn_ends: Callable[[], None]  # called after the frames of a turn, before the answers to them leave
+    may_defer_reads: (
+        bool  # set by the owner: frames may be read some milliseconds late, in a batch with other connections
+    )
+    has_more_bytes: bool  # during `frame_received`: whether more received bytes follow this frame
+    on_turn_end: Callable[[], None]  # called after the frames of a turn, before their responses are sent
 
     @property
     def queued_bytes(self) -> int:
-        """What was given to `send` and has not left yet."""
+        """Bytes given to `send` and not sent yet."""
         ...
 
     @property
     def queued_memory_bytes(self) -> int:
-        """The part of it that is held in memory, slices of files aside."""
+        """The part of `queued_bytes` that is held in memory: without file slices."""
         ...
 
     @property
     def is_in_frame(self) -> bool:
-        """Whether a frame has begun of which the peer owes the rest."""
+        """Whether a frame was received in part."""
         ...
 
     def send(self, pieces: Sequence[Piece]) -> None:
-        """Queue whole frames, length prefixes included. Never waits, never raises for a lost peer."""
+        """Queue whole frames, length prefixes included. Never blocks; ignores a lost connection."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -200,29 +201,29 @@ class Connection(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Send what is queued, then close."""
+        """Send the queued bytes, then close."""
         ...
 
     def abort(self) -> None:
-        """Close now and drop what is queued."""
+        """Close now and drop the queued bytes."""
         ...
 
 
 class Endpoint(Protocol):
-    """What somebody does with a connection. Called on the event loop; must not raise."""
+    """Callbacks of a connection, on the event loop; they must not raise."""
 
     def connected(self, connection: Connection) -> None: ...
 
     def frame_received(self, frame: memoryview) -> None:
-        """One frame without its length prefix. The bytes are lent until the turn ends (`when_turn_ends`)."""
+        """Handle one frame without its length prefix. The view is valid until the turn ends (`on_turn_end`)."""
         ...
 
     def drained(self) -> None:
-        """The output queue has emptied after it was not."""
+        """The output queue became empty."""
         ...
 
     def disconnected(self, reason: str) -> None:
-        """Once, whoever closed; `reason` is empty for an ordinary close."""
+        """Called once, whichever side closed; `reason` is empty for an ordinary close."""
         ...
 
 
@@ -232,7 +233,7 @@ class Listener(Protocol):
     address: Address
 
     async def close(self) -> None:
-        """Stop accepting; open connections stay."""
+        """Stop accepting; established connections stay open."""
         ...
 
 
@@ -240,24 +241,24 @@ Page = tuple[int, str, bytes]  # status, content type, body
 
 
 class Network(Protocol):
-    """Frames in, buffers and file slices out."""
+    """Receives frames; sends buffers and file slices."""
 
     async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
-        """Port 0 means any free one; the listener says which."""
+        """Listen on an address; port 0 picks a free one, which the listener has as its address."""
         ...
 
     async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
-        """`OSError` when nobody answers."""
+        """Connect; `OSError` if the connection fails."""
         ...
 
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
-        """Plain HTTP GET, for metrics: the path goes in, a page comes out."""
+        """Serve plain HTTP GET, for metrics: `page` maps a path to a page."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All of them together, as a node is given them."""
+    """All ports of a node."""
 
     clock: Clock
     random: Random

@@ -1,4 +1,4 @@
-"""How a setting is declared, once, beside the code it governs: name, type, default, bounds and a sentence."""
+"""Declaration of settings, once, beside the code they govern: name, type, default, bounds and documentation."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ SHORT_MAX: Final = (1 << 15) - 1
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
-# Python's own int() and float() would also take "1_000", "nan" and digits of other scripts; no number needs 40 digits.
+# int() and float() also accept "1_000", "nan" and digits of other scripts; no number needs 40 digits.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 
@@ -67,13 +67,13 @@ class Setting:
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Any:
-        """The value that `text` stands for; `InvalidConfig` says what would be accepted."""
+        """Parse a value; `InvalidConfig` explains which values are accepted."""
         value = self._convert(text.strip())
         self._check_bounds(value)
         return value
 
     def format(self, value: Any) -> str | None:
-        """The value as Kafka writes it in a file or a DescribeConfigs answer."""
+        """Format a value as Kafka does in files and DescribeConfigs responses."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -97,43 +97,43 @@ class Setting:
 
     def _boolean(self, text: str) -> bool:
         if text.lower() not in ("true", "false"):
-            raise self._refusal(text, "it must be true or false")
+            raise self._invalid(text, "it must be true or false")
         return text.lower() == "true"
 
     def _whole_number(self, text: str) -> int:
         if not _WHOLE_NUMBER.fullmatch(text):
-            raise self._refusal(text, "it must be a whole number")
+            raise self._invalid(text, "it must be a whole number")
         value = int(text)
         bits = {Kind.SHORT: 15, Kind.INT: 31}.get(self.kind, 63)
         if not -(1 << bits) <= value < 1 << bits:
-            raise self._refusal(text, f"it must fit in {bits + 1} bits")
+            raise self._invalid(text, f"it must fit in {bits + 1} bits")
         return value
 
     def _number(self, text: str) -> float:
         if not _NUMBER.fullmatch(text) or math.isinf(float(text)):
-            raise self._refusal(text, "it must be a number")
+            raise self._invalid(text, "it must be a number")
         return float(text)
 
     def _check_bounds(self, value: Any) -> None:
         if self.at_least is not None and value < self.at_least:
-            raise self._refusal(value, f"it must be at least {self.at_least}")
+            raise self._invalid(value, f"it must be at least {self.at_least}")
         if self.at_most is not None and value > self.at_most:
-            raise self._refusal(value, f"it must be at most {self.at_most}")
+            raise self._invalid(value, f"it must be at most {self.at_most}")
         if self.one_of:
             for part in value if isinstance(value, tuple) else (value,):
                 if part not in self.one_of:
-                    raise self._refusal(value, f"it must be one of {', '.join(self.one_of)}")
-        complaint = self.check(value) if self.check else None
-        if complaint:
-            raise self._refusal(value, complaint)
+                    raise self._invalid(value, f"it must be one of {', '.join(self.one_of)}")
+        problem = self.check(value) if self.check else None
+        if problem:
+            raise self._invalid(value, problem)
 
-    def _refusal(self, value: object, why: str) -> InvalidConfig:
+    def _invalid(self, value: object, why: str) -> InvalidConfig:
         shown = "[hidden]" if self.is_sensitive else shorten(str(self.format(value)))
         return InvalidConfig(f"Invalid value {shown} for configuration {self.name}: {why}.")
 
 
 def shorten(text: str, length_max: int = 200) -> str:
-    """A text from outside, cut to what an error message can carry."""
+    """Shorten untrusted text for an error message."""
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
@@ -154,7 +154,7 @@ def setting(
     has_effect: bool = True,
     is_internal: bool = False,
 ) -> Any:
-    """A dataclass field that is also a setting. Its kind follows from the annotation unless given."""
+    """Declare a dataclass field as a setting. Its kind follows from the annotation unless given."""
     keywords = {
         "name": name,
         "default": default,
@@ -175,7 +175,7 @@ _declared: dict[type, dict[str, Setting]] = {}
 
 
 def declared(owner: type) -> Mapping[str, Setting]:
-    """The settings of a settings class: field name to declaration, in the order they are written."""
+    """Return the settings of a settings class: field name to declaration, in order."""
     if owner not in _declared:
         hints = typing.get_type_hints(owner)
         _declared[owner] = {
@@ -199,10 +199,10 @@ def _kind_of(hint: Any) -> Kind:
 
 
 def parse_settings(owner: type[Settings], texts: Mapping[str, str]) -> Settings:
-    """An instance of `owner` from texts by setting name; names that are not its own are left alone."""
+    """Build an instance of `owner` from texts by setting name; ignore names of other classes."""
     return owner(**parse_fields(owner, texts))
 
 
 def parse_fields(owner: type, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `owner` that `texts` speak of, by field name."""
+    """Parse the fields of `owner` present in `texts`, by field name."""
     return {field: each.parse(texts[each.name]) for field, each in declared(owner).items() if each.name in texts}

@@ -1,4 +1,4 @@
-"""Sizes and durations by name, so that a setting reads `7 * DAY_MS` and not a number."""
+"""Named sizes and durations, so that a setting reads `7 * DAY_MS` instead of a number."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""From files and flags to the settings of a node: read, merged, checked, with warnings for what has no effect."""
+"""The configuration of a node: files and overrides, merged and validated, with warnings about ignored settings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from moldau.node.properties import Entry, read_override, read_properties, read_t
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a node is started with. `texts` is what was said, by name: it may hold secrets, so it is never shown."""
+    """The settings of a node. `texts` has the configured values by name, secrets included: never print it."""
 
     settings: BrokerSettings
     listeners: Listeners
@@ -34,17 +34,17 @@ class Configuration:
 
 
 def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterable[str] = ()) -> Configuration:
-    """The configuration in `files` (name and text; TOML by its ending, else properties), then `name=value` overrides.
+    """Load `files` (name and text; TOML by extension, else properties), then `name=value` overrides.
 
-    What comes later counts. All that is wrong is told in one `InvalidConfig`, a line each, with file and line number.
+    Later values win. All problems are reported in one `InvalidConfig`, one per line, with file and line number.
     """
     problems: list[str] = []
     entries = _read(files, overrides, problems)
-    said = {entry.name: entry for entry in entries}
-    problems += [problem for entry in said.values() if (problem := _problem_of(entry))]
+    configured = {entry.name: entry for entry in entries}
+    problems += [problem for entry in configured.values() if (problem := _problem_of(entry))]
     if problems:
         raise InvalidConfig("\n".join(problems))
-    texts = _texts(said)
+    texts = _texts(configured)
     try:
         settings = BrokerSettings.parse(texts)
         listeners = _listeners(settings, texts)
@@ -56,9 +56,9 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
             listeners,
         )
         _check_supported(settings, listeners)
-    except InvalidConfig as refusal:
-        raise InvalidConfig(_located(str(refusal), said)) from None
-    warnings = (*_repeated(entries), *_ignored(said), *_unprotected(texts), *listeners.warnings)
+    except InvalidConfig as error:
+        raise InvalidConfig(_located(str(error), configured)) from None
+    warnings = (*_repeated(entries), *_ignored(configured), *_unprotected(texts), *listeners.warnings)
     return Configuration(settings, listeners, texts, warnings, quorum)
 
 
@@ -67,36 +67,36 @@ def _read(files: Iterable[tuple[str, str]], overrides: Iterable[str], problems: 
     for name, text in files:
         try:
             entries += read_toml(text, name) if name.lower().endswith(".toml") else read_properties(text, name)
-        except InvalidConfig as refusal:
-            problems.append(str(refusal))
+        except InvalidConfig as error:
+            problems.append(str(error))
     for argument in overrides:
         try:
             entries.append(read_override(argument))
-        except InvalidConfig as refusal:
-            problems.append(str(refusal))
+        except InvalidConfig as error:
+            problems.append(str(error))
     return entries
 
 
-def _texts(said: Mapping[str, Entry]) -> dict[str, str]:
-    """What was said, without names that are gone, and with the node's id under its present name."""
-    texts = {name: entry.text for name, entry in said.items() if not is_removed(name)}
+def _texts(configured: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the values by name, without removed names, and with `broker.id` as `node.id`."""
+    texts = {name: entry.text for name, entry in configured.items() if not is_removed(name)}
     if "node.id" not in texts and texts.get("broker.id", "-1") != "-1":
         texts["node.id"] = texts["broker.id"]
     return texts
 
 
-# What is wrong --------------------------------------------------------------------------------------------------------
+# Errors ---------------------------------------------------------------------------------------------------------------
 
 
 def _problem_of(entry: Entry) -> str | None:
-    """What is wrong with one entry by itself; the value of an unknown name is not shown, it may be a secret."""
+    """Validate a single entry. The value of an unknown name is not shown: it may be a secret."""
     setting = broker_setting(entry.name)
     if setting is None:
         return None if is_removed(entry.name) else f"{entry.where}: {_unknown(entry.name)}"
     try:
         setting.parse(entry.text)
-    except InvalidConfig as refusal:
-        return f"{entry.where}: {refusal}"
+    except InvalidConfig as error:
+        return f"{entry.where}: {error}"
     return None
 
 
@@ -108,9 +108,9 @@ def _unknown(name: str) -> str:
     return unknown("broker", name, BROKER_SETTINGS)
 
 
-def _located(problem: str, said: Mapping[str, Entry]) -> str:
-    """A problem between several settings, with the places where those that it names were set."""
-    places = [f"{entry.where} sets {entry.name}" for entry in said.values() if entry.name in problem.split()]
+def _located(problem: str, configured: Mapping[str, Entry]) -> str:
+    """Add to a problem the locations of the settings that it names."""
+    places = [f"{entry.where} sets {entry.name}" for entry in configured.values() if entry.name in problem.split()]
     return f"{problem} ({'; '.join(places)})" if places else problem
 
 
@@ -129,40 +129,40 @@ def _listeners(settings: BrokerSettings, texts: Mapping[str, str]) -> Listeners:
 
 
 def _check_supported(settings: BrokerSettings, listeners: Listeners) -> None:
-    """Refuse what would make a node do something quite different from what its settings ask for."""
+    """Reject settings that the node cannot honour."""
     for listener in listeners.bound:
         if listener.protocol is not SecurityProtocol.PLAINTEXT:
             raise InvalidConfig(
-                f"Listener {listener.name} asks for {listener.protocol.name}, and only PLAINTEXT is served so far."
+                f"Listener {listener.name} uses {listener.protocol.name}, but only PLAINTEXT is supported."
             )
     if len(settings.folders) > 1:
-        raise InvalidConfig("log.dirs names several folders, and a node keeps its data in one, for now.")
+        raise InvalidConfig("log.dirs has several directories, but only one is supported.")
 
 
-# What is worth a warning ----------------------------------------------------------------------------------------------
+# Warnings -------------------------------------------------------------------------------------------------------------
 
 
 def _repeated(entries: Sequence[Entry]) -> Iterator[str]:
-    """A name twice in one file is a slip; a flag that goes over a file is not."""
+    """Warn about a name repeated in one file; an override of a file is intended."""
     seen: dict[tuple[str, str], Entry] = {}
     for entry in entries:
         file = entry.where.rpartition(":")[0]
         if file and (file, entry.name) in seen:
-            yield f"{entry.where}: {entry.name} was set on {seen[file, entry.name].where} already; this one counts."
+            yield f"{entry.where}: {entry.name} overrides the value set at {seen[file, entry.name].where}."
         seen[file, entry.name] = entry
 
 
-def _ignored(said: Mapping[str, Entry]) -> Iterator[str]:
-    gone = sorted(name for name in said if is_removed(name))
+def _ignored(configured: Mapping[str, Entry]) -> Iterator[str]:
+    gone = sorted(name for name in configured if is_removed(name))
     if gone:
-        yield f"Kafka 4.0 removed these settings, and they are ignored: {', '.join(gone)}."
-    if CORDONED in said:
-        yield f"{CORDONED} has its effect where it is set on a running broker (moldau broker drain), not at the start."
-    idle = sorted(name for name in said if (setting := broker_setting(name)) and not setting.has_effect)
+        yield f"Ignoring settings that Kafka 4.0 removed: {', '.join(gone)}."
+    if CORDONED in configured:
+        yield f"{CORDONED} takes effect only when set on a running broker (moldau broker drain), not at startup."
+    idle = sorted(name for name in configured if (setting := broker_setting(name)) and not setting.has_effect)
     if idle:
-        yield f"These settings are accepted and have no effect here: {', '.join(idle)}."
+        yield f"These settings are accepted but have no effect: {', '.join(idle)}."
 
 
 def _unprotected(texts: Mapping[str, str]) -> Iterator[str]:
     if texts.get("authorizer.class.name"):
-        yield "authorizer.class.name is set, but nothing is authorised yet: every client may do everything."
+        yield "authorizer.class.name is set, but authorization is not supported yet: every client may do everything."

@@ -11,7 +11,7 @@ PACKAGE: Final = "moldau."
 
 
 class _TextLines(logging.Formatter):
-    """Time, level, the part of the program, and a sentence."""
+    """Time, level, logger and message."""
 
     def __init__(self) -> None:
         super().__init__(TEXT, TIME)
@@ -22,7 +22,7 @@ class _TextLines(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
-    """One object a line, with the traceback, if there is one, as a field."""
+    """One object per line, with a `traceback` field if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -37,7 +37,7 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up_logs(form: str, level: str) -> None:
-    """Everything goes to standard error: standard output is for what a user asked for."""
+    """Log to standard error; standard output is for command results."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

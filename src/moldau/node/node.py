@@ -1,4 +1,4 @@
-"""A node: settings and ports go in, a running broker and controller come out."""
+"""A node: assembles a broker, a controller, or both from settings and ports, and runs them."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -44,9 +44,9 @@ class Node:
         authorizer: Authorizer | None = None,
         process_lines: Callable[[], Iterator[str]] = lambda: iter(()),
     ) -> None:
-        """`on_failure` is told of anything after which the node must not go on; it is to end the process.
+        """`on_failure` is called after a failure that the node must not survive; it should end the process.
 
-        `process_lines` are what the metrics page says of the process.
+        `process_lines` yields the process metrics of the metrics page.
         """
         self._configuration = configuration
         self._ports = ports
@@ -54,26 +54,26 @@ class Node:
         self._authorizer = authorizer
         self._process_lines = process_lines
         self._metrics: Listener | None = None
-        self._lifecycle: BrokerLifecycle | None = None  # of the broker in it, if there is one
-        self._registering: ControllerRegistration | None = None  # of the controller in it, if others can reach it
+        self._lifecycle: BrokerLifecycle | None = None  # if the node is a broker
+        self._registration_loop: ControllerRegistration | None = None  # if the node is a controller with a listener
 
     async def start(self) -> None:
-        """Take the folder, bring back metadata and logs, register, serve."""
-        self._folder = LogDir.open(self._ports.disk, self._configuration.settings.folders[0])
+        """Lock the data directory, recover metadata and logs, register, serve."""
+        self._log_dir = LogDir.open(self._ports.disk, self._configuration.settings.folders[0])
         try:
             self._identity = identify(
-                self._folder,
+                self._log_dir,
                 self._configuration.settings.node_id,
                 self._ports.random,
-                may_format=self._configuration.quorum.is_lone,
+                may_format=self._configuration.quorum.is_standalone,
             )
-            self._has_lost_power = self._folder.has_lost_power()
-            self._has_failed_sync = self._folder.has_failed_sync()
+            self._has_lost_power = self._log_dir.has_lost_power()
+            self._has_failed_sync = self._log_dir.has_failed_sync()
             self._assemble()
             await self._bring_up()
         except BaseException as error:
             self._note_failed_sync(error)
-            await self._give_back()
+            await self._release()
             raise
 
     def _failed(self, what: str, error: BaseException) -> None:
@@ -81,17 +81,17 @@ class Node:
         self._on_failure(what, error)
 
     def _note_failed_sync(self, error: BaseException) -> None:
-        """Before anything else is done: the process may be ended at any moment now."""
+        """Record a failed sync first of all: the process may end at any moment."""
         if isinstance(error, SyncFailed):
-            self._folder.record_failed_sync()
+            self._log_dir.record_failed_sync()
 
     def _assemble(self) -> None:
-        """The parts of the node; nothing of it runs yet."""
+        """Create the parts of the node without starting them."""
         settings, ports = self._configuration.settings, self._ports
-        clean_epoch = self._folder.take_clean_shutdown()
+        clean_epoch = self._log_dir.take_clean_shutdown()
         self._previous_epoch = self._epoch_before(clean_epoch)
         store = LogStore(
-            self._folder,
+            self._log_dir,
             ports.disk,
             ports.executor,
             ports.random,
@@ -107,7 +107,7 @@ class Node:
             ports,
             settings,
             self._configuration.texts,
-            self._folder.path,
+            self._log_dir.path,
             self._identity.cluster_id,
             store,
             self._metadata,
@@ -122,15 +122,15 @@ class Node:
         self._listeners = Listeners(self.broker, self.routers, ports.network)
 
     def _incarnation_id(self) -> bytes:
-        """A new one, unless the last life ended before it knew whether it was registered."""
-        unfinished = None if self._has_lost_power else self._folder.pending_incarnation()
+        """Return a new id, unless the last run ended before its registration was confirmed."""
+        unfinished = None if self._has_lost_power else self._log_dir.pending_incarnation()
         return unfinished or random_id(self._ports.random)
 
     def _epoch_before(self, clean_epoch: int | None) -> int:
-        """Under which epoch this broker ran last, if nothing that it had acknowledged can have been lost since."""
+        """Return the broker's last epoch, or NO_EPOCH if acknowledged records may have been lost since."""
         if clean_epoch is not None:
             return clean_epoch
-        return NO_EPOCH if self._has_lost_power else self._folder.last_broker_epoch()
+        return NO_EPOCH if self._has_lost_power else self._log_dir.last_broker_epoch()
 
     def _make_metadata(self) -> MetadataDriver:
         settings, quorum, ports = self._configuration.settings, self._configuration.quorum, self._ports
@@ -139,12 +139,12 @@ class Node:
             self._identity.cluster_id,
             static_voters=fixed_voters(quorum.voters),
             bootstrap_servers=quorum.addresses,
-            is_lone=quorum.is_lone,
+            is_standalone=quorum.is_standalone,
             settings=settings,
             member=settings,
         )
         return MetadataDriver(
-            self._folder.path,
+            self._log_dir.path,
             membership,
             disk=ports.disk,
             executor=ports.executor,
@@ -173,7 +173,7 @@ class Node:
         )
 
     async def _bring_up(self) -> None:
-        """The ports are taken first, because the registration names them; whoever connects now waits a moment."""
+        """Bind the listeners first, because the registration contains their ports; early connections wait."""
         try:
             self._bound = await self._listeners.bind(self._configuration.listeners.bound)
             self._metadata.subscribe(self.broker.publishing.committed)
@@ -183,7 +183,7 @@ class Node:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
-            self.broker.partitions.when_opened(self._folder.record_boot)
+            self.broker.partitions.when_opened(self._log_dir.record_boot)
         except BaseException:
             await self._listeners.close()
             await self._peers.close()
@@ -192,11 +192,11 @@ class Node:
         self._listeners.open()
 
     def _control(self) -> None:
-        """Look after brokers whenever this controller is the active one, and tell others where it is."""
+        """Start failure detection, which runs while this controller is active, and register the controller."""
         self.broker.failure_detector.start()
         if self._configuration.listeners.for_controllers:
-            self._registering = ControllerRegistration(self.broker, self._controller_registration())
-            self._registering.start()
+            self._registration_loop = ControllerRegistration(self.broker, self._controller_registration())
+            self._registration_loop.start()
 
     def _controller_registration(self) -> ControllerRegistrationRequest:
         request = ControllerRegistrationRequest
@@ -217,11 +217,11 @@ class Node:
         )
 
     async def _join(self) -> None:
-        """Tell the cluster where this broker is, bring every log up to date, then take up work."""
+        """Register the broker, catch up with the metadata, recover its logs, then unfence."""
         self._lifecycle = BrokerLifecycle(
-            self.broker, self._registration(), self._folder.record_broker_epoch, self._failed
+            self.broker, self._registration(), self._log_dir.record_broker_epoch, self._failed
         )
-        self._folder.record_incarnation(self.broker.incarnation_id)
+        self._log_dir.record_incarnation(self.broker.incarnation_id)
         await self._lifecycle.register()
         await self._lifecycle.caught_up()
         await self.broker.start()
@@ -250,18 +250,18 @@ class Node:
         )
 
     def _controller_endpoints(self) -> Endpoints:
-        """Where other nodes reach the controller that this one is."""
+        """The advertised endpoints of this controller."""
         return tuple((each.name, self.advertised(each.name)) for each in self._configuration.listeners.for_controllers)
 
     def advertised(self, listener: str) -> Address:
-        """Where clients of this listener are told to connect."""
+        """Return the address advertised to clients of this listener."""
         address = self._configuration.listeners.advertised_on(listener, self._bound)
         assert address is not None
         return address
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; a node that is a controller alone has only its peers to be connected to."""
+        """The advertised client addresses; those for controllers if the node is only a controller."""
         listeners = self._configuration.listeners
         return ",".join(str(self.advertised(each.name)) for each in listeners.for_clients or listeners.for_controllers)
 
@@ -271,11 +271,11 @@ class Node:
 
     @property
     def metrics_address(self) -> str | None:
-        """Where the metrics are, if they are anywhere."""
+        """The URL of the metrics page, if it is served."""
         return f"http://{self._metrics.address}/metrics" if self._metrics else None
 
     async def stop(self) -> None:
-        """Cleanly: others take over, connections end, everything is flushed, and the folder says so."""
+        """Shut down cleanly: move leadership, close connections, flush everything, mark the shutdown as clean."""
         try:
             await self._stop()
         except SyncFailed as error:
@@ -285,37 +285,39 @@ class Node:
     async def _stop(self) -> None:
         if self._lifecycle is not None:
             await self._lifecycle.shut_down()
-        if self._registering is not None:
-            await self._registering.close()
+        if self._registration_loop is not None:
+            await self._registration_loop.close()
         await self._listeners.close_for_clients()
         await self.broker.close()
         await self._metadata.close()
         await self._listeners.close()
         await self._peers.close()
         if self.broker.partitions.are_all_open:
-            self._folder.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
+            self._log_dir.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
         else:
-            logger.warning("Some logs were offline, so all are looked through at the next start, as after a crash.")
-        await self._give_back()
+            logger.warning(
+                "Shutdown is not marked as clean: some logs are offline. All logs are recovered at the next start."
+            )
+        await self._release()
 
-    async def _give_back(self) -> None:
-        """Ports, threads and the folder; a folder that is not marked as clean will be checked at the next start."""
+    async def _release(self) -> None:
+        """Release the metrics port, threads and the data directory."""
         if self._metrics is not None:
             await self._metrics.close()
         await self._ports.executor.close()
-        self._folder.close()
+        self._log_dir.close()
 
     def _metrics_pages(self) -> MetricsEndpoint:
         apis = list(self.routers.broker.apis.values())
         return MetricsEndpoint(self.broker, apis, self._listeners.limits, self._process_lines)
 
     async def _serve_metrics(self) -> Listener | None:
-        """A metrics port that is taken is no reason not to serve clients."""
-        where = self._configuration.settings.metrics_listener
-        if not where:
+        """Serve the metrics page; a port that is in use must not keep the node from serving clients."""
+        address = self._configuration.settings.metrics_listener
+        if not address:
             return None
         try:
-            return await self._ports.network.serve_pages(parse_address(where), self._metrics_pages().page)
+            return await self._ports.network.serve_pages(parse_address(address), self._metrics_pages().page)
         except OSError as error:
-            logger.warning("No metrics: %s cannot be listened on (moldau.metrics.listener): %s", where, error)
+            logger.warning("Metrics page disabled: cannot listen on moldau.metrics.listener=%s: %s", address, error)
             return None

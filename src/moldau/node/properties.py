@@ -1,4 +1,4 @@
-"""Reading settings as text: Java's properties syntax, TOML, and `name=value` from the command line."""
+"""Parsers of settings: Java properties, TOML, and `name=value` from the command line."""
 
 import re
 import tomllib
@@ -10,7 +10,7 @@ from moldau.model.settings import shorten
 
 
 class Entry(NamedTuple):
-    """One setting as somebody wrote it, and where."""
+    """One setting as written, with its file and line."""
 
     name: str
     text: str
@@ -21,43 +21,43 @@ _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _BLANK: Final = " \t\f"
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-# The name ends at the first blank, '=' or ':' that no backslash protects.
+# The name ends at the first unescaped blank, '=' or ':'.
 _NAME_AND_VALUE: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
 
 def read_properties(text: str, file: str) -> list[Entry]:
-    """The entries of a properties file in the order they stand there."""
+    """Return the entries of a properties file in order."""
     return [_read_line(line, f"{file}:{number}") for number, line in _logical_lines(text.removeprefix("\ufeff"))]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, with those that end in a backslash joined to the next; numbered by their first."""
-    begun: tuple[int, str] | None = None
+    """Yield lines without comments, joined at trailing backslashes and numbered by their first."""
+    partial: tuple[int, str] | None = None
     for number, line in enumerate(_LINE_END.split(text), start=1):
         line = line.lstrip(_BLANK)
-        if begun is None and (not line or line[0] in "#!"):
+        if partial is None and (not line or line[0] in "#!"):
             continue
-        first, so_far = begun or (number, "")
+        first, so_far = partial or (number, "")
         if _is_continued(line):
-            begun = (first, so_far + line[:-1])
+            partial = (first, so_far + line[:-1])
         else:
-            begun = None
+            partial = None
             yield first, so_far + line
-    if begun:
-        yield begun
+    if partial:
+        yield partial
 
 
 def _is_continued(line: str) -> bool:
-    """Two backslashes at the end stand for one; only an odd one continues the line."""
+    """An odd number of trailing backslashes continues the line; two stand for one."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _read_line(line: str, where: str) -> Entry:
     match = _NAME_AND_VALUE.fullmatch(line)
-    assert match  # every line is a name, perhaps an empty one, and a rest
+    assert match  # every line matches; the name may be empty
     name, value = (_unescape(part, where) for part in match.groups())
     if not name:
-        raise InvalidConfig(f"{where}: a setting needs a name before its value.")
+        raise InvalidConfig(f"{where}: the name of the setting is missing.")
     return Entry(name, value.strip(), where)
 
 
@@ -67,14 +67,14 @@ def _unescape(text: str, where: str) -> str:
         if len(escaped) == 5:
             return chr(int(escaped[1:], 16))
         if escaped == "u":
-            raise InvalidConfig(f"{where}: \\u needs four hexadecimal digits after it.")
+            raise InvalidConfig(f"{where}: \\u must be followed by four hexadecimal digits.")
         return _LETTERS.get(escaped, escaped)
 
     return _ESCAPED.sub(replace, text)
 
 
 def read_toml(text: str, file: str) -> list[Entry]:
-    """The entries of a TOML file: tables are prefixes, so `[log] dirs = "x"` is `log.dirs`."""
+    """Return the entries of a TOML file. Tables are prefixes: `[log] dirs = "x"` is `log.dirs`."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -100,11 +100,11 @@ def _toml_text(value: object, where: str) -> str:
         case list():
             return ",".join(_toml_text(each, where) for each in value)
         case _:
-            raise InvalidConfig(f"{where}: a setting is a text, a number, true or false, or a list of them.")
+            raise InvalidConfig(f"{where}: a value must be a string, a number, true or false, or a list of these.")
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """On which line each name stands, as far as a look at single lines can tell; tomllib itself does not."""
+    """Return the line number of each name, found line by line, because tomllib does not report it."""
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -121,8 +121,8 @@ def _plain_key(key: str) -> str:
 
 
 def read_override(argument: str) -> Entry:
-    """One `name=value` from the command line."""
+    """Parse one `name=value` from the command line."""
     name, equals, value = argument.partition("=")
     if not equals or not name.strip():
-        raise InvalidConfig(f"-c {shorten(name)}: write it as name=value.")
+        raise InvalidConfig(f"-c {shorten(name)}: must be name=value.")
     return Entry(name.strip(), value.strip(), "-c")

@@ -1,4 +1,4 @@
-"""A node as a process: real ports, signals, logs, and a clean end."""
+"""A node as a process: real ports, signals, logging, clean shutdown."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ UNLIMITED_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a node says once it serves."""
+    """Printed once a node serves requests."""
 
     bootstrap_servers: str
     metrics: str | None
@@ -35,13 +35,13 @@ class Announcement:
 
 
 class NodeFailed(Exception):
-    """The node could not go on: a failed sync, or a bug that would make it go on wrong."""
+    """The node must stop: a sync failed, or a bug would corrupt its state."""
 
 
 def serve(
     configuration: Configuration, announce: Callable[[Announcement], None], *, lifeline: int | None = None
 ) -> None:
-    """Run a node until SIGTERM, SIGINT, or the end of the `lifeline` descriptor. Raises what keeps it from running."""
+    """Run a node until SIGTERM, SIGINT, or end of file on the `lifeline` descriptor. Raises the error that stops it."""
     set_up_logs(configuration.settings.log_format, configuration.settings.log_level)
     _raise_file_limit()
     asyncio.run(_serve(configuration, announce, lifeline))
@@ -65,20 +65,20 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
     if lifeline is not None:
         _watch(lifeline, end)
     node = Node(configuration, system_ports(configuration), on_failure=fail, process_lines=process_lines)
-    if not await _started(node, ended):
+    if not await _start(node, ended):
         return
-    # What is loaded now stays: the collector need not look at it again.
+    # Objects loaded so far are permanent: exclude them from garbage collection.
     gc.collect()
     gc.freeze()
     announce(
         Announcement(node.bootstrap_servers, node.metrics_address, configuration.settings.folders[0], node.cluster_id)
     )
-    await ended  # raises the failure, if that is what ended it: then nothing may be marked as clean
+    await ended  # raises a failure, after which the shutdown must not be marked as clean
     await node.stop()
 
 
-async def _started(node: Node, ended: "asyncio.Future[None]") -> bool:
-    """Start the node, unless it is told to end meanwhile: bringing back a large log may take a while."""
+async def _start(node: Node, ended: "asyncio.Future[None]") -> bool:
+    """Start the node, unless a signal ends it first: recovering a large log may take a while."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -86,8 +86,8 @@ async def _started(node: Node, ended: "asyncio.Future[None]") -> bool:
         await asyncio.wait([starting])
     if not starting.cancelled():
         if starting.exception() is not None and ended.done():
-            ended.result()  # raises the failure that the node told of by itself: it says more
-        starting.result()  # raises what kept it from starting
+            ended.result()  # raises the failure that the node reported, which is more specific
+        starting.result()  # raises the error that prevented the start
         return True
     ended.result()
     return False
@@ -106,24 +106,24 @@ def _watch(lifeline: int, end: Callable[[], None]) -> None:
 
 
 def system_ports(configuration: Configuration) -> Ports:
-    """The machine's own clock, randomness, disk, threads and network."""
+    """Return the real clock, randomness, disk, executor and network."""
     settings = configuration.settings
-    able = Capabilities.portable() if settings.is_portable else Capabilities.detect()
+    capabilities = Capabilities.portable() if settings.is_portable else Capabilities.detect()
     budget = settings.queued_max_request_bytes
     return Ports(
         clock=SystemClock(),
         random=system_random(),
         executor=SystemExecutor(),
-        disk=SystemDisk(able),
-        network=SocketNetwork(request_bytes_max=UNLIMITED_BYTES if budget < 0 else budget, able=able),
+        disk=SystemDisk(capabilities),
+        network=SocketNetwork(request_bytes_max=UNLIMITED_BYTES if budget < 0 else budget, capabilities=capabilities),
     )
 
 
 def _raise_file_limit() -> None:
-    """A log is several files and a connection two descriptors: take all that the system allows."""
+    """Raise the descriptor limit: a log needs several files, a connection two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError):
-            return  # macOS refuses an unlimited number; what there is has to do
+            return  # macOS rejects an unlimited number; keep the current limit

@@ -1,4 +1,4 @@
-"""Making a data folder: whose it is, and whom its controller takes for the first voters of the quorum (KIP-853)."""
+"""Formatting a data directory: its identity, and the initial voters of the quorum (KIP-853)."""
 
 import re
 from enum import Enum
@@ -22,17 +22,17 @@ _LISTENER: Final = "CONTROLLER"
 
 
 def parse_initial_controllers(text: str, listener: str = _LISTENER) -> VoterSet:
-    """`id@host:port:directoryId,…` as Kafka's format tool takes it. All nodes must be given the same."""
+    """Parse `id@host:port:directoryId,…` as Kafka's format tool does. All nodes must be given the same value."""
     voters: dict[int, Voter] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         match = _VOTER.fullmatch(part)
         if match is None or int(match[1]) > INT_MAX:
             raise InvalidConfig(
-                f"'{shorten(part)}' is no id@host:port:directoryId, such as 1@localhost:9093:3Db5QLSqSZieL3rJBUUegA."
+                f"'{shorten(part)}' is not id@host:port:directoryId, such as 1@localhost:9093:3Db5QLSqSZieL3rJBUUegA."
             )
         node_id = NodeId(int(match[1]))
         if node_id in voters:
-            raise InvalidConfig(f"Node {node_id} is named twice among the initial controllers.")
+            raise InvalidConfig(f"Node {node_id} appears twice in the initial controllers.")
         voters[node_id] = Voter(node_id, _directory(match[3]), ((listener, parse_address(match[2])),))
     if not voters:
         raise InvalidConfig("There must be at least one initial controller.")
@@ -43,53 +43,53 @@ def _directory(text: str) -> bytes:
     try:
         return decode_id(text)
     except ValueError as error:
-        raise InvalidConfig(f"The directory id of an initial controller: {error}.") from None
+        raise InvalidConfig(f"Invalid directory id of an initial controller: {error}.") from None
 
 
-class FirstVoters(Enum):
-    """What a new folder says about the quorum, beside a list of voters."""
+class InitialVoters(Enum):
+    """The alternatives to an explicit list of initial voters."""
 
-    UNSAID = "unsaid"  # a broker has no say; a controller alone makes itself the only voter when it starts
-    ITSELF = "standalone"
-    NONE = "no initial controllers"  # it joins a quorum that exists: by itself it must not become one
+    UNSPECIFIED = "unspecified"  # brokers have none; a single-node controller makes itself the only voter at its start
+    STANDALONE = "standalone"
+    NONE = "no initial controllers"  # joins an existing quorum and must not form one by itself
 
 
-def format_folder(
-    folder: LogDir,
+def format_log_dir(
+    log_dir: LogDir,
     disk: Disk,
     random: Random,
     clock: Clock,
     *,
     node_id: int,
     cluster_id: str | None,
-    voters: VoterSet | FirstVoters = FirstVoters.UNSAID,
+    voters: VoterSet | InitialVoters = InitialVoters.UNSPECIFIED,
     endpoints: Endpoints = (),
 ) -> MetaProperties:
-    """Give a new folder its identity. The voters are written first: a folder with an identity is a finished one."""
+    """Format a data directory. Voters are written first: the identity marks the directory as formatted."""
     own = voters.get(NodeId(node_id)) if isinstance(voters, VoterSet) else None
     if isinstance(voters, VoterSet) and own is None:
         raise InvalidConfig(
-            f"Node {node_id} is not among the initial controllers {', '.join(str(each) for each in voters.ids)}: a "
-            "controller that joins later is formatted with --no-initial-controllers, a broker without either."
+            f"Node {node_id} is not among the initial controllers {', '.join(str(each) for each in voters.ids)}: "
+            "format a controller that joins later with --no-initial-controllers, a broker with neither option."
         )
     directory_id = own.directory_id if own is not None else random_id(random)
-    if voters is FirstVoters.ITSELF:
+    if voters is InitialVoters.STANDALONE:
         voters = VoterSet.of([Voter(NodeId(node_id), directory_id, endpoints)])
     if isinstance(voters, VoterSet):
-        write_first_voters(disk, folder, voters, clock.wall_ms())
-    elif voters is FirstVoters.NONE:
-        write_no_voters(disk, folder)
-    return identify(folder, node_id, random, cluster_id, directory_id=directory_id)
+        write_initial_voters(disk, log_dir, voters, clock.wall_ms())
+    elif voters is InitialVoters.NONE:
+        write_no_voters(disk, log_dir)
+    return identify(log_dir, node_id, random, cluster_id, directory_id=directory_id)
 
 
-def write_first_voters(disk: Disk, folder: LogDir, voters: VoterSet, now_ms: int) -> None:
-    """A snapshot of nothing that names the first voters; each of them begins with the same."""
-    make_metadata_folder(disk, folder.path)
+def write_initial_voters(disk: Disk, log_dir: LogDir, voters: VoterSet, now_ms: int) -> None:
+    """Write the bootstrap snapshot with the initial voters, which is the same on all of them."""
+    make_metadata_folder(disk, log_dir.path)
     snapshot, data = bootstrap_snapshot(voters, now_ms)
-    replace_file(disk, f"{folder.path}/{FOLDER}/{snapshot.name}", data)
+    replace_file(disk, f"{log_dir.path}/{FOLDER}/{snapshot.name}", data)
 
 
-def write_no_voters(disk: Disk, folder: LogDir) -> None:
-    """This controller joins a quorum that exists, or will: by itself it must not become one."""
-    make_metadata_folder(disk, folder.path)
-    write_quorum_state(disk, f"{folder.path}/{FOLDER}", QuorumState())
+def write_no_voters(disk: Disk, log_dir: LogDir) -> None:
+    """Write a quorum state without voters, so that the controller joins a quorum and does not form one by itself."""
+    make_metadata_folder(disk, log_dir.path)
+    write_quorum_state(disk, f"{log_dir.path}/{FOLDER}", QuorumState())

@@ -57,7 +57,7 @@ def local_path(spark: Any, place: str) -> Path | None:
     return Path(files.makeQualified(path).toUri().getPath())
 
 
-def make_folder(spark: Any, place: str) -> None:
+def make_directory(spark: Any, place: str) -> None:
     """If it is not there."""
     path = spark._jvm.org.apache.hadoop.fs.Path(place)
     path.getFileSystem(spark._jsc.hadoopConfiguration()).mkdirs(path)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from moldau.pipelines.activity import Activity, sessions
 from moldau.pipelines.flow import FORMAT, SqlStep
-from moldau.pipelines.hadoop_files import make_folder
+from moldau.pipelines.hadoop_files import make_directory
 from moldau.pipelines.plots import Series, Share
 from moldau.pipelines.report import Report
 
@@ -34,7 +34,7 @@ _FACTS: Final = (
 
 
 def make_report(spark: Any, activity: Activity, made_at: str, *, late: int = 0, is_live: bool = False) -> Report:
-    make_folder(spark, activity.lake)  # before the first event there is none
+    make_directory(spark, activity.lake)  # before the first event there is none
     events = spark.read.schema(_SCHEMA).parquet(activity.lake)
     facts = _sql(events, _FACTS).first()
     first_s, last_s = facts["first"] or 0, facts["last"] or 0

@@ -1,4 +1,4 @@
-"""Making batches: what producers send, what compaction writes back, what the broker appends of its own."""
+"""Building batches: for producers, for compaction, and for control batches of the broker."""
 
 from collections.abc import Iterable
 from typing import Final, TypeAlias
@@ -20,7 +20,7 @@ from moldau.records.header import (
 from moldau.records.record import HEADER_KEY_ERRORS, Headers, Record
 from moldau.records.varint import encode_varint
 
-# (timestamp, key, value, headers): the offset is then the next one.
+# (timestamp, key, value, headers); its offset is the next one.
 NewRecord: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 
 _NONE: Final = encode_varint(-1)
@@ -45,15 +45,15 @@ def build_batch(
     max_timestamp: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytearray:
-    """One batch with its checksum.
+    """Build a batch with its checksum.
 
-    A `Record` keeps its offset, so that gaps survive. Compaction also names `last_offset_delta`, to keep the range
-    of offsets and sequences when records at the end are gone, and `max_timestamp`, when none is left at all.
+    A `Record` keeps its offset, which preserves gaps. Compaction also passes `last_offset_delta`, to keep the range
+    of offsets and sequences when the last records are removed, and `max_timestamp`, when all are.
     """
-    placed = _place(records, base_offset)
+    placed = _assign_offsets(records, base_offset)
     if last_offset_delta is None:
         if not placed:
-            raise ValueError("a batch without records needs its last_offset_delta")
+            raise ValueError("an empty batch requires last_offset_delta")
         last_offset_delta = placed[-1].offset - base_offset
     base_timestamp = placed[0].timestamp if placed else NO_TIMESTAMP
     if delete_horizon_ms is not None:
@@ -100,7 +100,7 @@ def assemble_batch(
     base_sequence: int,
     records_count: int,
 ) -> bytearray:
-    """A header in front of a body that is already in its codec."""
+    """Prepend a header to an already compressed body."""
     batch = bytearray(HEADER_BYTES)
     batch += body
     HEADER_LAYOUT.pack_into(
@@ -124,21 +124,21 @@ def assemble_batch(
     return batch
 
 
-def _place(records: Iterable[Record | NewRecord], base_offset: int) -> list[Record]:
+def _assign_offsets(records: Iterable[Record | NewRecord], base_offset: int) -> list[Record]:
     placed: list[Record] = []
     next_offset = base_offset
     for record in records:
         if not isinstance(record, Record):
             record = Record(next_offset, *record)
         if record.offset < next_offset:
-            raise ValueError(f"offset {record.offset} where {next_offset} or a later one is due")
+            raise ValueError(f"offset {record.offset} is below the next offset {next_offset}")
         placed.append(record)
         next_offset = record.offset + 1
     return placed
 
 
 def encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    """One record as it stands in a batch, its length in front."""
+    """Encode a record of a batch, with its length prefix."""
     offset, timestamp, key, value, headers = record
     pieces = [_NO_ATTRIBUTES, encode_varint(timestamp - base_timestamp), encode_varint(offset - base_offset)]
     pieces += (_NONE,) if key is None else (encode_varint(len(key)), key)

@@ -1,4 +1,4 @@
-"""The four codecs in the framing that Kafka's clients use, and decompression that cannot be made to explode.
+"""The four codecs in the framing of Kafka's clients, with decompression of bounded size.
 
 gzip may have several members, zstd several frames, lz4 is the frame format with independent blocks, and snappy
 comes raw (librdkafka) or in the chunks of the Java library (xerial).
@@ -16,22 +16,22 @@ from moldau.model.errors import CorruptMessage, MessageTooLarge, UnsupportedComp
 from moldau.model.units import KiB, MiB
 from moldau.records.header import Buffer
 
-OUTPUT_BYTES_MAX: Final = 100 * MiB  # what one batch may decompress to, where the caller names no other bound
+OUTPUT_BYTES_MAX: Final = 100 * MiB  # default bound of a decompressed batch
 
 _ZSTD_LEVEL: Final = 3
 _GZIP_LEVEL: Final = 6
-_LZ4_LEVEL: Final = 9  # Kafka's default, which there means the fast compressor; all others are its slow one
+_LZ4_LEVEL: Final = 9  # Kafka's default, which selects the fast compressor; all other levels select the slow one
 _LZ4_FAST_LEVEL: Final = 1
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version, oldest compatible version
 _XERIAL_CHUNK_BYTES: Final = 32 * KiB
 _CHUNK_LENGTH: Final = Struct(">i")
-_SNAPPY_RATIO_MAX: Final = 32  # three bytes of snappy copy at most 64, so a larger claim is a lie
+_SNAPPY_RATIO_MAX: Final = 32  # three bytes of snappy expand to at most 64
 
 _FIRST_GUESS_RATIO: Final = 6
 _FIRST_GUESS_BYTES: Final = 64 * KiB
-_FULL: Final = ("whole buffer", "too small")  # how cramjam says that the output did not fit
+_FULL: Final = ("whole buffer", "too small")  # cramjam's error texts if the output does not fit
 
 
 class Compression(IntEnum):
@@ -45,7 +45,7 @@ class Compression(IntEnum):
 
 
 def compress(codec: int, content: Buffer, level: int | None = None) -> bytes:
-    """Compress for any Kafka client. `level` is the codec's own; snappy has none."""
+    """Compress in a form that every Kafka client reads. `level` is specific to the codec; snappy has none."""
     match codec:
         case Compression.NONE:
             return bytes(content)
@@ -62,9 +62,9 @@ def compress(codec: int, content: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, content: Buffer, output_bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
-    """Decompress into at most `output_bytes_max` bytes: MessageTooLarge beyond, CorruptMessage for what is no stream.
+    """Decompress to at most `output_bytes_max` bytes: MessageTooLarge beyond, CorruptMessage for an invalid stream.
 
-    Memory grows with what comes out, never with what the input claims.
+    Memory grows with the actual output, never with the size that the input announces.
     """
     match codec:
         case Compression.NONE:
@@ -82,11 +82,11 @@ def decompress(codec: int, content: Buffer, output_bytes_max: int = OUTPUT_BYTES
 
 
 def _unknown(codec: int) -> UnsupportedCompressionType:
-    return UnsupportedCompressionType(f"codec {codec} is none of gzip (1), snappy (2), lz4 (3), zstd (4)")
+    return UnsupportedCompressionType(f"unknown codec {codec}: must be gzip (1), snappy (2), lz4 (3) or zstd (4)")
 
 
 def _too_large(name: str, output_bytes_max: int) -> MessageTooLarge:
-    return MessageTooLarge(f"the {name} records are larger than {output_bytes_max} bytes when decompressed")
+    return MessageTooLarge(f"the {name} records exceed {output_bytes_max} bytes when decompressed")
 
 
 def _copy(content: Buffer, output_bytes_max: int) -> bytes:
@@ -96,7 +96,7 @@ def _copy(content: Buffer, output_bytes_max: int) -> bytes:
 
 
 def _compress_lz4(content: Buffer, level: int | None) -> bytes:
-    # The Java client refuses linked blocks.
+    # The Java client rejects linked blocks.
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(content)
     return bytes(compressor.finish())
@@ -121,23 +121,23 @@ def _decompress_stream(name: str, into: _DecompressInto, content: Buffer, output
         try:
             produced = into(content, out)
         except cramjam.DecompressionError:
-            pass  # too small, or corrupt: the second run tells
+            pass  # too small, or corrupt: the bounded run distinguishes them
         else:
             return bytes(memoryview(out)[:produced])
     return _decompress_bounded(name, into, content, output_bytes_max)
 
 
 def _decompress_bounded(name: str, into: _DecompressInto, content: Buffer, output_bytes_max: int) -> bytes:
-    # Only the pages that are written take memory, so a small input cannot make us pay for the whole bound.
+    # Only written pages take memory, so a small input does not allocate the whole bound.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     with mmap.mmap(-1, max(1, output_bytes_max), flags=flags) as out:
         try:
             produced = into(content, out)
         except cramjam.DecompressionError as error:
-            words = str(error)
-            if any(full in words for full in _FULL):
+            text = str(error)
+            if any(full in text for full in _FULL):
                 raise _too_large(name, output_bytes_max) from None
-            raise CorruptMessage(f"the records are no {name} stream: {words}") from None
+            raise CorruptMessage(f"invalid {name} stream: {text}") from None
         if produced > output_bytes_max:
             raise _too_large(name, output_bytes_max)
         return out[:produced]
@@ -146,7 +146,7 @@ def _decompress_bounded(name: str, into: _DecompressInto, content: Buffer, outpu
 def _decompress_snappy(content: memoryview, output_bytes_max: int) -> bytes:
     if bytes(content[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _decompress_raw_snappy(content, output_bytes_max)
-    # The two versions are not looked at: some producers write them in the wrong byte order.
+    # Ignore the two versions: some producers write them in the wrong byte order.
     pieces = []
     produced = 0
     position = len(_XERIAL_HEADER)
@@ -156,7 +156,7 @@ def _decompress_snappy(content: memoryview, output_bytes_max: int) -> bytes:
             raise CorruptMessage("the snappy stream ends inside the length of a chunk")
         position = start + _CHUNK_LENGTH.unpack_from(content, position)[0]
         if not start < position <= len(content):
-            raise CorruptMessage(f"a snappy chunk of {position - start} bytes, {len(content) - start} are left")
+            raise CorruptMessage(f"snappy chunk of {position - start} bytes, but {len(content) - start} are left")
         piece = _decompress_raw_snappy(content[start:position], output_bytes_max, produced)
         produced += len(piece)
         pieces.append(piece)
@@ -165,11 +165,11 @@ def _decompress_snappy(content: memoryview, output_bytes_max: int) -> bytes:
 
 def _decompress_raw_snappy(content: memoryview, output_bytes_max: int, produced: int = 0) -> bytes:
     try:
-        claimed = cramjam.snappy.decompress_raw_len(content)
-        if claimed > len(content) * _SNAPPY_RATIO_MAX:
-            raise CorruptMessage(f"{len(content)} bytes of snappy cannot hold {claimed}")
-        if produced + claimed > output_bytes_max:
+        announced = cramjam.snappy.decompress_raw_len(content)
+        if announced > len(content) * _SNAPPY_RATIO_MAX:
+            raise CorruptMessage(f"{len(content)} bytes of snappy cannot expand to {announced}")
+        if produced + announced > output_bytes_max:
             raise _too_large("snappy", output_bytes_max)
         return bytes(cramjam.snappy.decompress_raw(content))
     except cramjam.DecompressionError as error:
-        raise CorruptMessage(f"the records are no snappy stream: {error}") from None
+        raise CorruptMessage(f"invalid snappy stream: {error}") from None

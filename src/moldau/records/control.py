@@ -1,4 +1,4 @@
-"""Control batches: what the log says to itself, between the records of the clients."""
+"""Control batches: transaction markers and Raft control records."""
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -18,9 +18,9 @@ _END_TRANSACTION_VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says, by the number in its key."""
+    """The type of a control record, by the number in its key."""
 
-    UNKNOWN = -1  # of a later version: to be passed over, not refused
+    UNKNOWN = -1  # of a newer version: ignored, not rejected
     ABORT = 0
     COMMIT = 1
     LEADER_CHANGE = 2
@@ -38,12 +38,12 @@ def encode_control_key(kind: ControlType) -> bytes:
 
 
 def read_control_type(key: bytes | None) -> ControlType:
-    """The type in a control record's key; a later version of the key may be longer."""
+    """Return the type in a control record's key; a newer version of the key may be longer."""
     if key is None or len(key) < _KEY.size:
-        raise CorruptMessage(f"the key of a control record has {_KEY.size} bytes, not {key!r}")
+        raise CorruptMessage(f"control record key must have {_KEY.size} bytes, not {key!r}")
     version, kind = _KEY.unpack_from(key)
     if version < 0:
-        raise CorruptMessage(f"the key of a control record has version {version}")
+        raise CorruptMessage(f"invalid version {version} of a control record key")
     return _KNOWN.get(kind, ControlType.UNKNOWN)
 
 
@@ -57,7 +57,7 @@ def build_control_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     is_transactional: bool = False,
 ) -> bytearray:
-    """A batch of control records: each a type and the encoded body that belongs to it. Never compressed."""
+    """Build an uncompressed batch of control records, each a type and its encoded body."""
     return build_batch(
         [(timestamp_ms, encode_control_key(kind), value, ()) for kind, value in controls],
         base_offset=base_offset,
@@ -79,7 +79,7 @@ def build_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = NO_EPOCH,
 ) -> bytearray:
-    """The end of a producer's transaction on one partition."""
+    """Build the marker that ends a producer's transaction on one partition."""
     kind = ControlType.COMMIT if is_commit else ControlType.ABORT
     return build_control_batch(
         [(kind, _END_TRANSACTION.pack(_END_TRANSACTION_VERSION, coordinator_epoch))],
@@ -93,9 +93,9 @@ def build_transaction_marker(
 
 
 def read_coordinator_epoch(value: bytes | None) -> int:
-    """The epoch of the coordinator that ended a transaction, from the value of its marker."""
+    """Return the coordinator epoch in the value of a transaction marker."""
     if value is None or len(value) < _END_TRANSACTION.size:
-        raise CorruptMessage(f"a transaction marker has {_END_TRANSACTION.size} bytes, not {value!r}")
+        raise CorruptMessage(f"transaction marker must have {_END_TRANSACTION.size} bytes, not {value!r}")
     _, coordinator_epoch = _END_TRANSACTION.unpack_from(value)
     return int(coordinator_epoch)
 

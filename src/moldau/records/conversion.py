@@ -1,4 +1,4 @@
-"""A batch in another codec, for topics whose `compression.type` is not the producer's."""
+"""Conversion of a batch to another codec, for topics whose `compression.type` is not the producer's."""
 
 from struct import Struct
 from typing import Final
@@ -24,10 +24,10 @@ _ATTRIBUTES_POSITION: Final = 21
 def recompress(
     batch: Buffer, codec: int, *, level: int | None = None, output_bytes_max: int = OUTPUT_BYTES_MAX
 ) -> bytearray:
-    """The same batch with its records in `codec`, signed again.
+    """Recompress a batch with `codec` and update its checksum.
 
-    The records are not looked at: offsets, timestamps, headers and producer fields stay as they are to the byte.
-    Control batches are never compressed, and what is in `codec` already is copied.
+    Records are not parsed: offsets, timestamps, headers and producer fields are preserved byte for byte.
+    Control batches are never compressed; a batch already in `codec` is copied.
     """
     header = read_header(batch)
     if header.compression == codec or header.is_control or header.records_count == 0:
@@ -35,7 +35,7 @@ def recompress(
     try:
         body = records_body(batch, header, output_bytes_max)
     except CorruptMessage as error:
-        # The checksum was right, so the producer made it so: sending it again will not help.
+        # The checksum is valid, so the producer created a corrupt batch: a retry will not help.
         raise InvalidRecord(error.message) from None
     converted = bytearray(memoryview(batch)[:HEADER_BYTES])
     converted += compress(codec, body, level)

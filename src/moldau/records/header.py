@@ -1,4 +1,4 @@
-"""The 61 bytes in front of every record batch: reading them, and patching what a broker may patch.
+"""The 61-byte header of a record batch: reading it, and patching the fields that a broker sets.
 
 The checksum starts at byte 21, so base offset and leader epoch can change without touching it:
 
@@ -19,7 +19,7 @@ from moldau.model.errors import CorruptMessage
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LOG_OVERHEAD: Final = 12  # base offset and batch length: what must be read to know where a batch ends
+LOG_OVERHEAD: Final = 12  # base offset and batch length, which determine where a batch ends
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
 
@@ -31,12 +31,12 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40  # the base timestamp is then the moment at which tombstones may go (compaction)
+DELETE_HORIZON: Final = 0x40  # the base timestamp is then the time from which compaction may remove tombstones
 
 SEQUENCE_MODULUS: Final = 1 << 31
 
 HEADER_LAYOUT: Final = Struct(">qiibIhiqqqhii")
-PLACE_LAYOUT: Final = Struct(">qii")  # how it begins: base offset, length, leader epoch
+PLACE_LAYOUT: Final = Struct(">qii")  # the first fields: base offset, length, leader epoch
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
 _INT64: Final = Struct(">q")
@@ -47,7 +47,7 @@ _new_tuple = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
-    """A batch as the broker sees it; the records behind it stay bytes."""
+    """The header of a batch; the broker does not parse the records after it."""
 
     base_offset: int
     batch_length: int
@@ -108,43 +108,43 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Nothing but its presence is checked: see validation.py for the rest."""
+    """Read the header at `position`. Only its length is checked: see validation.py for the rest."""
     try:
         return _new_tuple(BatchHeader, _unpack_header(buffer, position))
     except struct.error:
         raise CorruptMessage(
-            f"a batch header needs {HEADER_BYTES} bytes, {max(0, len(buffer) - position)} are left"
+            f"truncated batch header: {HEADER_BYTES} bytes expected, {max(0, len(buffer) - position)} left"
         ) from None
 
 
 def read_extent(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Base offset and whole size of the batch at `position`, from its first twelve bytes."""
+    """Read base offset and total size of the batch at `position` from its first twelve bytes."""
     try:
         base_offset, batch_length = _EXTENT.unpack_from(buffer, position)
     except struct.error:
-        raise CorruptMessage(f"a batch starts with {LOG_OVERHEAD} bytes, fewer are left") from None
+        raise CorruptMessage(f"truncated batch: fewer than {LOG_OVERHEAD} bytes left") from None
     return base_offset, LOG_OVERHEAD + batch_length
 
 
 def checksum(buffer: Buffer, position: int, size: int) -> int:
-    """The CRC32C of the batch of `size` bytes that starts at `position`."""
-    # The GIL is kept (the last argument): some microseconds of CRC are cheaper than a wait to get it back.
+    """Compute the CRC32C of the batch of `size` bytes at `position`."""
+    # Keep the GIL (the last argument): a CRC takes microseconds, less than reacquiring it.
     return crc32c(memoryview(buffer)[position + CHECKED_POSITION : position + size], 0, 0)
 
 
 def write_offsets(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `position` its place in the log. Neither field is under the checksum."""
+    """Set base offset and leader epoch of the batch at `position`. The checksum covers neither."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + 12, leader_epoch)
 
 
 def write_checksum(buffer: bytearray | memoryview, position: int, size: int) -> None:
-    """Compute the checksum of a batch that was changed, and put it in its place."""
+    """Update the checksum of a modified batch."""
     _UINT32.pack_into(buffer, position + CRC_POSITION, checksum(buffer, position, size))
 
 
 def stamp_log_append_time(buffer: bytearray | memoryview, now_ms: int) -> None:
-    """Make the broker's time the time of every record of this one batch, and sign it again."""
+    """Set the timestamp type to LogAppendTime and the max timestamp to the broker's time; update the checksum."""
     (attributes,) = _INT16.unpack_from(buffer, 21)
     _INT16.pack_into(buffer, 21, attributes | LOG_APPEND_TIME)
     _INT64.pack_into(buffer, 35, now_ms)

@@ -1,4 +1,4 @@
-"""Zigzag varints, as records use them for every length, count and delta."""
+"""Zigzag varints: the encoding of lengths, counts and deltas in records."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _VARLONG_BYTES_MAX: Final = 10
 
 
 def encode_varint(value: int) -> bytes:
-    """A signed number of at most 64 bits; small magnitudes take one byte."""
+    """Encode a signed number of at most 64 bits; small magnitudes take one byte."""
     encoded = (value << 1) ^ (value >> 63)
     if encoded < 0x80:
         return _SINGLE[encoded]
@@ -29,7 +29,7 @@ def _encode_long(encoded: int) -> bytes:
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """A 32-bit varint and the position behind it; IndexError where the buffer ends before it does."""
+    """Read a 32-bit varint; return it and the position after it. IndexError at the end of the buffer."""
     if (encoded := buffer[position]) < 0x80:
         return (encoded >> 1) ^ -(encoded & 1), position + 1
     if (second := buffer[position + 1]) < 0x80:
@@ -39,7 +39,7 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
-    """A 64-bit varint and the position behind it; IndexError where the buffer ends before it does."""
+    """Read a 64-bit varint; return it and the position after it. IndexError at the end of the buffer."""
     first = buffer[position]
     if first >= 0x80 and (second := buffer[position + 1]) < 0x80:
         encoded = first & 0x7F | second << 7
@@ -56,4 +56,4 @@ def _read_long(buffer: bytes, position: int, bytes_max: int, bits: int) -> tuple
             if encoded >> bits:
                 break
             return (encoded >> 1) ^ -(encoded & 1), position + index + 1
-    raise CorruptMessage(f"no varint of {bits} bits at byte {position} of the records")
+    raise CorruptMessage(f"invalid varint of {bits} bits at byte {position} of the records")

@@ -20,7 +20,7 @@ from moldau.storage import offset_index, time_index
 from moldau.storage.batch_filter import BatchFilter, CleanedTransactions, read_ordered_records
 from moldau.storage.batch_scan import CorruptBatch, iterate_headers
 from moldau.storage.cleaned_segment import CleanedSegment
-from moldau.storage.files import sync_folder
+from moldau.storage.files import sync_directory
 from moldau.storage.names import LOG
 from moldau.storage.offset_map import KEYS_MAX, OffsetMap
 from moldau.storage.open_segments import OpenSegments
@@ -177,7 +177,7 @@ def _compact(disk: Disk, job: CompactionJob) -> CompactionResult:
             if not _has_space(disk, job.folder, group, is_first=not replacements):
                 break
             replacements.append(_clean_group(disk, job, group, batch_filter))
-        sync_folder(disk, job.folder)
+        sync_directory(disk, job.folder)
     finally:
         for segment in segments:
             segment.close()

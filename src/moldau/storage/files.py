@@ -29,9 +29,9 @@ def sync_path(disk: Disk, path: str) -> None:
         file.close()
 
 
-def sync_folder(disk: Disk, folder: str) -> None:
+def sync_directory(disk: Disk, folder: str) -> None:
     try:
-        disk.sync_folder(folder)
+        disk.sync_directory(folder)
     except OSError as error:
         raise SyncFailed(f"a sync of {folder} has failed: {error}") from error
 
@@ -74,7 +74,7 @@ def replace_file(disk: Disk, path: str, data: bytes) -> None:
     """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
     _write_temporary(disk, path, data, is_synced=True)
     disk.rename(path + TEMPORARY, path)
-    sync_folder(disk, path.rpartition("/")[0])
+    sync_directory(disk, path.rpartition("/")[0])
 
 
 def replace_cache(disk: Disk, path: str, data: bytes) -> None:

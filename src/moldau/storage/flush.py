@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from moldau.model.ports import Disk, File
 from moldau.storage.checkpoints import LEADER_EPOCHS
-from moldau.storage.files import replace_file, sync, sync_folder, sync_path
+from moldau.storage.files import replace_file, sync, sync_directory, sync_path
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.producer_snapshots import Snapshots
 from moldau.storage.segments import Segments
@@ -48,7 +48,7 @@ class Flush:
             with suppress(FileNotFoundError):
                 sync_path(self.disk, path)
         for folder in self.folders:
-            sync_folder(self.disk, folder)
+            sync_directory(self.disk, folder)
 
 
 @dataclass(slots=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.model.ids import UUID_BYTES, DirectoryId, NodeId, TopicId, TopicPartition
-from moldau.model.ports import Disk, FolderLock
+from moldau.model.ports import DirectoryLock, Disk
 from moldau.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
-from moldau.storage.files import replace_cache, replace_file, sync_folder
+from moldau.storage.files import replace_cache, replace_file, sync_directory
 
 LOCK: Final = ".lock"
 META_PROPERTIES: Final = "meta.properties"
@@ -92,7 +92,7 @@ class PartitionFolder(NamedTuple):
 class LogDir:
     """An open data folder. Made by `LogDir.open`; `close` gives it back."""
 
-    def __init__(self, disk: Disk, path: str, lock: FolderLock) -> None:
+    def __init__(self, disk: Disk, path: str, lock: DirectoryLock) -> None:
         self._disk = disk
         self._lock = lock
         self.path = path
@@ -128,7 +128,7 @@ class LogDir:
             return None
         epoch = _broker_epoch_in(self._disk.read(path))
         self._disk.unlink(path)
-        sync_folder(self._disk, self.path)  # from here on a crash is a crash
+        sync_directory(self._disk, self.path)  # from here on a crash is a crash
         return epoch
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
@@ -224,7 +224,7 @@ class LogDir:
     def create_partition(self, partition: TopicPartition, topic_id: TopicId) -> str:
         """Make the folder of a partition, with its topic's id; the folder's path. It lasts once `sync` has run."""
         folder = self.folder_of(partition)
-        self._disk.make_folder(folder)
+        self._disk.make_directory(folder)
         self.write_topic_id(folder, topic_id)
         return folder
 
@@ -234,7 +234,7 @@ class LogDir:
 
     def sync(self) -> None:
         """Make what was created and renamed here survive a power loss."""
-        sync_folder(self._disk, self.path)
+        sync_directory(self._disk, self.path)
 
     def mark_deleted(self, partition: TopicPartition, unique: str) -> str:
         """Rename a partition's folder out of the way; the path to remove later. `unique` tells reincarnations apart.
@@ -276,8 +276,8 @@ def _make_durable_folder(disk: Disk, path: str) -> None:
         missing.append(path)
         path = path.rpartition("/")[0]
     for folder in reversed(missing):
-        disk.make_folder(folder)
-        disk.sync_folder(folder.rpartition("/")[0] or ("/" if folder.startswith("/") else "."))
+        disk.make_directory(folder)
+        disk.sync_directory(folder.rpartition("/")[0] or ("/" if folder.startswith("/") else "."))
 
 
 def parse_partition(name: str) -> TopicPartition | None:

@@ -14,7 +14,7 @@ from moldau.model.ports import Disk
 from moldau.storage import names as naming
 from moldau.storage.batch_scan import CorruptBatch, find_batch, iterate_headers
 from moldau.storage.checkpoints import CorruptCheckpoint
-from moldau.storage.files import rewrite, sync, sync_folder
+from moldau.storage.files import rewrite, sync, sync_directory
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import OffsetIndex
@@ -59,7 +59,7 @@ class LogLoader:
 
     def run(self) -> None:
         if not self.disk.exists(self.folder):
-            self.disk.make_folder(self.folder)
+            self.disk.make_directory(self.folder)
             self.changed_folders.append(self.folder.rpartition("/")[0])
         self.epochs = LeaderEpochs(self.disk, self.folder)
         self._find_segments()
@@ -288,7 +288,7 @@ class LogLoader:
             self.truncated_bytes += later.size_bytes
             self._remove(later)
         del self.segments[number + 1 :]
-        sync_folder(self.disk, self.folder)
+        sync_directory(self.disk, self.folder)
 
     def _remove(self, segment: Segment) -> None:
         for path in segment.mark_deleted():

@@ -19,7 +19,7 @@ from moldau.model.units import MiB
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
 from moldau.storage import offset_index, time_index, transaction_index
 from moldau.storage.batch_scan import find_batch, iterate_headers
-from moldau.storage.files import replace_cache, sync, sync_folder, sync_path, write_all
+from moldau.storage.files import replace_cache, sync, sync_directory, sync_path, write_all
 from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
@@ -412,7 +412,7 @@ class Segment:
         """It is small, and only there where transactions were aborted."""
         if self._disk.exists(self.path(TRANSACTION_INDEX)):
             sync_path(self._disk, self.path(TRANSACTION_INDEX))
-            sync_folder(self._disk, self._folder)
+            sync_directory(self._disk, self._folder)
 
     @property
     def first_timestamp(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Endpoint, FileSlice, Piece
-from moldau.wire.foreign_protocols import refused_length
+from moldau.wire.foreign_protocols import describe_invalid_length
 
 if TYPE_CHECKING:
     from moldau.testing.network import SimulatedNetwork
@@ -63,7 +63,7 @@ class Line:
 
 
 def _no_op() -> None:
-    """The default of `when_turn_ends`."""
+    """The default of `on_turn_end`."""
 
 
 class SimulatedConnection:
@@ -88,9 +88,9 @@ class SimulatedConnection:
         self._unread_bytes = 0  # in flight, or not yet read by the peer
         self._received = bytearray()
         self._lent: list[bytearray] = []  # frames of this turn
-        self.may_wait = False
-        self.is_in_run = False
-        self.when_turn_ends: Callable[[], None] = _no_op
+        self.may_defer_reads = False
+        self.has_more_bytes = False
+        self.on_turn_end: Callable[[], None] = _no_op
         self._uncredited_bytes = 0  # received while paused: they still fill the peer's window
         self._has_eof = False  # the peer has closed; handled once all frames are read
         self._is_paused = False
@@ -287,7 +287,7 @@ class SimulatedConnection:
             if frames == FRAMES_PER_TURN_MAX:
                 self._soon(self._deliver)
                 break
-        self.when_turn_ends()
+        self.on_turn_end()
         for lent in self._lent:
             lent[:] = bytes([GARBAGE]) * len(
                 lent
@@ -319,13 +319,13 @@ class SimulatedConnection:
         lent = self._received[4 : 4 + length]
         del self._received[: 4 + length]
         assert self._endpoint is not None
-        self.is_in_run = len(self._received) > 0
+        self.has_more_bytes = len(self._received) > 0
         self._lent.append(lent)
         self._endpoint.frame_received(memoryview(lent))
         return True
 
     def _reject_frame(self, length: int) -> None:
-        self._reason = refused_length(length, self.frame_bytes_max)
+        self._reason = describe_invalid_length(length, self.frame_bytes_max)
         self.close()
 
     def _credit(self, read_bytes: int) -> None:

@@ -67,7 +67,7 @@ class SimulatedDisk:
 
     def prepare_folder(self, folder: str) -> None:
         """Create a folder and sync it, so that it survives any power loss."""
-        self.mount().make_folder(folder)
+        self.mount().make_directory(folder)
         for each in self.root.folders():
             each.sync()
 

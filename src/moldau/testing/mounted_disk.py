@@ -1,4 +1,4 @@
-"""The `Disk`, `File` and `FolderLock` ports of one process on a simulated disk."""
+"""The `Disk`, `File` and `DirectoryLock` ports of one process on a simulated disk."""
 
 import errno
 import zlib
@@ -39,9 +39,9 @@ class MountedDisk:
             raise os_error(errno.EIO, path)
         return bytes(inode.content)
 
-    def list(self, folder: str) -> list[str]:
+    def list(self, directory: str) -> list[str]:
         self.check_alive()
-        return sorted(self._disk.folder(folder).entries)
+        return sorted(self._disk.folder(directory).entries)
 
     def exists(self, path: str) -> bool:
         self.check_alive()
@@ -51,10 +51,10 @@ class MountedDisk:
         self.check_alive()
         return len(self._disk.inode(path).content)
 
-    def make_folder(self, folder: str) -> None:
+    def make_directory(self, directory: str) -> None:
         self.check_alive()
         parent, path = self._disk.root, ""
-        for part in path_parts(folder):
+        for part in path_parts(directory):
             path = f"{path}/{part}"
             node = parent.entries.get(part)
             if node is None:
@@ -90,30 +90,30 @@ class MountedDisk:
         parent, name = self._parent_of(path)
         self._disk.perform("unlink", path, lambda: self._disk.change((parent, name, None)))
 
-    def remove_folder(self, folder: str) -> None:
+    def remove_directory(self, directory: str) -> None:
         self.check_alive()
-        removed = self._disk.folder(folder)
-        parent, name = self._parent_of(folder)
+        removed = self._disk.folder(directory)
+        parent, name = self._parent_of(directory)
 
         def remove() -> None:
             self._empty(removed)
             self._disk.change((parent, name, None))
 
-        self._disk.perform("remove_folder", folder, remove, torn=lambda: self._empty(removed, is_torn=True))
+        self._disk.perform("remove_directory", directory, remove, torn=lambda: self._empty(removed, is_torn=True))
 
-    def sync_folder(self, folder: str) -> None:
+    def sync_directory(self, directory: str) -> None:
         self.check_alive()
-        synced = self._disk.folder(folder)
-        self._disk.perform("sync_folder", folder, synced.sync)
+        synced = self._disk.folder(directory)
+        self._disk.perform("sync_directory", directory, synced.sync)
 
-    def free_bytes(self, folder: str) -> int:
+    def free_bytes(self, directory: str) -> int:
         self.check_alive()
-        self._disk.folder(folder)
+        self._disk.folder(directory)
         return self._disk.available_bytes()
 
-    def total_bytes(self, folder: str) -> int:
+    def total_bytes(self, directory: str) -> int:
         self.check_alive()
-        self._disk.folder(folder)
+        self._disk.folder(directory)
         return self._disk.capacity_bytes
 
     def files_max(self) -> int:
@@ -136,25 +136,25 @@ class MountedDisk:
             raise Crashed(f"I/O by a dead process of {self._disk.name}")
 
     def _new_folder(self, parent: Folder, name: str, path: str) -> Folder:
-        folder = Folder()
-        self._disk.perform("make_folder", path, lambda: self._disk.change((parent, name, folder)))
-        return folder
+        directory = Folder()
+        self._disk.perform("make_directory", path, lambda: self._disk.change((parent, name, directory)))
+        return directory
 
     def _parent_of(self, path: str) -> tuple[Folder, str]:
         *above, name = path_parts(path)
         return self._disk.folder("/".join(above)), name
 
-    def _empty(self, folder: Folder, *, is_torn: bool = False) -> None:
-        names = sorted(folder.entries)
+    def _empty(self, directory: Folder, *, is_torn: bool = False) -> None:
+        names = sorted(directory.entries)
         for name in names[: len(names) // 2] if is_torn else names:
-            node = folder.entries[name]
+            node = directory.entries[name]
             if isinstance(node, Folder):
                 self._empty(node)
-            self._disk.change((folder, name, None))
+            self._disk.change((directory, name, None))
 
 
 class SimulatedLock:
-    """The lock of a folder, held until released or until its process dies."""
+    """The lock of a directory, held until released or until its process dies."""
 
     def __init__(self, disk: "SimulatedDisk", path: str, incarnation: int) -> None:
         self._disk, self._path, self._incarnation = disk, path, incarnation

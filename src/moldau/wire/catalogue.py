@@ -1,4 +1,4 @@
-"""Which messages there are, known from one small index without loading any schema."""
+"""The index of all messages, loaded without parsing any schema."""
 
 import pkgutil
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
 
 class Api(NamedTuple):
-    """A request and its response. The versions and their flexible part are the same for both."""
+    """A request and its response, which share versions and flexible versions."""
 
     name: str
     key: int
@@ -27,7 +27,7 @@ class Api(NamedTuple):
 
 
 def read_table(name: str) -> str:
-    """The text of a table that ships with the package."""
+    """Return the text of a schema table of the package."""
     content = pkgutil.get_data("moldau.wire", f"schemas/{name}.txt")
     assert content is not None, name
     return content.decode()
@@ -53,7 +53,7 @@ _schemas: dict[str, Schema] = {}
 
 
 def schema_of(name: str) -> Schema:
-    """The schema of a message, read when it is first asked for."""
+    """Return the schema of a message, parsed on first use."""
     if name not in _schemas:
         _schemas.update(parse_schemas(read_table(ENTRIES[name].table)))
     return _schemas[name]

@@ -1,4 +1,4 @@
-"""Bytes to messages and back, one compiled function per message and version, made when it is first needed."""
+"""Message codecs: one compiled function per message and version, generated on first use."""
 
 from typing import Any
 
@@ -42,13 +42,13 @@ _data_encoders: dict[tuple[str, int], Encoder] = {}
 
 
 def versions(api_key: int) -> tuple[int, int] | None:
-    """The oldest and the newest version that the schemas know, or None for an API they do not."""
+    """Return the oldest and newest version in the schemas, or None for an unknown API."""
     api = APIS.get(api_key)
     return api and (api.versions.first, api.versions.last)
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API, or its number where there is none."""
+    """Return Kafka's name of an API, or its number if it is unknown."""
     api = APIS.get(api_key)
     return api.name if api else str(api_key)
 
@@ -59,7 +59,7 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 with a tag section, 0 without. ApiVersions never has one: who asks does not know yet what we speak."""
+    """1 with a tag section, 0 without. ApiVersions never has one: the client does not know our versions yet."""
     return 1 if api_key != _API_VERSIONS and APIS[api_key].flexible.has(version) else 0
 
 
@@ -84,36 +84,36 @@ def response_encoder(api_key: int, version: int) -> Encoder:
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
-    """The request in `body`, all of it: bytes left over are `Malformed`.
+    """Decode the request that fills `body`; trailing bytes are `Malformed`.
 
-    Records are views of `body`, and lent as long as it is; everything else is copied.
+    Records are views of `body`, valid as long as it is; everything else is copied.
     """
     message, end = request_decoder(api_key, version)(body, 0)
     if end != len(body):
-        raise _left_over(message, version, len(body) - end)
+        raise _trailing_bytes(message, version, len(body) - end)
     return message
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Any:
-    """The response in `body`, all of it: bytes left over are `Malformed`."""
+    """Decode the response that fills `body`; trailing bytes are `Malformed`."""
     message, end = response_decoder(api_key, version)(body, 0)
     if end != len(body):
-        raise _left_over(message, version, len(body) - end)
+        raise _trailing_bytes(message, version, len(body) - end)
     return message
 
 
 def encode_request(api_key: int, version: int, message: Any, out: list[Piece]) -> None:
-    """Append the pieces of a request; records stay the objects they are."""
+    """Append the pieces of a request; records are appended without a copy."""
     request_encoder(api_key, version)(message, out)
 
 
 def encode_response(api_key: int, version: int, message: Any, out: list[Piece]) -> None:
-    """Append the pieces of a response; records stay the objects they are."""
+    """Append the pieces of a response; records are appended without a copy."""
     response_encoder(api_key, version)(message, out)
 
 
 def data_decoder(name: str, version: int) -> Decoder:
-    """For messages that are no API: records of the metadata log, of the coordinators, of control batches."""
+    """Return the decoder of a message outside the APIs: metadata, coordinator and control records."""
     key = (name, version)
     if key not in _data_decoders:
         _check_version(name, version)
@@ -143,8 +143,8 @@ def _compile_encoder(key: tuple[int, int], role: str) -> Encoder:
 
 def _check_version(name: str, version: int) -> None:
     if name not in ENTRIES or not ENTRIES[name].versions.has(version):
-        raise UnsupportedVersion(f"There is no version {version} of {name}.")
+        raise UnsupportedVersion(f"{name} has no version {version}.")
 
 
-def _left_over(message: Any, version: int, count: int) -> Malformed:
-    return Malformed(f"{type(message).__name__} version {version}: {count} bytes left over")
+def _trailing_bytes(message: Any, version: int, count: int) -> Malformed:
+    return Malformed(f"{type(message).__name__} version {version}: {count} trailing bytes")

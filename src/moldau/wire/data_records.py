@@ -1,7 +1,7 @@
-"""Records that nodes write for themselves: of the metadata log, of the coordinators' topics, of control batches.
+"""Internal records: metadata log, coordinator topics, control batches.
 
-A metadata record is framed by varints (frame version, type, version). A coordinator's record has its type in front of
-the key and the version in front of the value, two bytes each; the value of a transaction marker likewise.
+A metadata record is framed by varints (frame version, type, version). A coordinator record has its type before
+the key and the version before the value, two bytes each; the value of a transaction marker likewise.
 """
 
 from typing import Any, Final
@@ -22,24 +22,24 @@ _COORDINATOR_KEYS: Final = {
 
 
 def encode_data(message: Any, version: int) -> bytes:
-    """The body of a data message, without any frame."""
+    """Encode the body of a data message, without a frame."""
     out: list[Any] = []
     data_encoder(type(message).__name__, version)(message, out)
     return b"".join(out)
 
 
 def decode_data(name: str, version: int, body: bytes | memoryview) -> Any:
-    """The data message called `name` in `body`, all of it."""
+    """Decode the data message `name` that fills `body`."""
     return _decode(name, version, memoryview(body), 0)
 
 
 def encode_versioned(message: Any, version: int) -> bytes:
-    """A body behind its version: the value of a coordinator's record or of a transaction marker."""
+    """Encode a version and a body: the value of a coordinator record or of a transaction marker."""
     return version.to_bytes(PREFIX_BYTES, "big") + encode_data(message, version)
 
 
 def decode_versioned(name: str, value: bytes | memoryview) -> Any:
-    """The data message called `name` in a value that begins with its version."""
+    """Decode the data message `name` from a value that begins with its version."""
     view = memoryview(value)
     version = _read_prefix(view)
     if not ENTRIES[name].versions.has(version):
@@ -48,18 +48,18 @@ def decode_versioned(name: str, value: bytes | memoryview) -> Any:
 
 
 def encode_metadata_record(message: Any, version: int) -> bytes:
-    """The value of a record of the metadata log."""
+    """Encode the value of a metadata record."""
     frame = uvarint(FRAME_VERSION) + uvarint(message.API_KEY) + uvarint(version)
     return frame + encode_data(message, version)
 
 
 def decode_metadata_record(value: bytes | memoryview) -> Any:
-    """The message in the value of a record of the metadata log."""
+    """Decode the value of a metadata record."""
     return decode_metadata_record_and_version(value)[0]
 
 
 def decode_metadata_record_and_version(value: bytes | memoryview) -> tuple[Any, int]:
-    """The message in the value of a record of the metadata log, and the version it was written in."""
+    """Decode the value of a metadata record; return the message and its version."""
     view = memoryview(value)
     try:
         frame_version, position = read_uvarint(view, 0)
@@ -71,25 +71,23 @@ def decode_metadata_record_and_version(value: bytes | memoryview) -> tuple[Any, 
     if frame_version != FRAME_VERSION:
         raise Malformed(f"metadata record: frame version {frame_version}")
     if entry is None or not entry.versions.has(version):
-        raise Malformed(
-            f"metadata record: no type {kind} of version {version} is known here: a newer software wrote it"
-        )
+        raise Malformed(f"metadata record: type {kind} version {version} is unknown: it was written by newer software")
     return _decode(entry.name, version, view, position), version
 
 
 def encode_coordinator_key(message: Any) -> bytes:
-    """The key of a coordinator's record: the type, then the body."""
+    """Encode the key of a coordinator record: the type, then the body."""
     kind: int = message.API_KEY
     return kind.to_bytes(PREFIX_BYTES, "big") + encode_data(message, 0)
 
 
 def decode_group_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
-    """Key and value of a record of __consumer_offsets; a tombstone's value is None."""
+    """Decode key and value of a __consumer_offsets record; a tombstone's value is None."""
     return _decode_coordinator_record("group_records", memoryview(key), value)
 
 
 def decode_transaction_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
-    """Key and value of a record of __transaction_state; a tombstone's value is None."""
+    """Decode key and value of a __transaction_state record; a tombstone's value is None."""
     return _decode_coordinator_record("transaction_records", memoryview(key), value)
 
 
@@ -113,5 +111,5 @@ def _read_prefix(view: memoryview) -> int:
 def _decode(name: str, version: int, view: memoryview, position: int) -> Any:
     message, end = data_decoder(name, version)(view, position)
     if end != len(view):
-        raise Malformed(f"{name} version {version}: {len(view) - end} bytes left over")
+        raise Malformed(f"{name} version {version}: {len(view) - end} trailing bytes")
     return message

@@ -1,9 +1,9 @@
 """Compiles the decoder of one version of one message.
 
-A decoder is a straight line of Python. Neighbouring numbers, and the length of what follows them, are one unpacking.
-Nested structs are written in place. A count is checked against the bytes that remain, and against a budget for the
-whole message, before anything is allocated. A string that would reach past the end is cut short by the slice, but the
-position moves as far as its length said: then the next read fails, or the check at the end does.
+A decoder is straight-line Python. Adjacent numbers, and the length prefix after them, are read by one unpack call.
+Nested structs are inlined. A count is checked against the remaining bytes, and against a budget for the
+whole message, before anything is allocated. A string that reaches past the end is shortened by the slice, but the
+position advances by its announced length: then the next read fails, or the check at the end does.
 """
 
 import struct
@@ -14,13 +14,13 @@ from moldau.wire.limits import COPIED_BYTES_MAX
 from moldau.wire.message_classes import Message
 from moldau.wire.primitives import DECODE_FAILURES, Malformed, check_tag_count, read_uvarint, skip_tags
 from moldau.wire.schema import FIXED, FIXED_BYTES, Field, Schema, Struct
-from moldau.wire.source_builder import TABLE_SIZE, Source
+from moldau.wire.source_builder import TABLE_SIZE, SourceBuilder
 
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
 
 
 def compile_decoder(schema: Schema, version: int, top: type[Message]) -> Decoder:
-    """A function from (buffer, position) to (message, end position) that raises nothing but `Malformed`."""
+    """Return a function from (buffer, position) to (message, end position) that raises nothing but `Malformed`."""
     names: dict[str, Any] = {
         "Malformed": Malformed,
         "DECODE_FAILURES": DECODE_FAILURES,
@@ -32,7 +32,7 @@ def compile_decoder(schema: Schema, version: int, top: type[Message]) -> Decoder
         schema.name: top,
     }
     names.update((name, getattr(top, name)) for name in schema.nested)
-    source = Source(names)
+    source = SourceBuilder(names)
     if schema.has_records(version):
         _Writer(source, schema, version, is_copied=False).function("decode_in_place")
         _Writer(source, schema, version, is_copied=True).function("decode", larger="decode_in_place")
@@ -42,9 +42,9 @@ def compile_decoder(schema: Schema, version: int, top: type[Message]) -> Decoder
 
 
 class _Writer:
-    """Writes one decode function. In what it writes, `p` is the position and `end` the end of the buffer."""
+    """Writes one decode function. In its code, `p` is the position and `end` the end of the buffer."""
 
-    def __init__(self, source: Source, schema: Schema, version: int, *, is_copied: bool) -> None:
+    def __init__(self, source: SourceBuilder, schema: Schema, version: int, *, is_copied: bool) -> None:
         self.source = source
         self.schema = schema
         self.version = version
@@ -52,7 +52,7 @@ class _Writer:
         self.is_copied = is_copied
         self.title = f"{schema.name} version {version}"
         self.write = source.write
-        self.pending: list[tuple[str, str]] = []  # letters of `struct`, and the targets that take the values
+        self.pending: list[tuple[str, str]] = []  # letters of `struct`, and the targets of the values
 
     def function(self, name: str, larger: str | None = None) -> None:
         self.write(0, f"def {name}(view, p):")
@@ -66,11 +66,11 @@ class _Writer:
         self.flush(2)
         self.write(1, "except DECODE_FAILURES as error:")
         self.write(2, f"raise Malformed('{self.title}: ' + str(error)) from error")
-        self.write(1, f"if p > end: raise Malformed('{self.title}: it ends too early')")
+        self.write(1, f"if p > end: raise Malformed('{self.title}: truncated')")
         self.write(1, "return message, p")
 
     def flush(self, depth: int) -> None:
-        """Write what reads the gathered numbers. Needed before anything that looks at them or at the position."""
+        """Write the unpack call of the pending numbers. Needed before code that uses them or the position."""
         if not self.pending:
             return
         letters = "".join(letter for letter, _ in self.pending)
@@ -119,16 +119,18 @@ class _Writer:
         self.uvarint(depth, tag)
         self.uvarint(depth, stop)
         self.write(depth, f"{stop} += p")
-        self.write(depth, f"if {stop} > end: raise Malformed('{self.title}: a tagged field ends after it')")
+        self.write(depth, f"if {stop} > end: raise Malformed('{self.title}: a tagged field exceeds the message')")
         for word, each in zip(["if"] + ["elif"] * len(tagged), tagged, strict=False):
             self.write(depth, f"{word} {tag} == {each.tag}:")
             self.value(depth + 1, each, f"{holder}.{each.name}")
             self.flush(depth + 1)
-            self.write(depth + 1, f"if p != {stop}: raise Malformed('{self.title}: {each.name} is of another size')")
-        self.write(depth, f"p = {stop}")  # a field we do not know is passed over
+            self.write(
+                depth + 1, f"if p != {stop}: raise Malformed('{self.title}: {each.name} has an unexpected size')"
+            )
+        self.write(depth, f"p = {stop}")  # skips unknown fields
 
     def value(self, depth: int, each: Field, target: str) -> None:
-        """Write what reads a field into `target`."""
+        """Write code that reads a field into `target`."""
         is_nullable = each.nullable.has(self.version)
         if each.is_array:
             self.array(depth, each, target, is_nullable=is_nullable)
@@ -142,7 +144,7 @@ class _Writer:
             self.write(depth, f"{target} = {made}")
 
     def nullable_struct(self, depth: int, each: Field, struct: Struct, target: str) -> None:
-        """A byte says whether it is there: -1 for null, or 0 where the struct is a tagged field."""
+        """A byte marks null: -1, or 0 where the struct is a tagged field."""
         mark, made = self.source.variable("n"), self.source.variable("o")
         self.pending.append(("B", mark))
         self.flush(depth)
@@ -160,10 +162,10 @@ class _Writer:
         self.length(depth, stop, "h" if each.kind == "string" else "i")
         self.write(depth, f"if {stop}{'' if self.is_flexible else ' >= 0'}:")
         self.write(depth + 1, f"{stop} += p{' - 1' if self.is_flexible else ''}")
-        self.write(depth + 1, f"{target} = {self.taken(each.kind, stop)}; p = {stop}")
+        self.write(depth + 1, f"{target} = {self.slice_of(each.kind, stop)}; p = {stop}")
         self.write(depth, f"else: {self.null(each, target, is_nullable)}")
 
-    def taken(self, kind: str, stop: str) -> str:
+    def slice_of(self, kind: str, stop: str) -> str:
         if kind == "records":
             return f"view[p:{stop}]"
         copy = f"buf[p:{stop}]" if self.is_copied else f"buf[p:{stop}].tobytes()"
@@ -207,7 +209,7 @@ class _Writer:
         self.write(depth + 1, f"{gathered}.append({element})")
 
     def length(self, depth: int, name: str, letter: str) -> None:
-        """The length of what follows, which is one more than it says in a flexible version."""
+        """Read a length prefix; flexible versions encode length + 1."""
         if self.is_flexible:
             self.uvarint(depth, name)
         else:
@@ -220,9 +222,9 @@ class _Writer:
         self.write(depth, f"if {name} > 127: {name}, p = read_uvarint(buf, p - 1)")
 
     def element_bytes_min(self, each: Field) -> int:
-        """A count of elements that take no bytes would not be bounded by the frame: there must be none such."""
+        """Elements of zero bytes are not allowed: the frame would not bound their count."""
         size = self.struct_bytes_min(each.struct) if each.struct else self.plain_bytes_min(each.kind)
-        assert size > 0, f"{each.name} of {self.schema.name} is an array of nothing"
+        assert size > 0, f"{each.name} of {self.schema.name} is an array of empty elements"
         return size
 
     def plain_bytes_min(self, kind: str) -> int:

@@ -1,7 +1,7 @@
 """Compiles the encoder of one version of one message: the mirror of `decoder.py`.
 
-Neighbouring numbers, lengths and constant bytes are gathered and written with one `pack`. Records are appended to the
-output as they are, so that a batch or a slice of a file is never copied.
+Adjacent numbers, lengths and constant bytes are written with one `pack`. Records are appended to the
+output unchanged, so that a batch or a file slice is never copied.
 """
 
 import struct
@@ -11,13 +11,13 @@ from typing import Any
 from moldau.model.ports import Piece
 from moldau.wire.primitives import ENCODE_FAILURES, SMALL, SMALL_MAX, Unencodable, string_length, uvarint
 from moldau.wire.schema import FIXED, Field, Schema, Struct
-from moldau.wire.source_builder import TABLE_SIZE, Source
+from moldau.wire.source_builder import TABLE_SIZE, SourceBuilder
 
 Encoder = Callable[[Any, list[Piece]], None]
 
 
 def compile_encoder(schema: Schema, version: int) -> Encoder:
-    """A function that appends the pieces of a message to a list, or raises `Unencodable`."""
+    """Return a function that appends the pieces of a message to a list, or raises `Unencodable`."""
     names: dict[str, Any] = {
         "ENCODE_FAILURES": ENCODE_FAILURES,
         "SMALL": SMALL,
@@ -26,21 +26,21 @@ def compile_encoder(schema: Schema, version: int) -> Encoder:
         "string_length": string_length,
         "uvarint": uvarint,
     }
-    source = Source(names)
+    source = SourceBuilder(names)
     _Writer(source, schema, version).function()
     return source.compile("encode", f"encode {schema.name} {version}")
 
 
 class _Writer:
-    """Writes one encode function. In what it writes, `w` appends to the output."""
+    """Writes one encode function. In its code, `w` appends to the output."""
 
-    def __init__(self, source: Source, schema: Schema, version: int) -> None:
+    def __init__(self, source: SourceBuilder, schema: Schema, version: int) -> None:
         self.source = source
         self.schema = schema
         self.version = version
         self.is_flexible = schema.flexible.has(version)
         self.write = source.write
-        self.pending: list[tuple[str, str]] = []  # letters of `struct` and the expressions that go there
+        self.pending: list[tuple[str, str]] = []  # letters of `struct` and the expressions of the values
 
     def function(self) -> None:
         self.write(0, "def encode(message, out):")
@@ -54,7 +54,7 @@ class _Writer:
         self.write(2, f"raise Unencodable('{title}: ' + str(error)) from error")
 
     def flush(self, depth: int) -> None:
-        """Write what has been gathered. Needed before anything that branches or appends by itself."""
+        """Write the pack call of the pending values. Needed before code that branches or appends."""
         if not self.pending:
             return
         letters = "".join(letter for letter, _ in self.pending)
@@ -78,7 +78,7 @@ class _Writer:
             self.pending.append(("B", "0"))
             return
         self.flush(depth)
-        conditions = [self.is_worth_sending(each, f"{holder}.{each.name}") for each in tagged]
+        conditions = [self.is_not_default(each, f"{holder}.{each.name}") for each in tagged]
         self.write(depth, f"if {' or '.join(conditions)}:")
         sections, outer = self.source.variable("sections"), self.source.variable("w")
         self.write(depth + 1, f"{sections} = []; {outer} = w")
@@ -89,7 +89,7 @@ class _Writer:
         self.write(depth, "else: w(b'\\0')")
 
     def tagged_field(self, depth: int, each: Field, value: str, sections: str) -> None:
-        """A tagged field is preceded by its size, so it is written aside first. They are rare."""
+        """A tagged field follows its size, so it is encoded into a separate list first. They are rare."""
         aside = self.source.variable("aside")
         self.write(depth, f"{aside} = []; w = {aside}.append")
         self.value(depth, each, value)
@@ -97,8 +97,8 @@ class _Writer:
         self.write(depth, f"{aside} = b''.join({aside})")
         self.write(depth, f"{sections}.append(uvarint({each.tag}) + uvarint(len({aside})) + {aside})")
 
-    def is_worth_sending(self, each: Field, value: str) -> str:
-        """Whether a tagged field differs from what the reader would assume."""
+    def is_not_default(self, each: Field, value: str) -> str:
+        """Return the condition that a tagged field differs from its default."""
         if each.default is None:
             return f"{value} is not None"
         if each.is_array:

@@ -1,4 +1,4 @@
-"""What else is sent to a Kafka port by mistake: its first four bytes, read as a frame's length, are absurd."""
+"""Other protocols sent to a Kafka port by mistake: their first four bytes parse as an absurd frame length."""
 
 from typing import Final
 
@@ -16,10 +16,10 @@ _STARTS: Final = (
 )
 
 
-def refused_length(length: int, frame_bytes_max: int) -> str:
-    """Why a frame of this length is not taken, for a person to read."""
+def describe_invalid_length(length: int, frame_bytes_max: int) -> str:
+    """Explain, for a person, why a frame of this length is rejected."""
     first = (length & 0xFFFFFFFF).to_bytes(4, "big")
     for start, name in _STARTS:
         if first.startswith(start):
-            return f"it does not speak Kafka's protocol: it begins with {first!r}, which looks like {name}"
-    return f"a frame of {length} bytes; at most {frame_bytes_max} are accepted here (socket.request.max.bytes)"
+            return f"not a Kafka client: the first bytes {first!r} look like {name}"
+    return f"frame of {length} bytes exceeds the limit of {frame_bytes_max} (socket.request.max.bytes)"

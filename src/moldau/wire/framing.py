@@ -1,4 +1,4 @@
-"""Request and response frames: the length prefix, the header, and the pieces that go to the network."""
+"""Request and response frames: the length prefix, the header, and the pieces to send."""
 
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -9,13 +9,13 @@ from moldau.wire.codec import Encoder, request_encoder, response_encoder, respon
 from moldau.wire.primitives import DECODE_FAILURES, ENCODE_FAILURES, Malformed, Unencodable, skip_tags
 
 LENGTH_BYTES: Final = 4
-BODY_UNKNOWN: Final = -1  # where a body would begin that no schema describes
+BODY_UNKNOWN: Final = -1  # position of a body without a schema
 
 # Smaller pieces are copied together: one buffer is cheaper to send than two.
 JOINED_BYTES_MAX: Final = 4096
 
 _REQUEST_HEADER = Struct(">hhih")
-_new = tuple.__new__  # without the detour through a named tuple's own constructor
+_new = tuple.__new__  # faster than a named tuple's constructor
 _HAS_TAGS: Final = {
     (api.key, version): api.flexible.has(version)
     for api in APIS.values()
@@ -24,12 +24,12 @@ _HAS_TAGS: Final = {
 _RESPONSE_PREFIX = Struct(">ii")
 _RESPONSE_PREFIX_WITH_TAGS = Struct(">iiB")
 
-# By API and version: how a response is encoded, and how many bytes of tags its header has.
-_response_ways: dict[tuple[int, int], tuple[Encoder, int]] = {}
+# By API and version: the encoder of the response, and the bytes of tags in its header.
+_response_encoders: dict[tuple[int, int], tuple[Encoder, int]] = {}
 
 
 class RequestHeader(NamedTuple):
-    """What every request begins with."""
+    """The common header of all requests."""
 
     api_key: int
     api_version: int
@@ -38,10 +38,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header and the position of the body, `BODY_UNKNOWN` if we have no schema for this API and version.
+    """Return the header and the position of the body, `BODY_UNKNOWN` if this API and version has no schema.
 
-    The first four fields stand in the same place whatever the header's version, so even an ApiVersions request of a
-    version that is still to be invented can be answered.
+    The first four fields have the same position in every header version, so that an ApiVersions request of a future
+    version can be answered.
     """
     try:
         api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
@@ -58,20 +58,20 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     except DECODE_FAILURES as error:
         raise Malformed(f"request header: {error}") from error
     if position > len(frame):
-        raise Malformed("request header: the client id ends after the frame")
+        raise Malformed("request header: the client id exceeds the frame")
     return header, BODY_UNKNOWN if has_tags is None else position
 
 
 def _client_id(name: bytes) -> str:
-    """It is there to be read by people, so a client is served whatever it calls itself, as Kafka does."""
+    """Decode leniently, as Kafka does: the client id is for people only."""
     try:
         return name.decode()
-    except UnicodeDecodeError:  # the sign that Python and Java put there would make it longer, which it may not be
+    except UnicodeDecodeError:  # U+FFFD would make it longer than its limit
         return name.decode(errors="replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 
 def frame_request(header: RequestHeader, message: Any) -> list[Piece]:
-    """A whole request frame. Its header version follows from the API and the version."""
+    """Return a whole request frame. The header version follows from the API and the version."""
     out: list[Piece] = [b""]
     request_encoder(header.api_key, header.api_version)(message, out)
     try:
@@ -87,19 +87,19 @@ def _request_header_bytes(header: RequestHeader) -> bytes:
     api_key, api_version, correlation_id, client_id = header
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)
-    # The client id keeps its two-byte length in the flexible header too: a broker reads it before it knows the version.
+    # The client id has a two-byte length even in the flexible header: a broker reads it before it knows the version.
     tags = b"\0" if _HAS_TAGS[api_key, api_version] else b""
     return _REQUEST_HEADER.pack(api_key, api_version, correlation_id, size) + name + tags
 
 
 def frame_response(api_key: int, version: int, correlation_id: int, message: Any) -> list[Piece]:
-    """A whole response frame."""
+    """Return a whole response frame."""
     key = (api_key, version)
-    way = _response_ways.get(key)
-    if way is None:
-        way = response_encoder(api_key, version), response_header_version(api_key, version)
-        _response_ways[key] = way
-    encode, tag_bytes = way
+    cached = _response_encoders.get(key)
+    if cached is None:
+        cached = response_encoder(api_key, version), response_header_version(api_key, version)
+        _response_encoders[key] = cached
+    encode, tag_bytes = cached
     out: list[Piece] = [b""]
     encode(message, out)
     length = LENGTH_BYTES + tag_bytes + sum(map(len, out))
@@ -111,7 +111,7 @@ def frame_response(api_key: int, version: int, correlation_id: int, message: Any
 
 
 def parse_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
-    """The correlation id of a response frame (without its length prefix), and the position of the body."""
+    """Return the correlation id of a response frame (without its length prefix), and the position of the body."""
     try:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         position = 4
@@ -125,17 +125,17 @@ def parse_response_header(api_key: int, version: int, frame: memoryview) -> tupl
 
 
 def in_one_buffer(pieces: list[Piece]) -> bytes:
-    """A frame without its length prefix, for those who put it into another message."""
+    """Join the pieces of a frame without its length prefix, to embed it in another message."""
     return b"".join(piece.read() if isinstance(piece, FileSlice) else piece for piece in pieces)[LENGTH_BYTES:]
 
 
 def _gather(pieces: list[Piece], length: int) -> list[Piece]:
-    """Join small neighbours; large buffers and slices of files stay as they are."""
+    """Join small adjacent pieces; large buffers and file slices stay separate."""
     if length <= JOINED_BYTES_MAX:
         try:
             return [b"".join(pieces)]  # type: ignore[arg-type]
         except TypeError:
-            pass  # a slice of a file is among them
+            pass  # one of them is a file slice
     gathered: list[Piece] = []
     small: list[Any] = []
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""How much a peer may make us allocate: what no frame may exceed, however it is written."""
+"""Limits on the memory that a peer can make a node allocate."""
 
 from typing import Final
 
-# All elements of all arrays of one message together. A request comes from anybody; a response from a broker we chose.
+# Elements of all arrays of one message together. Requests come from untrusted clients, responses from known brokers.
 REQUEST_ELEMENTS_MAX: Final = 50_000
 RESPONSE_ELEMENTS_MAX: Final = 8_000_000
 
@@ -12,5 +12,5 @@ TAGS_MAX: Final = 1024
 # Kafka's own bound on a string, in UTF-8 bytes.
 STRING_BYTES_MAX: Final = 0x7FFF
 
-# A body that carries records is copied for faster parsing up to this size, and parsed where it lies above it.
+# A body with records is copied for faster parsing up to this size, and parsed in place above it.
 COPIED_BYTES_MAX: Final = 16 * 1024

@@ -1,4 +1,4 @@
-"""Makes one class per message, whatever its version, from the message's schema."""
+"""Generates one class per message, for all its versions, from the schema."""
 
 from typing import Any, ClassVar
 
@@ -6,7 +6,7 @@ from moldau.wire.schema import Field, Schema, Struct
 
 
 class Message:
-    """What all messages and the structs inside them share: keyword construction, equality, a readable form."""
+    """Base of all messages and nested structs: keyword construction, equality, repr."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -25,14 +25,14 @@ class Message:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Equality that does not tell a list from a tuple: a decoder makes either, and so do people."""
+    """Compare, treating a list and a tuple as equal: decoders produce either."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return list(one) == list(other)
     return one == other
 
 
 def make_class(schema: Schema) -> type[Message]:
-    """The class of a message, with the classes of its nested structs as attributes."""
+    """Return the class of a message, with the classes of its nested structs as attributes."""
     nested = {name: _make(struct, f"{schema.name}.{name}", {}) for name, struct in schema.nested.items()}
     # Constructors come last: one struct may build another as its default.
     for name, each in nested.items():

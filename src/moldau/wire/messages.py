@@ -1,4 +1,4 @@
-"""Every message of the protocol as a class, made when it is first asked for. `messages.pyi` tells type checkers."""
+"""Every message of the protocol as a class, generated on first access. `messages.pyi` has the types."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     if name not in ENTRIES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     made = make_class(schema_of(name))
-    # Another name of the same table may have been looked up meanwhile, but never this one: keep the first class.
+    # Keep the first class if another thread has generated it meanwhile.
     return globals().setdefault(name, made)
 
 

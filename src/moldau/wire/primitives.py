@@ -1,4 +1,4 @@
-"""What compiled codecs call at run time: varints, tag sections, and the two errors of this layer."""
+"""Runtime support of compiled codecs: varints, tag sections, and the two errors of this layer."""
 
 import struct
 from typing import Final
@@ -7,14 +7,14 @@ from moldau.wire.limits import STRING_BYTES_MAX, TAGS_MAX
 
 
 class Malformed(ValueError):
-    """These bytes are not the message they claim to be."""
+    """The bytes are not a valid message."""
 
 
 class Unencodable(ValueError):
-    """A message holds a value that its wire form has no room for."""
+    """A message has a value that cannot be represented on the wire."""
 
 
-# What reading past the end, or text that is not UTF-8, looks like from inside a compiled decoder.
+# Raised in compiled decoders by reads past the end or invalid UTF-8.
 DECODE_FAILURES: Final = (struct.error, IndexError, UnicodeDecodeError, OverflowError)
 ENCODE_FAILURES: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError, OverflowError)
 
@@ -22,7 +22,7 @@ VARINT_BYTES_MAX: Final = 5
 
 
 def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits, and the position after it."""
+    """Read an unsigned varint of at most 32 bits; return it and the position after it."""
     value = 0
     for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
         byte = buffer[position]
@@ -36,7 +36,7 @@ def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """The position after a tag section of which nothing is known."""
+    """Skip a tag section; return the position after it."""
     count, position = read_uvarint(buffer, position)
     check_tag_count(count)
     for _ in range(count):
@@ -44,7 +44,7 @@ def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
         size, position = read_uvarint(buffer, position)
         position += size
         if position > end:
-            raise Malformed("a tagged field ends after the message")
+            raise Malformed("a tagged field exceeds the message")
     return position
 
 
@@ -62,13 +62,13 @@ def _uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-# Almost every length on the wire is below this; a table look-up costs a tenth of the loop above.
+# Almost every length on the wire is below this; a table lookup costs a tenth of the loop above.
 SMALL_MAX: Final = 0xFFF
 SMALL: Final = tuple(_uvarint(value) for value in range(SMALL_MAX + 1))
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint of at most 32 bits."""
+    """Encode an unsigned varint of at most 32 bits."""
     if 0 <= value <= SMALL_MAX:
         return SMALL[value]
     if not 0 <= value <= 0xFFFFFFFF:
@@ -77,7 +77,7 @@ def uvarint(value: int) -> bytes:
 
 
 def string_length(size: int) -> bytes:
-    """The length prefix of a compact string that is too long for the table of small ones."""
+    """Encode the length prefix of a compact string that is too long for the table."""
     if size > STRING_BYTES_MAX:
         raise OverflowError(f"a string of {size} bytes; {STRING_BYTES_MAX} are allowed")
     return _uvarint(size + 1)

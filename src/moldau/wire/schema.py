@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from moldau.wire.limits import REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX
 
-# Kinds of one size on the wire, by the letter that `struct` gives them.
+# Fixed-size types, with their letter in `struct`.
 FIXED: Final = {
     "bool": "?",
     "int8": "b",
@@ -81,19 +81,19 @@ class Field:
 
     @property
     def is_optional_struct(self) -> bool:
-        """A single struct that may be None: because it is nullable, or because a tagged one may be left out."""
+        """A single struct that may be None: nullable, or tagged and therefore optional."""
         return self.struct is not None and not self.is_array and (self.nullable != NEVER or self.tag >= 0)
 
 
 @dataclass(slots=True)
 class Struct:
-    """A group of fields: a message itself or something nested in it."""
+    """A group of fields: a message itself or a nested struct."""
 
     name: str
     fields: list[Field] = field(default_factory=list)
 
     def at(self, version: int) -> list[Field]:
-        """The fields that `version` has, tagged ones last and by number."""
+        """Return the fields of `version`, tagged ones last, by tag number."""
         present = [each for each in self.fields if each.versions.has(version)]
         plain = [each for each in present if not each.tagged.has(version)]
         return plain + sorted((each for each in present if each.tagged.has(version)), key=lambda each: each.tag)
@@ -101,7 +101,7 @@ class Struct:
 
 @dataclass(slots=True)
 class Schema:
-    """A message: its root struct, every nested one by name, and what its versions are."""
+    """A message: its root struct, its nested structs by name, and its versions."""
 
     role: str  # request, response or data
     key: int  # the API key; for a metadata record its type; -1 if it has none
@@ -124,40 +124,40 @@ class Schema:
 
 
 def parse_schemas(text: str) -> dict[str, Schema]:
-    """Every message of one table, by name."""
+    """Parse every message of one table, by name."""
     schemas: dict[str, Schema] = {}
     schema: Schema | None = None
     depths: list[Struct] = []  # the struct that a line of this indentation belongs to
     for line in text.splitlines():
         if not line or line[0] == "#":
             continue
-        words = line.split()
+        tokens = line.split()
         if line[0] != " ":
-            schema = _parse_message(words)
+            schema = _parse_message(tokens)
             schemas[schema.name] = schema
             depths = [schema.root]
             continue
         assert schema is not None, line
         depth = (len(line) - len(line.lstrip())) // 2
         del depths[depth:]
-        each = _parse_field(words, schema)
+        each = _parse_field(tokens, schema)
         depths[-1].fields.append(each)
         if each.struct is not None:
             depths.append(each.struct)
     return schemas
 
 
-def _parse_message(words: list[str]) -> Schema:
-    role, name = words[:2]
-    given = dict(word.split("=") for word in words[2:])
+def _parse_message(tokens: list[str]) -> Schema:
+    role, name = tokens[:2]
+    given = dict(token.split("=") for token in tokens[2:])
     versions, flexible = Versions.parse(given["versions"]), Versions.parse(given["flexible"])
     return Schema(role, int(given.get("key", -1)), versions, flexible, Struct(name))
 
 
-def _parse_field(words: list[str], schema: Schema) -> Field:
-    name, kind = words[:2]
-    given = dict(word.split("=", 1) for word in words[3:])
-    versions = Versions.parse(words[2])
+def _parse_field(tokens: list[str], schema: Schema) -> Field:
+    name, kind = tokens[:2]
+    given = dict(token.split("=", 1) for token in tokens[3:])
+    versions = Versions.parse(tokens[2])
     is_array = kind.startswith("[]")
     kind = kind.removeprefix("[]")
     each = Field(name, kind, is_array, versions)
@@ -173,19 +173,19 @@ def _parse_field(words: list[str], schema: Schema) -> Field:
 
 
 def _parse_default(text: str) -> Default:
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _LITERALS:
+        return _LITERALS[text]
     if text[0] == '"':
         return text[1:-1]
     return float(text) if "." in text else int(text)
 
 
-_WORDS: Final[dict[str, Default]] = {"null": None, "true": True, "false": False}
+_LITERALS: Final[dict[str, Default]] = {"null": None, "true": True, "false": False}
 
 
 def _implicit_default(each: Field) -> Default:
     if each.nullable != NEVER and each.tag < 0:
-        return None  # friendlier than Kafka's empty string, and never on the wire unasked
+        return None  # friendlier than Kafka's empty string, and never sent by default
     if each.is_array:
         return ()
     return _ZERO.get(each.kind, None if each.struct else 0)

@@ -1,14 +1,14 @@
-"""The sheet on which a codec function is written before it is compiled."""
+"""The source text of a codec function before it is compiled."""
 
 import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-TABLE_SIZE: Final = 32  # arrays of numbers up to this length have their packer made in advance
+TABLE_SIZE: Final = 32  # arrays of numbers shorter than this have a prepared packer
 
 
-class Source:
-    """Lines of Python, the names they use, and fresh names for their variables."""
+class SourceBuilder:
+    """Collects lines of Python with the globals they use, and allocates variable names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.lines: list[str] = []
@@ -23,7 +23,7 @@ class Source:
         return f"{letter}{self._variables}"
 
     def constant(self, value: object) -> str:
-        """A name for `value`, or the value itself where writing it down is enough."""
+        """Return a name bound to `value`, or its literal where that suffices."""
         if value is None or isinstance(value, (bool, int, str)) or value == ():
             return repr(value)
         name = f"K{len(self.names)}"
@@ -31,14 +31,14 @@ class Source:
         return name
 
     def format_method(self, method: str, letters: str) -> str:
-        """A name for the `pack` or `unpack_from` of a fixed layout."""
+        """Return a name bound to the `pack` or `unpack_from` of a fixed layout."""
         name = f"{method}_{letters.replace('?', 'B_')}"
         if name not in self.names:
             self.names[name] = getattr(struct.Struct(">" + letters), method)
         return name
 
     def format_table(self, method: str, letter: str) -> str:
-        """A name for a table of that method by array length."""
+        """Return a name bound to a table of that method, indexed by array length."""
         name = f"{method}_table_{letter.replace('?', 'B_')}"
         if name not in self.names:
             self.names[name] = _table(method, letter)
@@ -55,7 +55,7 @@ _tables: dict[tuple[str, str], list[Callable[..., Any]]] = {}
 
 
 def _table(method: str, letter: str) -> list[Callable[..., Any]]:
-    """Shared by all codecs: there are few number kinds."""
+    """Tables are shared by all codecs: there are few number types."""
     key = (method, letter)
     if key not in _tables:
         _tables[key] = [getattr(struct.Struct(f">{length}{letter}"), method) for length in range(TABLE_SIZE)]

@@ -35,7 +35,7 @@ class Membership:
     cluster_id: str
     static_voters: VoterSet | None = None
     bootstrap_servers: tuple[Address, ...] = ()
-    is_lone: bool = True
+    is_standalone: bool = True
     settings: QuorumSettings = field(default_factory=QuorumSettings)
     member: MemberSettings = field(default_factory=MemberSettings)
 
@@ -63,7 +63,7 @@ def remembered(
         kept = read_quorum_state(disk, metadata_log.folder)
     except BrokenQuorumState as error:
         voters = voter_sets[-1].voters.ids if voter_sets else ()
-        if not membership.is_lone or any(each != membership.me.node_id for each in voters):
+        if not membership.is_standalone or any(each != membership.me.node_id for each in voters):
             raise
         log.warning("what this node voted is lost, and as the only voter it can do without: %s", error)
         kept = None
@@ -80,7 +80,7 @@ def first_voters(
 ) -> tuple[Sequence[VotersAt], VoterSet | None]:
     """The voter sets and the fixed voters to start with; a node that is alone in a new folder is its first voter."""
     me = membership.me
-    if not membership.is_lone:
+    if not membership.is_standalone:
         if not voter_sets and membership.static_voters is None and me.endpoints:
             log.warning(
                 "this controller knows no voters yet and looks for a quorum that it may join; of a new cluster, the "

@@ -48,10 +48,10 @@ def make_metadata_folder(disk: Disk, data_folder: str) -> None:
     """Make the folder of the log, if it is not there; it lasts when this returns."""
     folder = f"{data_folder}/{FOLDER}"
     if not disk.exists(folder):
-        disk.make_folder(folder)
+        disk.make_directory(folder)
         metadata = f"version: 0\ntopic_id: {encode_id(METADATA_TOPIC_ID)}"
         replace_file(disk, f"{folder}/{PARTITION_METADATA}", metadata.encode())
-        disk.sync_folder(data_folder)
+        disk.sync_directory(data_folder)
 
 
 class MetadataLog:

@@ -30,7 +30,7 @@ from moldau.model.ports import Disk, Executor
 from moldau.records.control import ControlType, build_control_batch, iterate_control_records
 from moldau.records.header import BatchHeader
 from moldau.records.record import iterate_batches
-from moldau.storage.files import sync, sync_folder, write_all
+from moldau.storage.files import sync, sync_directory, write_all
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ async def write_snapshot(
     finally:
         file.close()
     disk.rename(path + PARTIAL, path)
-    await executor.run(sync_folder, disk, folder)
+    await executor.run(sync_directory, disk, folder)
 
 
 def _opening(voters: VoterSet | None, timestamp_ms: int) -> list[Control]:

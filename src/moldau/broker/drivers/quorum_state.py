@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from moldau.model.ids import NO_DIRECTORY, NO_NODE
 from moldau.model.ports import Disk
-from moldau.storage.files import replace_file, sync_folder
+from moldau.storage.files import replace_file, sync_directory
 from moldau.storage.log_dir import decode_id, encode_id
 
 FILE_NAME: Final = "quorum-state"
@@ -80,7 +80,7 @@ def read_quorum_state(disk: Disk, folder: str) -> QuorumState | None:
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
         return None
-    sync_folder(disk, folder)
+    sync_directory(disk, folder)
     try:
         return QuorumState.decode(disk.read(path))
     except ValueError as error:

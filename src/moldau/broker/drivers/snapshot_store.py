@@ -21,7 +21,7 @@ from moldau.machines.metadata.records import Record
 from moldau.machines.raft import VoterSet
 from moldau.model.errors import PositionOutOfRange, SnapshotNotFound
 from moldau.model.ports import Disk, Executor, File
-from moldau.storage.files import sync, sync_folder, write_all
+from moldau.storage.files import sync, sync_directory, write_all
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class SnapshotStore:
         check_snapshot(snapshot, data)
         await self._executor.run(sync, file)
         self._disk.rename(path, self._path(snapshot))
-        await self._executor.run(sync_folder, self._disk, self._folder)
+        await self._executor.run(sync_directory, self._disk, self._folder)
         self._add(snapshot)
         return LoadedSnapshot(snapshot, data)
 

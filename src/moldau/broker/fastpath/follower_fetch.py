@@ -13,7 +13,7 @@ from moldau.broker.fetch import follower_fetch
 from moldau.broker.fetch.follower_fetch import FollowerRead
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.requests.fast_path import FastPath, FastPathConnection, PendingResponse
-from moldau.wire.follower_fetch import FETCH, FollowerFetchRequest, read_question, write_answer
+from moldau.wire.follower_fetch import FETCH, FollowerFetchRequest, read_request, write_response
 from moldau.wire.framing import frame_response
 
 if TYPE_CHECKING:
@@ -78,21 +78,21 @@ class FollowerFetchFastPath:
 
     def try_handle(self, frame: memoryview) -> bool:
         broker = self._broker
-        request = read_question(frame)
+        request = read_request(frame)
         if request is None or not broker.allows_all or not broker.gathering.is_empty:
             return False
         sessions = broker.replicas.sessions
         session = sessions.find(request.session_id, request.session_epoch, request.replica)
         if session is None or request.replica not in broker.partitions.image.brokers:
             return False
-        named = [session.followed.get(each[:2]) for each in request.asked]
+        named = [session.followed.get(each[:2]) for each in request.partitions]
         if len(named) + len(session.ready) > PARTITIONS_MAX or not all(map(_is_open, named)):
             return False
         started_ms = self._connection.last_active_ms = broker.clock.monotonic_ms()
         sessions.go_on(session)
         session.broker_epoch = request.broker_epoch
         session.fetched_ms = started_ms
-        for followed, each in zip(named, request.asked, strict=True):
+        for followed, each in zip(named, request.partitions, strict=True):
             assert followed is not None
             followed.ask(each, followed.partition)
             session.ready[followed] = None
@@ -172,7 +172,7 @@ class FollowerFetchFastPath:
         response: PendingResponse | None,
     ) -> None:
         topics = follower_fetch.told(reading)
-        pieces = write_answer(request.correlation_id, session.session_id, topics)
+        pieces = write_response(request.correlation_id, session.session_id, topics)
         if pieces is None:
             pieces = self._frame(session, request, topics)
         self._meter.finished(self._broker.clock.monotonic_ms() - started_ms)

@@ -207,7 +207,7 @@ class ProduceFastPath:
     def try_handle(self, frame: memoryview) -> bool:
         coalescer = self._coalescer
         was_open = coalescer.is_open
-        coalescer.is_open = self._transport.is_in_run or not coalescer.is_empty
+        coalescer.is_open = self._transport.has_more_bytes or not coalescer.is_empty
         try:
             if self._append(frame):
                 return True

@@ -84,7 +84,7 @@ class ServedConnection:
 
     def connected(self, transport: Connection) -> None:
         self._transport = self.responses.connection = transport
-        transport.when_turn_ends = self._turn_ended
+        transport.on_turn_end = self._turn_ended
         self.peer = transport.peer.host
         self.last_active_ms = self._broker.clock.monotonic_ms()
         reason = self._limits.admit(self)
@@ -133,14 +133,14 @@ class ServedConnection:
             fast_path.flush()
         if self._delay_tolerant_in_row:
             self._delay_tolerant_in_row = 0
-            self.transport.may_wait = False
+            self.transport.may_defer_reads = False
         return False
 
     def _count_delay_tolerant(self) -> None:
         """Let the transport read less urgently where nothing but such requests comes."""
         self._delay_tolerant_in_row += 1
         if self._delay_tolerant_in_row == DELAY_TOLERANT_MIN:
-            self.transport.may_wait = all(each.tolerates_delay for each in self._fast_paths.values())
+            self.transport.may_defer_reads = all(each.tolerates_delay for each in self._fast_paths.values())
 
     def _learn(self, api: "Api", frame: memoryview, request: Any, context: RequestContext, response: Any) -> None:
         """Let the fast path of this API cache the request; create it when the API is first used."""
@@ -157,7 +157,7 @@ class ServedConnection:
         """Coalesce writes of requests that allow it; any other request finds all batches in the logs."""
         coalescer = self._broker.gathering
         if api.coalesces_writes:
-            coalescer.is_open = self.transport.is_in_run or not coalescer.is_empty
+            coalescer.is_open = self.transport.has_more_bytes or not coalescer.is_empty
         else:
             coalescer.close()
 

@@ -162,7 +162,7 @@ class LogStore:
         except OSError as error:
             logger.warning("%s cannot be renamed and is removed at once: %s", name, error)
             folder = self._folder.folder_of(name)
-            await self._attempt(self._disk.remove_folder, folder)
+            await self._attempt(self._disk.remove_directory, folder)
             if self._disk.exists(folder):
                 self._known[name] = topic_id  # in the way of whoever has the name next, who is to know it
         else:
@@ -225,7 +225,7 @@ class LogStore:
     def _remove_later(self, path: str, delay_ms: float) -> None:
         async def remove() -> None:
             await asyncio.sleep(delay_ms / 1000)
-            await self._attempt(self._disk.remove_folder, path)
+            await self._attempt(self._disk.remove_directory, path)
 
         task = asyncio.get_running_loop().create_task(remove())
         self._removals.add(task)

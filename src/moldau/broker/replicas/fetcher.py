@@ -164,7 +164,7 @@ class ReplicaFetcher:
                 (follower_fetch.OLDEST, follower_fetch.NEWEST),
                 timeout_ms=patience_ms,
                 write=question.write,
-                read=follower_fetch.read_answer,
+                read=follower_fetch.read_response,
                 hear=hear,
                 fail=self._failed,
             )
@@ -451,7 +451,7 @@ class ReplicaFetcher:
 def _message(question: follower_fetch.FollowerFetchRequest, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:
     """The same for the codec, which can say everything."""
     named: dict[bytes, list[Any]] = {}
-    for topic_id, partition, leader_epoch, offset, last_epoch, start_offset, max_bytes in question.asked:
+    for topic_id, partition, leader_epoch, offset, last_epoch, start_offset, max_bytes in question.partitions:
         asked = FetchRequest.FetchPartition(
             partition=partition,
             current_leader_epoch=leader_epoch,

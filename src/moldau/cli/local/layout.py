@@ -28,7 +28,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
-from moldau.node.storage_format import FirstVoters, format_folder
+from moldau.node.storage_format import InitialVoters, format_log_dir
 from moldau.storage.log_dir import LogDir, MetaProperties, decode_id, encode_id
 
 STATE_FILE: Final = "cluster.json"
@@ -252,14 +252,14 @@ def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
         return
     folder = LogDir.open(disk, str(node.folder))
     try:
-        format_folder(
+        format_log_dir(
             folder,
             disk,
             system_random(),
             SystemClock(),
             node_id=node.node_id,
             cluster_id=cluster_id,
-            voters=voters if node.is_controller else FirstVoters.UNSAID,
+            voters=voters if node.is_controller else InitialVoters.UNSPECIFIED,
         )
     finally:
         folder.close()

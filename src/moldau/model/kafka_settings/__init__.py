@@ -1,7 +1,7 @@
-"""Tables of the settings that Kafka 4.x has and nothing here reads: accepted, checked and listed, without effect.
+"""Settings of Kafka 4.x that are accepted, validated and listed, but have no effect.
 
-They let an existing server.properties, Terraform plan or Connect cluster work unchanged. A name that gains an effect
-moves out of its table, to the settings class beside the code that reads it.
+They let an existing server.properties, Terraform plan or Connect cluster work unchanged. A setting that gains an effect
+moves from its table to the settings class beside the code that reads it.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = {
 }
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = {each.name: each for each in groups.ROWS}
 
-# Plug-ins of Kafka take settings of their own under these prefixes. They may be secrets, so they are kept as such.
+# Kafka plug-ins have settings under these prefixes. They may be secrets, so they are treated as such.
 PLUGIN_PREFIXES: Final = ("config.providers.", "rlmm.config.", "rsm.config.")
 
 
 def is_removed(name: str) -> bool:
-    """Whether Kafka had a broker setting of this name until 4.0."""
+    """Return whether Kafka 4.0 removed this broker setting."""
     return name in removed.NAMES or name.startswith(removed.PREFIXES)

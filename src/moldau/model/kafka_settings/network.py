@@ -1,4 +1,4 @@
-"""Kafka's settings of sockets, threads and waiting requests that have no effect here."""
+"""Kafka's settings for sockets, threads and delayed requests that have no effect."""
 
 from typing import Final
 
@@ -8,33 +8,35 @@ from moldau.model.units import SECOND_MS, KiB
 
 ROWS: Final = (
     row("background.threads", INT, 10, "Threads for background work.", at_least=1, scope=CLUSTER),
-    row("num.io.threads", INT, 8, "Threads that work on requests.", at_least=1, scope=CLUSTER),
+    row("num.io.threads", INT, 8, "Threads that handle requests.", at_least=1, scope=CLUSTER),
     row("num.network.threads", INT, 3, "Threads that read and write sockets.", at_least=1, scope=CLUSTER),
-    row("queued.max.requests", INT, 500, "How many requests may wait for a thread.", at_least=1),
+    row("queued.max.requests", INT, 500, "Maximum number of queued requests.", at_least=1),
     row(
         "max.connection.creation.rate",
         INT,
         INT_MAX,
-        "New connections per second the broker takes.",
+        "Maximum number of new connections per second.",
         at_least=0,
         scope=CLUSTER,
     ),
-    row("socket.listen.backlog.size", INT, 50, "Connections that may wait to be accepted.", at_least=1),
-    row("socket.receive.buffer.bytes", INT, 100 * KiB, "The receive buffer asked of the system; -1 leaves it be."),
-    row("socket.send.buffer.bytes", INT, 100 * KiB, "The send buffer asked of the system; -1 leaves it be."),
-    row("socket.connection.setup.timeout.ms", LONG, 10 * SECOND_MS, "The first patience with a peer that is called."),
-    row("socket.connection.setup.timeout.max.ms", LONG, 30 * SECOND_MS, "The longest patience with a called peer."),
-    row("request.timeout.ms", INT, 30 * SECOND_MS, "How long a request to another node waits for its answer."),
-    row("early.start.listeners", LIST, None, "Listeners that open before the authorizer is ready."),
-    row("fetch.purgatory.purge.interval.requests", INT, 1000, "How often waiting fetches are swept."),
-    row("producer.purgatory.purge.interval.requests", INT, 1000, "How often waiting produces are swept."),
-    row("delete.records.purgatory.purge.interval.requests", INT, 1, "How often waiting DeleteRecords are swept."),
-    row("share.fetch.purgatory.purge.interval.requests", INT, 1000, "How often waiting share fetches are swept."),
+    row("socket.listen.backlog.size", INT, 50, "Maximum number of pending connections.", at_least=1),
+    row("socket.receive.buffer.bytes", INT, 100 * KiB, "SO_RCVBUF of sockets; -1 keeps the system default."),
+    row("socket.send.buffer.bytes", INT, 100 * KiB, "SO_SNDBUF of sockets; -1 keeps the system default."),
+    row("socket.connection.setup.timeout.ms", LONG, 10 * SECOND_MS, "Initial timeout of connecting to another node."),
+    row(
+        "socket.connection.setup.timeout.max.ms", LONG, 30 * SECOND_MS, "Maximum timeout of connecting to another node."
+    ),
+    row("request.timeout.ms", INT, 30 * SECOND_MS, "Timeout of requests to other nodes."),
+    row("early.start.listeners", LIST, None, "Listeners to start before the authorizer is ready."),
+    row("fetch.purgatory.purge.interval.requests", INT, 1000, "Purge interval of the fetch purgatory."),
+    row("producer.purgatory.purge.interval.requests", INT, 1000, "Purge interval of the produce purgatory."),
+    row("delete.records.purgatory.purge.interval.requests", INT, 1, "Purge interval of the DeleteRecords purgatory."),
+    row("share.fetch.purgatory.purge.interval.requests", INT, 1000, "Purge interval of the share fetch purgatory."),
     row(
         "server.max.startup.time.ms",
         LONG,
         LONG_MAX,
-        "How long the broker may take to start.",
+        "Maximum startup time of the broker.",
         at_least=0,
         is_internal=True,
     ),

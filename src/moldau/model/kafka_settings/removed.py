@@ -1,4 +1,4 @@
-"""Broker settings that Kafka 4.0 removed: old files still hold them, so they are accepted, unchecked, and ignored."""
+"""Broker settings that Kafka 4.0 removed. Old files still contain them, so they are accepted and ignored."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""One row of the tables in this folder: a setting that Kafka has and nothing here reads."""
+"""One row of the tables in this package: a Kafka setting without effect."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -33,7 +33,7 @@ def row(
     scope: Scope = STATIC,
     is_internal: bool = False,
 ) -> Setting:
-    """A setting that is accepted, checked and listed, and has no effect."""
+    """Declare a setting that is accepted, validated and listed, but has no effect."""
     return Setting(
         name=name,
         default=default,
@@ -49,15 +49,15 @@ def row(
     )
 
 
-def one_of_in_any_case(*words: str) -> Callable[[str], str | None]:
-    """A check for the settings whose words Kafka compares without regard to case."""
+def one_of_in_any_case(*values: str) -> Callable[[str], str | None]:
+    """Return a check for settings whose values Kafka compares case-insensitively."""
 
     def check(value: str) -> str | None:
-        return None if value.lower() in words else f"it must be one of {', '.join(words)}"
+        return None if value.lower() in values else f"it must be one of {', '.join(values)}"
 
     return check
 
 
 def non_empty(value: str | tuple[str, ...]) -> str | None:
-    """A check for texts and lists that must say something."""
+    """Check that a string or list is not empty."""
     return None if value else "it must not be empty"

@@ -1,1 +1,1 @@
-"""The real ports: the system's clock, randomness, files, threads and sockets. Nothing above is imported here."""
+"""The real ports: the system clock, randomness, files, threads and sockets. They import nothing from upper layers."""

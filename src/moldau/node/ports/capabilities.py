@@ -1,4 +1,4 @@
-"""What this operating system can do beyond POSIX. Every one of these has a fallback."""
+"""Features of the operating system beyond POSIX, each of which has a fallback."""
 
 import os
 import select
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`Capabilities.portable()` forces every fallback, which is how they are tested on Linux."""
+    """`Capabilities.portable()` forces every fallback, so that they can be tested on Linux."""
 
     has_sendfile: bool
     has_fallocate: bool
     has_nowait_reads: bool
     has_epoll: bool
-    has_low_water_mark: bool  # a socket is readable when so much has come, or the end
-    more_flag: int  # MSG_MORE, or 0 where the kernel has none
+    has_low_water_mark: bool  # SO_RCVLOWAT: a socket becomes readable only with this many bytes, or at end of stream
+    more_flag: int  # MSG_MORE, or 0 if unsupported
 
     @classmethod
     def detect(cls) -> "Capabilities":

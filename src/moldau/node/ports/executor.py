@@ -1,4 +1,4 @@
-"""Threads for calls that release the GIL, worker processes for Python loops over files."""
+"""Threads for calls that release the GIL; worker processes for Python loops over files."""
 
 import asyncio
 import ctypes
@@ -17,28 +17,28 @@ from moldau.node.ports.files import SystemDisk
 THREADS: Final = 4
 QUEUED_MAX: Final = 1024
 NICENESS: Final = 10
-URGENT_NICENESS: Final = 5  # on a machine that is busy all over it still gets a third of what others get
-URGENT_IDLE_S: Final = 10.0  # then it has done what it was for
+URGENT_NICENESS: Final = 5  # on a saturated machine it still gets a third of a normal process's share
+URGENT_IDLE_S: Final = 10.0  # an idle urgent worker exits after this
 PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
 class SystemExecutor:
-    """Threads and worker processes start with their first job, so that an idle node has none."""
+    """Starts threads and worker processes with their first job, so that an idle node has none."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._worker = Worker(NICENESS)
         self._urgent_worker = Worker(URGENT_NICENESS, URGENT_IDLE_S)
-        self._places = asyncio.Semaphore(QUEUED_MAX)
+        self._slots = asyncio.Semaphore(QUEUED_MAX)
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="moldau-io")
-        async with self._places:
+        async with self._slots:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def work_on_files(self, work: Callable[[Disk, Job], Result], job: Job, *, is_urgent: bool = False) -> Result:
-        async with self._places:
+        async with self._slots:
             return await (self._urgent_worker if is_urgent else self._worker).run(work, job)
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class SystemExecutor:
 
 
 class Worker:
-    """One process, which does a job at a time, and may end when none has come for a while."""
+    """One process that runs one job at a time and may exit when idle."""
 
     def __init__(self, niceness: int, idle_s: float | None = None) -> None:
         self._niceness = niceness
@@ -63,49 +63,49 @@ class Worker:
         loop = asyncio.get_running_loop()
         if self._end is not None:
             self._end.cancel()
-        pool = self._pool = self._pool or self._started()
+        pool = self._pool = self._pool or self._start()
         self._jobs += 1
         try:
             return await loop.run_in_executor(pool, _work_on_files, work, job)
         except BrokenProcessPool as error:
             if self._pool is pool:
-                self._pool = None  # the next job gets another
-            # Held until its thread has ended: from Python 3.12 on, a thread that drops its own pool waits for itself.
+                self._pool = None  # the next job starts another worker
+            # Keep the reference until its thread has ended: since 3.12, a thread that drops its own pool deadlocks.
             pool.shutdown(wait=True)
-            raise OSError(f"a worker process has died: {error}") from None
+            raise OSError(f"worker process died: {error}") from None
         finally:
             self._jobs -= 1
             if not self._jobs and self._idle_s is not None:
                 self._end = loop.call_later(self._idle_s, self._stop)
 
-    def _started(self) -> ProcessPoolExecutor:
-        # Forking a process that has threads is unsafe, so the worker is started afresh.
+    def _start(self) -> ProcessPoolExecutor:
+        # Forking a process that has threads is unsafe: spawn.
         context = multiprocessing.get_context("spawn")
         arguments = os.getpid(), self._niceness
         return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare_worker, initargs=arguments)
 
-    def _stop(self, *, waits: bool = False) -> None:
+    def _stop(self, *, wait: bool = False) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(wait=waits, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def close(self) -> None:
         if self._end is not None:
             self._end.cancel()
-        self._stop(waits=True)
+        self._stop(wait=True)
 
 
 def _prepare_worker(node: int, niceness: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its worker ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node stops its worker
     _die_with(node)
-    os.nice(niceness)  # clients come first
+    os.nice(niceness)  # requests of clients have priority
 
 
 def _die_with(node: int) -> None:
-    """A node that is killed cannot end its worker, so the kernel does it, where it is Linux."""
+    """Let the kernel kill the worker with its node, on Linux: a killed node cannot."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != node:  # it was killed before we asked
+        if os.getppid() != node:  # the node died before the prctl call
             os._exit(1)
 
 

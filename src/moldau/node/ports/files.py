@@ -1,4 +1,4 @@
-"""Files and folders of the operating system."""
+"""Files and directories of the operating system."""
 
 import ctypes
 import errno
@@ -38,9 +38,9 @@ class SystemFile:
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
-        return self._read_on(data, length, position)
+        return self._read_rest(data, length, position)
 
-    def _read_on(self, data: bytes, length: int, position: int) -> bytes:
+    def _read_rest(self, data: bytes, length: int, position: int) -> bytes:
         parts = [data]
         have = len(data)
         while have < length:
@@ -62,16 +62,16 @@ class SystemFile:
         if not self._can_probe or length <= 0:
             return True
         probe = bytearray(1)
-        places = (position,) if length == 1 else (position, position + length // 2, position + length - 1)
+        positions = (position,) if length == 1 else (position, position + length // 2, position + length - 1)
         try:
-            for where in places:
-                os.preadv(self._descriptor, [probe], where, os.RWF_NOWAIT)
+            for each in positions:
+                os.preadv(self._descriptor, [probe], each, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            self._can_probe = False  # this file system cannot tell
+            self._can_probe = False  # not supported by this file system
         return True
 
     def size(self) -> int:
@@ -83,7 +83,7 @@ class SystemFile:
     def allocate(self, size: int) -> None:
         if not self._capabilities.has_fallocate:
             return
-        # Python has only `posix_fallocate`, which makes the file longer; cutting it again gives the room back.
+        # Python has only `posix_fallocate`, which extends the file; truncating it again would free the blocks.
         if _fallocate(self._descriptor, KEEP_SIZE, 0, size) != 0:
             code = ctypes.get_errno()
             if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
@@ -101,12 +101,12 @@ class SystemFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # A file may outlive its segment while slices of it wait to be sent; the last of them closes it.
+        # A file may outlive its segment while slices of it are queued for sending; the last slice closes it.
         self.close()
 
 
-class SystemFolderLock:
-    """An `flock` on a lock file: it goes away with the process, however that ends."""
+class SystemDirectoryLock:
+    """An `flock` on a lock file, which the kernel releases however the process ends."""
 
     __slots__ = ("_descriptor",)
 
@@ -144,8 +144,8 @@ class SystemDisk:
         with open(path, "rb") as file:
             return file.read()
 
-    def list(self, folder: str) -> list[str]:
-        return sorted(os.listdir(folder))
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -153,8 +153,8 @@ class SystemDisk:
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
-    def make_folder(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
+    def make_directory(self, directory: str) -> None:
+        os.makedirs(directory, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -162,21 +162,21 @@ class SystemDisk:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
-    def remove_folder(self, folder: str) -> None:
-        shutil.rmtree(folder)
+    def remove_directory(self, directory: str) -> None:
+        shutil.rmtree(directory)
 
-    def sync_folder(self, folder: str) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    def sync_directory(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    def free_bytes(self, folder: str) -> int:
-        return shutil.disk_usage(folder).free
+    def free_bytes(self, directory: str) -> int:
+        return shutil.disk_usage(directory).free
 
-    def total_bytes(self, folder: str) -> int:
-        return shutil.disk_usage(folder).total
+    def total_bytes(self, directory: str) -> int:
+        return shutil.disk_usage(directory).total
 
     def files_max(self) -> int:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -188,11 +188,11 @@ class SystemDisk:
         except OSError:  # not Linux
             return ""
 
-    def lock(self, path: str) -> SystemFolderLock:
+    def lock(self, path: str) -> SystemDirectoryLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             raise
-        return SystemFolderLock(descriptor)
+        return SystemDirectoryLock(descriptor)

@@ -1,4 +1,4 @@
-"""A few lines of HTTP: enough to answer a GET, for metrics. Not for browsers at large."""
+"""A minimal HTTP server for the metrics page: GET and HEAD, one request per connection."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,28 +20,28 @@ _REASONS: Final = {
 
 
 class PageServer(asyncio.Protocol):
-    """One HTTP connection: one request, one page, closed."""
+    """One HTTP connection: serves one request, then closes."""
 
     def __init__(self, page: Callable[[str], Awaitable[Page]], connections: "set[PageServer]") -> None:
-        """`connections` are all that are open on the port."""
+        """`connections` holds all open connections of the port."""
         self._page = page
         self._connections = connections
         self._received = bytearray()
-        self._answering: asyncio.Task[None] | None = None
+        self._handling: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connections.add(self)
-        patience_s = REQUEST_SECONDS_MAX if len(self._connections) <= CONNECTIONS_MAX else 0.0
-        self._deadline = asyncio.get_running_loop().call_later(patience_s, transport.abort)
+        timeout_s = REQUEST_SECONDS_MAX if len(self._connections) <= CONNECTIONS_MAX else 0.0
+        self._deadline = asyncio.get_running_loop().call_later(timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._answering:
+        if self._handling:
             return
         self._received += data
         if b"\r\n\r\n" in self._received:
-            self._answering = asyncio.get_running_loop().create_task(self._answer())
+            self._handling = asyncio.get_running_loop().create_task(self._handle())
         elif len(self._received) > REQUEST_BYTES_MAX:
             self._send((400, "text/plain; charset=utf-8", b"The request is too long.\n"))
 
@@ -49,15 +49,15 @@ class PageServer(asyncio.Protocol):
         self._deadline.cancel()
         self._connections.discard(self)
 
-    async def _answer(self) -> None:
-        words = bytes(self._received.split(b"\r\n", 1)[0]).decode("latin-1").split(" ")
-        if len(words) != 3:
+    async def _handle(self) -> None:
+        request_line = bytes(self._received.split(b"\r\n", 1)[0]).decode("latin-1").split(" ")
+        if len(request_line) != 3:
             self._send((400, "text/plain; charset=utf-8", b"This is not HTTP.\n"))
-        elif words[0] not in ("GET", "HEAD"):
+        elif request_line[0] not in ("GET", "HEAD"):
             self._send((405, "text/plain; charset=utf-8", b"Only GET is served here.\n"))
         else:
-            status, content_type, body = await self._page(words[1].split("?", 1)[0])
-            self._send((status, content_type, body), has_body=words[0] == "GET")
+            status, content_type, body = await self._page(request_line[1].split("?", 1)[0])
+            self._send((status, content_type, body), has_body=request_line[0] == "GET")
 
     def _send(self, page: Page, *, has_body: bool = True) -> None:
         status, content_type, body = page

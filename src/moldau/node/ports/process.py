@@ -1,4 +1,4 @@
-"""What the operating system says of this process, for the metrics page; with the names that Prometheus clients use."""
+"""Process metrics from the operating system, under the names that Prometheus clients use."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ def process_lines() -> Iterator[str]:
 
 
 def _resident_bytes(peak: int) -> int:
-    """Where the system does not say what is used now, the most that was."""
+    """Return the current memory in use, or the peak where the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

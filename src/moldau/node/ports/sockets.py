@@ -1,8 +1,8 @@
-"""TCP: frames in to a buffer we keep, buffers and file slices out through a queue of our own.
+"""TCP: frames are received into a reusable buffer; buffers and file slices are sent from a queue.
 
-asyncio makes the connections and ends them. Bytes go in and out through a duplicate of the socket: asyncio's own
-transport copies what it queues, its `sendfile` costs ten times the system call, and there would be four calls between a
-readable socket and us, which a small request feels.
+asyncio opens and closes the connections. Bytes are read and written through a duplicate of the socket: asyncio's
+transport copies the buffers it queues, its `sendfile` costs ten times the system call, and its four calls between a
+readable socket and the protocol are noticeable on small requests.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from moldau.model.ids import Address
 from moldau.model.ports import Connection, Endpoint, FileSlice, Listener, Page, Piece
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
-from moldau.node.ports.deferred_reader import Patience
+from moldau.node.ports.deferred_reader import DeferredReader
 from moldau.node.ports.pages import PageServer
 from moldau.node.ports.receive_buffer import ReceiveBudget, ReceiveBuffer
-from moldau.node.ports.resolver import hosts_to_listen_on, plain
-from moldau.wire.foreign_protocols import refused_length
+from moldau.node.ports.resolver import hosts_to_listen_on, unify_errors
+from moldau.wire.foreign_protocols import describe_invalid_length
 
 FRAMES_PER_TURN_MAX: Final = 32
-TURN_SECONDS_MAX: Final = 0.0005  # whatever is left of a peer's frames then waits for its next turn
+TURN_SECONDS_MAX: Final = 0.0005  # the remaining frames of a peer wait for its next turn
 SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
 READ_BYTES_INSTEAD_OF_SENDFILE: Final = 32 * KiB
 BACKLOG: Final = 1024
-ACCEPTS_PER_TURN_MAX: Final = 8  # a burst of connections must not stall those that are there
-DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in so many
+ACCEPTS_PER_TURN_MAX: Final = 8  # a burst of new connections must not stall established ones
+DESCRIPTORS_KEPT_FOR_FILES: Final = 4  # one in this many
 BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
-MISSING_BYTES_MIN: Final = 32 * KiB  # to wait for less in one piece is not worth telling the kernel
+MISSING_BYTES_MIN: Final = 32 * KiB  # below this, SO_RCVLOWAT costs more than it saves
 
-# Why reading may be paused; it goes on when no reason is left.
+# Reasons to pause reading; it resumes when none is left.
 _BY_OWNER: Final = 1
 _FOR_BUDGET: Final = 2
 _FOR_TURN: Final = 4
@@ -58,22 +58,22 @@ class SocketConnection(asyncio.Protocol):
         endpoint: Endpoint,
         frame_bytes_max: int,
         budget: ReceiveBudget,
-        able: Capabilities,
+        capabilities: Capabilities,
         descriptor_max: int = sys.maxsize,
-        patience: Patience | None = None,
+        deferred_reader: DeferredReader | None = None,
     ) -> None:
-        """`patience` is where this one is read while it may wait, if there is such a thing."""
+        """`deferred_reader` reads the socket while `may_defer_reads` is set; None where epoll is missing."""
         self.frame_bytes_max = frame_bytes_max
         self._descriptor_max = descriptor_max
         self._endpoint = endpoint
-        self._able = able
-        self._patience = patience
-        self._may_wait = False
+        self._capabilities = capabilities
+        self._deferred_reader = deferred_reader
+        self._may_defer_reads = False
         self._received = ReceiveBuffer(budget)
         self._queue: deque[Piece] = deque()
         self._queued_bytes = 0
         self._paused = 0
-        self._resuming: asyncio.Handle | None = None  # in the next turn
+        self._resuming: asyncio.Handle | None = None  # scheduled for the next turn
         self._is_corked = False
         self._awaited_bytes = 1
         self._is_reading = False
@@ -81,10 +81,10 @@ class SocketConnection(asyncio.Protocol):
         self._is_closing = False
         self._is_lost = False
         self._reason = ""
-        self.is_in_run = False
-        self.when_turn_ends: Callable[[], None] = _nothing
+        self.has_more_bytes = False
+        self.on_turn_end: Callable[[], None] = _ignore_turn_end
 
-    # -- asyncio's side: a connection begins, bytes arrive, it ends
+    # -- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -98,7 +98,7 @@ class SocketConnection(asyncio.Protocol):
         except OSError as error:
             self._is_lost = True
             self._transport.abort()
-            self._endpoint.disconnected(f"it could not be taken: {error.strerror}")
+            self._endpoint.disconnected(f"could not be accepted: {error.strerror}")
             return
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -107,8 +107,8 @@ class SocketConnection(asyncio.Protocol):
         self._endpoint.connected(self)
 
     def _take_over(self) -> None:
-        """Read here, and asyncio no more. A turn after it began: before Python 3.11.4, asyncio starts to read once this
-        protocol has heard of the connection, also if it was paused by then."""
+        """Read here instead of in asyncio. Called one turn after `connection_made`: before Python 3.11.4, it starts
+        reading after that callback even if the transport was paused in it."""
         if self._is_lost or self._transport.is_closing():
             return
         self._transport.pause_reading()
@@ -116,7 +116,7 @@ class SocketConnection(asyncio.Protocol):
             self._start_reading()
 
     def _duplicate(self, descriptor: int) -> socket.socket:
-        """The kernel gives the lowest free number, so a high one says that few are left: they are for files."""
+        """The kernel assigns the lowest free descriptor: a high one means that few are left, which files need."""
         duplicate = socket.socket(fileno=os.dup(descriptor))
         if duplicate.fileno() < self._descriptor_max:
             return duplicate
@@ -138,35 +138,35 @@ class SocketConnection(asyncio.Protocol):
             self._stop_reading()
             self._transport.close()
             return
-        received.took(count)
+        received.on_received(count)
         self._deliver()
 
     def _start_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
-            if self._may_wait and self._patience is not None:
-                self._patience.add(self._descriptor, self._readable)
+            if self._may_defer_reads and self._deferred_reader is not None:
+                self._deferred_reader.add(self._descriptor, self._readable)
             else:
                 self._loop.add_reader(self._descriptor, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            if self._may_wait and self._patience is not None:
-                self._patience.remove(self._descriptor)
+            if self._may_defer_reads and self._deferred_reader is not None:
+                self._deferred_reader.remove(self._descriptor)
             else:
                 self._loop.remove_reader(self._descriptor)
 
     @property
-    def may_wait(self) -> bool:
-        return self._may_wait
+    def may_defer_reads(self) -> bool:
+        return self._may_defer_reads
 
-    @may_wait.setter
-    def may_wait(self, may_wait: bool) -> None:
-        if may_wait != self._may_wait:
+    @may_defer_reads.setter
+    def may_defer_reads(self, may_defer_reads: bool) -> None:
+        if may_defer_reads != self._may_defer_reads:
             is_reading = self._is_reading
             self._stop_reading()
-            self._may_wait = may_wait
+            self._may_defer_reads = may_defer_reads
             if is_reading:
                 self._start_reading()
 
@@ -185,7 +185,7 @@ class SocketConnection(asyncio.Protocol):
     # -- frames in
 
     def _deliver(self) -> None:
-        """Hand over the whole frames that have arrived, a bounded number a turn; answers leave together at the end."""
+        """Deliver complete frames, a bounded number per turn; their responses are sent together at its end."""
         received = self._received
         self._is_corked = True
         frames = 0
@@ -197,22 +197,22 @@ class SocketConnection(asyncio.Protocol):
                 break
             (length,) = _length_at(received.view, start)
             if not 0 <= length <= self.frame_bytes_max:
-                self._refuse_frame(length)
+                self._reject_frame(length)
                 break
             if end - start - 4 < length:
                 expected_bytes = length + 4
                 break
             received.start = start + 4 + length
-            self.is_in_run = end - received.start > 0
+            self.has_more_bytes = end - received.start > 0
             self._endpoint.frame_received(received.view[start + 4 : start + 4 + length])
             frames += 1
             if received.end - received.start >= 4 and (frames == FRAMES_PER_TURN_MAX or monotonic() >= give_way_s):
                 self._pause(_FOR_TURN)
                 self._loop.call_soon(self._unpause, _FOR_TURN)
-        self.when_turn_ends()
-        if expected_bytes and not received.expect(expected_bytes, self._budget_came):
+        self.on_turn_end()
+        if expected_bytes and not received.expect(expected_bytes, self._on_budget_free):
             self._pause(_FOR_BUDGET)
-        received.tidy()
+        received.recycle()
         missing_bytes = received.missing(expected_bytes) if expected_bytes else 0
         if missing_bytes >= MISSING_BYTES_MIN or self._awaited_bytes != 1:
             self._await(missing_bytes)
@@ -221,19 +221,21 @@ class SocketConnection(asyncio.Protocol):
             self._flush()
 
     def _await(self, missing_bytes: int) -> None:
-        """Sleep until the rest of a large frame is there: it comes in many pieces, and each would be a turn."""
-        awaited_bytes = missing_bytes if missing_bytes >= MISSING_BYTES_MIN and self._able.has_low_water_mark else 1
+        """Wake up only for the rest of a large frame: it arrives in many segments, each of which would cost a turn."""
+        awaited_bytes = (
+            missing_bytes if missing_bytes >= MISSING_BYTES_MIN and self._capabilities.has_low_water_mark else 1
+        )
         if awaited_bytes != self._awaited_bytes and not self._is_lost:
             self._awaited_bytes = awaited_bytes
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited_bytes)
 
-    def _refuse_frame(self, length: int) -> None:
-        self._reason = refused_length(length, self.frame_bytes_max)
+    def _reject_frame(self, length: int) -> None:
+        self._reason = describe_invalid_length(length, self.frame_bytes_max)
         self._is_closing = True
         self._pause(_FOR_GOOD)
         self._flush()
 
-    def _budget_came(self) -> None:
+    def _on_budget_free(self) -> None:
         self._loop.call_soon(self._unpause, _FOR_BUDGET)
 
     def _pause(self, reason: int) -> None:
@@ -249,14 +251,14 @@ class SocketConnection(asyncio.Protocol):
         self._deliver()
 
     def pause_reading(self) -> None:
-        if self._resuming is not None:  # it has changed its mind
+        if self._resuming is not None:  # a resume is pending
             self._resuming.cancel()
             self._resuming = None
         self._pause(_BY_OWNER)
 
     def resume_reading(self) -> None:
         if self._paused & _BY_OWNER and self._resuming is None:
-            # Not from within: the owner may be in the middle of answering a frame of ours.
+            # Not synchronously: the owner may be handling a frame that this connection has just delivered.
             self._resuming = self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
@@ -287,7 +289,7 @@ class SocketConnection(asyncio.Protocol):
             self._flush()
 
     def _send_one(self) -> bool:
-        """Whether all there was to send was one buffer, and it is sent: so it is with most answers."""
+        """Send the queue if it is a single buffer, as most responses are; False if anything is left."""
         queue = self._queue
         piece = queue[0]
         if len(queue) != 1 or isinstance(piece, FileSlice) or self._is_closing or self._is_lost:
@@ -295,7 +297,7 @@ class SocketConnection(asyncio.Protocol):
         try:
             sent = self._socket.send(piece)
         except OSError:
-            return False  # the long way finds out why
+            return False  # `_flush` reports the error
         self._queued_bytes -= sent
         if sent != len(piece):
             queue[0] = memoryview(piece)[sent:]
@@ -308,7 +310,7 @@ class SocketConnection(asyncio.Protocol):
             return
         try:
             is_empty = self._send_some()
-        except OSError as error:  # a reset or a closed pipe can come from any send
+        except OSError as error:  # any send may fail with a reset or a broken pipe
             self._reason = self._reason or f"lost while sending: {error}"
             self._transport.abort()
             return
@@ -329,7 +331,7 @@ class SocketConnection(asyncio.Protocol):
             self._loop.remove_writer(self._descriptor)
 
     def _send_some(self) -> bool:
-        """Whether the queue is empty now. A bounded number of bytes a turn, or others would wait behind this peer."""
+        """Send a bounded number of bytes per turn, so that no peer starves others; True if the queue is empty."""
         queue = self._queue
         left = SEND_BYTES_PER_TURN_MAX
         try:
@@ -343,8 +345,8 @@ class SocketConnection(asyncio.Protocol):
         return not queue
 
     def _send_buffers(self) -> int:
-        """The buffers at the head of the queue in one call, and short slices of files with them: to read one is cheaper
-        than another call. They are marked as unfinished when a long slice follows."""
+        """Send the buffers at the head of the queue in one call, with MSG_MORE if a long file slice follows. Short
+        slices are read and sent along: a read is cheaper than another system call."""
         queue = self._queue
         run: list[bytes | bytearray | memoryview] = []
         flags = 0
@@ -354,7 +356,7 @@ class SocketConnection(asyncio.Protocol):
             elif piece.length <= READ_BYTES_INSTEAD_OF_SENDFILE:
                 run.append(_read(piece))
             else:
-                flags = self._able.more_flag
+                flags = self._capabilities.more_flag
                 break
             if len(run) == BUFFERS_PER_SEND_MAX:
                 break
@@ -396,7 +398,7 @@ class SocketConnection(asyncio.Protocol):
         if self._is_closing or self._is_lost:
             return
         self._is_closing = True
-        self._pause(_FOR_GOOD)  # or what a flood brings would pile up, unread
+        self._pause(_FOR_GOOD)  # or unread data of a flooding peer would pile up
         if not self._is_waiting_to_write:
             self._flush()
 
@@ -416,7 +418,7 @@ def _read(piece: FileSlice) -> bytes:
 
 
 def _too_short(missing_bytes: int) -> OSError:
-    return OSError(f"a file ended {missing_bytes} bytes before the slice of it that was promised")
+    return OSError(f"file ends {missing_bytes} bytes before the end of the slice to send")
 
 
 def _rest(piece: FileSlice, sent: int) -> FileSlice:
@@ -424,13 +426,13 @@ def _rest(piece: FileSlice, sent: int) -> FileSlice:
 
 
 def _descriptors_for_connections() -> int:
-    """How high descriptors of connections may go; the rest is for files, without which there is no log."""
+    """Return the limit of connection descriptors; the rest are reserved for log files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit - limit // DESCRIPTORS_KEPT_FOR_FILES
 
 
-def _nothing() -> None:
-    """Nobody asked to be told."""
+def _ignore_turn_end() -> None:
+    """The default of `on_turn_end`."""
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> Address:
@@ -451,35 +453,37 @@ class SocketListener:
 class SocketNetwork:
     """TCP on this machine's interfaces. All its connections share one budget for received bytes."""
 
-    def __init__(self, *, request_bytes_max: int = 1024 * MiB, able: Capabilities | None = None) -> None:
+    def __init__(self, *, request_bytes_max: int = 1024 * MiB, capabilities: Capabilities | None = None) -> None:
         self._budget = ReceiveBudget(request_bytes_max)
-        self._able = able or Capabilities.detect()
-        self._patience = Patience() if self._able.has_epoll else None
+        self._capabilities = capabilities or Capabilities.detect()
+        self._deferred_reader = DeferredReader() if self._capabilities.has_epoll else None
 
     async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
         loop = asyncio.get_running_loop()
         descriptor_max = _descriptors_for_connections()
 
         def protocol() -> SocketConnection:
-            return SocketConnection(accept(), frame_bytes_max, self._budget, self._able, descriptor_max, self._patience)
+            return SocketConnection(
+                accept(), frame_bytes_max, self._budget, self._capabilities, descriptor_max, self._deferred_reader
+            )
 
         hosts = await hosts_to_listen_on(address)
         server = await loop.create_server(protocol, hosts, address.port, backlog=ACCEPTS_PER_TURN_MAX)
         for each in server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
-                same.listen(BACKLOG)  # asyncio has one number for this and for the accepts in a turn
+                same.listen(BACKLOG)  # asyncio uses one number for the backlog and for the accepts per turn
         return SocketListener(server)
 
     async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
         loop = asyncio.get_running_loop()
 
         def protocol() -> SocketConnection:
-            return SocketConnection(endpoint, frame_bytes_max, self._budget, self._able)
+            return SocketConnection(endpoint, frame_bytes_max, self._budget, self._capabilities)
 
         try:
             _, connection = await loop.create_connection(protocol, address.host, address.port)
         except OSError as error:
-            raise plain(error) from None
+            raise unify_errors(error) from None
         if connection._is_lost:
             raise OSError(errno.EMFILE, "no file descriptor is left for a connection")
         return connection
