@@ -42,7 +42,7 @@ class ConfluentKafka:
                 "acks": acks,
                 "enable.idempotence": is_idempotent,
                 "message.max.bytes": request_bytes_max,
-                "linger.ms": 100,  # one batch: librdkafka sends a batch uncompressed that does not shrink; flush() ignores the linger
+                "linger.ms": 100,  # one batch, so that it shrinks: librdkafka sends incompressible batches as they are
                 "delivery.timeout.ms": int(WAIT_S * 1000),
             }
         )

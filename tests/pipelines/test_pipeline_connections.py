@@ -59,7 +59,7 @@ def test_a_file_that_is_no_text_is_said_in_a_line(tmp_path: Path, option: str) -
     path.write_bytes("select 'Zürich'".encode("latin-1"))
     result = CliRunner().invoke(app, ["pipeline", "run", "transform", "-t", "a", "--to", "b", option, str(path)])
     assert result.exit_code == 2
-    assert result.stderr == f"error: {path} is no text in UTF-8: invalid start byte at byte 9\n"
+    assert result.stderr == f"error: {path} is not UTF-8 text: invalid start byte at byte 9\n"
 
 
 @pytest.mark.proves("D3", part="settings of clients")
