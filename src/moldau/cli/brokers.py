@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at brokers, empty one, forget one.", no_args_is_help=True)
 
+COUNTS: Final = ("state", "leaders", "preferred", "replicas", "size", "free")
+
 Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, show_default=False, help="The broker's id.")]
 
 
@@ -32,10 +34,8 @@ def list_brokers(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = 
         found = await Brokers(client).all()
         if json:
             show_json([_as_json(each) for each in found])
-            return
-        columns = ("broker", "address", "rack", "state", "leaders", "preferred", "replicas", "behind", "size", "free")
-        numbers = ("broker", "leaders", "preferred", "replicas", "behind", "size", "free")
-        show_table(columns, [_row(each) for each in found], numbers=numbers)
+        else:
+            show_brokers(found)
 
     _run(bootstrap_servers, work)
 
@@ -211,16 +211,22 @@ async def _say_what_is_next(client: "AsyncClient", broker: int) -> None:
     note(f"next: stop it, then: moldau broker remove {broker}")
 
 
-def _row(state: "BrokerState") -> tuple[object, ...]:
+def show_brokers(states: "list[BrokerState]") -> None:
+    """Print a table that fits into 80 columns, as long as addresses are short and no broker is in a rack."""
+    has_racks = any(each.rack for each in states)
+    columns = ("id", "address", *(("rack",) if has_racks else ()), *COUNTS)
+    show_table(columns, [_row(each, has_racks=has_racks) for each in states], numbers=("id", *COUNTS[1:]))
+
+
+def _row(state: "BrokerState", *, has_racks: bool) -> tuple[object, ...]:
     return (
         state.node_id,
         str(state.address) if state.address else None,
-        state.rack,
+        *((state.rack,) if has_racks else ()),
         _state(state),
         state.leaders,
         state.preferred,
-        state.replicas,
-        state.out_of_sync,
+        f"{state.replicas}, {state.out_of_sync} behind" if state.out_of_sync else state.replicas,
         None if state.size_bytes is None else human_bytes(state.size_bytes),
         None if state.free_bytes is None else human_bytes(state.free_bytes),
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, in_utf8
 from moldau.cli.standard_streams import stop_on_broken_pipe, write_out
@@ -20,7 +21,7 @@ app = typer.Typer()
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(show_default=False)],
+    topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
     start: Annotated[
         str,
         typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset."),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
@@ -16,9 +17,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at consumer groups, and set their offsets.", no_args_is_help=True)
 
-Group = Annotated[str, typer.Argument(show_default=False)]
+Group = Annotated[str, typer.Argument(show_default=False, autocompletion=complete_groups)]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only this; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC[:PARTITION]",
+        help="Only this topic or partition; may be repeated.",
+        autocompletion=complete_topics,
+    ),
 ]
 
 
@@ -154,7 +162,7 @@ def reset_offsets(
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP…", show_default=False)],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP…", show_default=False, autocompletion=complete_groups)],
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Delete groups that have no members, with their offsets."""

@@ -1,13 +1,16 @@
-"""How answers look: tables for people, JSON for programs."""
+"""Output: tables for people, JSON for programs, notes on standard error."""
 
 import base64
 import io
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-PIPE_WIDTH: Final = 100_000  # nothing is wrapped for a program that reads our tables
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+
+PIPE_WIDTH: Final = 100_000  # tables for programs are not wrapped
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -20,8 +23,13 @@ def show_json_line(value: Any) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-    """A table; the columns named in `numbers` are aligned to the right."""
+    """Print a table; the columns named in `numbers` are aligned to the right.
+
+    On a terminal that is too narrow for it, each row is printed as a block with one line per column instead: a table
+    whose cells are wrapped cannot be read.
+    """
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -31,7 +39,11 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numb
     for row in rows:
         table.add_row(*(Text(_cell(each)) for each in row))
     if sys.stdout.isatty():
-        Console(file=sys.stdout, highlight=False).print(table)
+        console = Console(file=sys.stdout, highlight=False)
+        if len(columns) > 2 and Measurement.get(console, _unlimited(console), table).maximum > console.width:
+            _show_blocks(columns, rows)
+        else:
+            console.print(table)
         return
     console = Console(file=io.StringIO(), width=PIPE_WIDTH, highlight=False, color_system=None)
     with console.capture() as capture:
@@ -40,8 +52,21 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, numb
         print(line.rstrip())
 
 
+def _unlimited(console: "Console") -> "ConsoleOptions":
+    return console.options.update(max_width=PIPE_WIDTH)
+
+
+def _show_blocks(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    width = max(len(column) for column in columns)
+    for number, row in enumerate(rows):
+        if number:
+            print()
+        for column, value in zip(columns, row, strict=True):
+            print(f"{column.upper():<{width}}  {_cell(value)}")
+
+
 def note(text: str) -> None:
-    """A remark beside the result: it does not get into a pipe, and a disk that is full is no reason to stop."""
+    """Print to standard error, where it does not mix with the result. A full disk is ignored."""
     try:
         print(text, file=sys.stderr)
     except BrokenPipeError:
@@ -66,9 +91,9 @@ def human_bytes(size: int) -> str:
         if abs(value) < 1024 or unit == _UNITS[-1]:
             return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
-    raise AssertionError("the last unit takes everything")
+    raise AssertionError("unreachable: the last unit has no limit")
 
 
 def topic_id_text(topic_id: bytes) -> str | None:
-    """As Kafka writes it: base64 for URLs, without padding. None for the id that means there is none."""
+    """Encode an id as Kafka prints it: base64url without padding. The zero id, which means none, becomes None."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else None

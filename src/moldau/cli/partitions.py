@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
@@ -28,7 +29,13 @@ def partition() -> None:
 def elect_leaders(
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only these; may be repeated."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION]",
+            help="Only this topic or partition; may be repeated.",
+            autocompletion=complete_topics,
+        ),
     ] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The same as Kafka's JSON.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All partitions of the cluster.")] = False,

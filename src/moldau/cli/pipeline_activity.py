@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli import pipeline_options as given
+from moldau.cli.completion import complete_topics
 from moldau.cli.connection_options import Connection
 from moldau.cli.errors import usage_error
 from moldau.cli.option_groups import expand_option_groups
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
 
 REPORT_EVERY_S: Final = 60.0
 
-Raw = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Raw events.")]
+Raw = Annotated[
+    str,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        show_default=False,
+        help="The topic of raw events.",
+        autocompletion=complete_topics,
+    ),
+]
 Out = Annotated[str | None, typer.Option("--out", metavar="NAME", help="Results go to NAME.events, NAME.counts …")]
 Lake = Annotated[
     str | None, typer.Option("--lake", metavar="PATH", help="Parquet files go there, not into the run's folder.")

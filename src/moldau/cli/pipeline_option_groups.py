@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli import pipeline_options as given
+from moldau.cli.completion import complete_topics
 from moldau.cli.connection_options import Connection
 from moldau.cli.pipeline_offsets import OffsetRange, look_up
 from moldau.cli.pipeline_options import RunOptions
@@ -16,9 +17,22 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 500_000
 
-Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it.")]
+Topic = Annotated[
+    str,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", show_default=False, help="The topic to read.", autocompletion=complete_topics
+    ),
+]
 Topics = Annotated[
-    list[str], typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Read it; may be repeated.")
+    list[str],
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        show_default=False,
+        help="A topic to read; may be repeated.",
+        autocompletion=complete_topics,
+    ),
 ]
 To = Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="Write there.")]
 

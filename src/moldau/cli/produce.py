@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json
@@ -40,7 +41,7 @@ class Input(StrEnum):
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(show_default=False)],
+    topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
     files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", show_default=False)] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", metavar="TEXT", help="Split each line into key and value.")

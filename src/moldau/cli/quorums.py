@@ -34,7 +34,7 @@ def describe(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fals
         if json:
             show_json(quorum_as_json(view))
         else:
-            _show(view)
+            show_quorum(view)
 
     _run(bootstrap_servers, work)
 
@@ -102,21 +102,22 @@ def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False
     _run(bootstrap_servers, work)
 
 
-def _show(view: "QuorumView") -> None:
+def show_quorum(view: "QuorumView") -> None:
     leader = view.leader_id if view.leader_id >= 0 else "none"
     print(f"leader {leader}  epoch {view.epoch}  high watermark {view.high_watermark}")
-    columns = ("node", "part", "end", "lag", "behind", "listeners", "directory")
+    columns = ("node", "role", "end", "lag", "behind", "listeners", "directory")
+    names = {name for each in (*view.voters, *view.observers) for name, _ in each.listeners}
     rows = [
         (
             each.node_id,
-            "leader" if each.node_id == view.leader_id and part == "voter" else part,
+            "leader" if each.node_id == view.leader_id and role == "voter" else role,
             each.end_offset if each.end_offset >= 0 else None,
             view.lag(each),
             None if (behind_ms := view.behind_ms(each)) is None else f"{behind_ms / 1000:.1f} s",
-            [f"{name}://{where}" for name, where in each.listeners],
+            [str(where) if len(names) == 1 else f"{name}://{where}" for name, where in each.listeners],
             topic_id_text(each.directory_id),
         )
-        for part, replicas in (("voter", view.voters), ("observer", view.observers))
+        for role, replicas in (("voter", view.voters), ("observer", view.observers))
         for each in replicas
     ]
     show_table(columns, rows, numbers=("node", "end", "lag", "behind"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
@@ -33,7 +34,10 @@ Throttle = Annotated[
 def generate(
     brokers: Annotated[str, typer.Option("--brokers", metavar="ID,…", help="Who shall hold the partitions.")],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="What to move; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="A topic to move; may be repeated.", autocompletion=complete_topics
+        ),
     ] = None,
     topics_file: Annotated[
         Path | None, typer.Option("--topics-file", metavar="FILE", help="The same as Kafka's JSON.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Configs, Json, pairs
 from moldau.cli.output import note, show_json, show_table, topic_id_text
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
+NewNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False, autocompletion=complete_topics)]
 
 
 @app.command()
 def create(
-    topics: Names,
+    topics: NewNames,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="How many; the broker's default if not given.")
     ] = None,
@@ -71,7 +73,9 @@ def list_topics(
 
 @app.command()
 def describe(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC…]", show_default=False)] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC…]", show_default=False, autocompletion=complete_topics)
+    ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
@@ -97,7 +101,7 @@ def describe(
 
 @app.command()
 def alter(
-    topic: Annotated[str, typer.Argument(show_default=False)],
+    topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
     partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Grow to this many.")] = None,
     config: Configs = None,
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default.")] = None,

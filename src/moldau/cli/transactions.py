@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
@@ -128,7 +129,9 @@ def find_hanging(
         ),
     ] = 15,
     broker: Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only partitions that it leads.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only partitions of this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Only partitions of this topic.", autocompletion=complete_topics)
+    ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
