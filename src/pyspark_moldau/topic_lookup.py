@@ -4,7 +4,7 @@ from moldau.client.async_client import AsyncClient
 from moldau.client.metadata import TopicView
 
 
-async def look_up(client: AsyncClient, topic: str) -> TopicView:
+async def look_up_topic(client: AsyncClient, topic: str) -> TopicView:
     """The topic, as soon as the cluster can tell; UnknownTopicOrPartition when it still knows none after a while."""
     if not client.metadata.brokers:
         await client.refresh([])  # of a cluster that has answered once, a lost connection is borne

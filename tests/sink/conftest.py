@@ -10,7 +10,7 @@ from sink_lives import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
 from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
-from pyspark_moldau.sink.transaction_commit import Publishers
+from pyspark_moldau.sink.transaction_commit import BatchCommitters
 
 _numbers = itertools.count(1)
 
@@ -34,14 +34,14 @@ def _no_life_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_publisher_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    made: list[Publishers] = []
-    begin = Publishers.__init__
+    made: list[BatchCommitters] = []
+    begin = BatchCommitters.__init__
 
-    def noted(self: Publishers, *given: Any) -> None:
+    def noted(self: BatchCommitters, *given: Any) -> None:
         begin(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(Publishers, "__init__", noted)
+    monkeypatch.setattr(BatchCommitters, "__init__", noted)
     yield
     for each in made:
         each.close()

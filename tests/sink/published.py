@@ -7,15 +7,15 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from sink_lives import PARTITIONS, READ_S_MAX
 
-from pyspark_moldau.options.sink_options import Identity, SinkOptions
-from pyspark_moldau.sink.batch_builder import made_ready
-from pyspark_moldau.sink.records import outgoing
-from pyspark_moldau.sink.staged_batches import StagedPart, stage
+from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions
+from pyspark_moldau.sink.batch_builder import staging_batches
+from pyspark_moldau.sink.records import to_records
+from pyspark_moldau.sink.staged_batches import StagedBatches, stage
 
 
-def staged(options: SinkOptions, identity: Identity, columns: dict[str, Any], task: int = 0) -> StagedPart:
-    rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
-    with made_ready(rows, options) as ready:
+def staged(options: SinkOptions, identity: BatchIdentity, columns: dict[str, Any], task: int = 0) -> StagedBatches:
+    rows = to_records(pa.RecordBatch.from_pydict(columns), options)
+    with staging_batches(rows, options) as ready:
         return stage(ready, options.staging, identity, task, attempt=task, inline_bytes_max=0)
 
 

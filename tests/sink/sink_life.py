@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_stream_options
-from pyspark_moldau.sink.batch_builder import made_ready
-from pyspark_moldau.sink.records import outgoing
-from pyspark_moldau.sink.staged_batches import StagedPart, stage
-from pyspark_moldau.sink.transaction_commit import Publishers, nothing
+from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions, sink_stream_options
+from pyspark_moldau.sink.batch_builder import staging_batches
+from pyspark_moldau.sink.records import to_records
+from pyspark_moldau.sink.staged_batches import StagedBatches, stage
+from pyspark_moldau.sink.transaction_commit import BatchCommitters, ignore_step
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
@@ -60,7 +60,7 @@ def rows_of(batch: int, rows: int, life: str) -> list[tuple[bytes, bytes]]:
     return [(b"%d-%d" % (batch, row), f"{batch}:{row}:{life}:{'x' * (row % 50)}".encode()) for row in range(rows)]
 
 
-def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[StagedPart]:
+def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[StagedBatches]:
     """Rows and tasks are mixed anew in each life."""
     chance = random.Random(f"{plan['life']}/{batch}")
     rows = rows_of(batch, plan["rows"], plan["life"])
@@ -68,11 +68,11 @@ def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[Stage
     tasks = plan["tasks"] + chance.randrange(2)
     parts = []
     for task in range(tasks):
-        with made_ready(_records(rows[task::tasks], options), options) as ready:
+        with staging_batches(_records(rows[task::tasks], options), options) as ready:
             part = stage(
                 ready,
                 options.staging,
-                Identity(plan["writer"], batch),
+                BatchIdentity(plan["writer"], batch),
                 task,
                 attempt=chance.randrange(1_000_000),
                 inline_bytes_max=plan["inline_bytes_max"],
@@ -84,7 +84,7 @@ def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[Stage
 def _records(rows: list[tuple[bytes, bytes]], options: SinkOptions) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(rows), 40):
         keys, values = zip(*rows[start : start + 40], strict=True)
-        yield from outgoing(pa.RecordBatch.from_pydict({"key": keys, "value": values}), options)
+        yield from to_records(pa.RecordBatch.from_pydict({"key": keys, "value": values}), options)
 
 
 def live(plan: dict[str, Any]) -> None:
@@ -97,20 +97,22 @@ def live(plan: dict[str, Any]) -> None:
         }
     )
     trap = Trap(**plan["trap"]) if plan["trap"] else None
-    publishers = Publishers(trap or nothing)
+    committers = BatchCommitters(trap or ignore_step)
     for batch in plan["batches"]:
         if trap is not None:
             trap.batch = batch
-        if not commit(staged(options, plan, batch), publishers, options, Identity(plan["writer"], batch)):
+        if not commit(staged(options, plan, batch), committers, options, BatchIdentity(plan["writer"], batch)):
             return
     if trap is not None and plan["trap"].get("later_s"):
         threading.Event().wait(60)  # it dies in a moment
 
 
-def commit(parts: list[StagedPart], publishers: Publishers, options: SinkOptions, identity: Identity) -> bool:
+def commit(
+    parts: list[StagedBatches], committers: BatchCommitters, options: SinkOptions, identity: BatchIdentity
+) -> bool:
     """As Spark does it: when `commit` fails, `abort` follows, and the query ends."""
     try:
-        is_new = publishers.commit(options, identity, parts)
+        is_new = committers.commit(options, identity, parts)
     except Exception as error:
         for part in parts:
             part.delete()

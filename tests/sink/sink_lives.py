@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pyspark_moldau.options.kafka_settings import producer_settings
 from pyspark_moldau.options.sink_options import COMMIT_TOPIC
-from pyspark_moldau.sink.commit_markers import Marker, Markers
+from pyspark_moldau.sink.commit_markers import CommitMarker, CommitMarkers
 
 PROGRAM: Final = Path(__file__).with_name("sink_life.py")
 LIFE_S_MAX: Final = 80.0
@@ -67,8 +67,10 @@ class Sink:
         }
         return Life(json.dumps(plan))
 
-    def marker(self) -> Marker | None:
-        return Markers(producer_settings({"kafka.bootstrap.servers": self.servers}), COMMIT_TOPIC).newest(self.writer)
+    def marker(self) -> CommitMarker | None:
+        return CommitMarkers(producer_settings({"kafka.bootstrap.servers": self.servers}), COMMIT_TOPIC).newest(
+            self.writer
+        )
 
     def staged_files(self) -> list[Path]:
         return sorted(path for path in self.staging.rglob("*") if path.is_file())

@@ -95,13 +95,13 @@ def assert_shut_out(case: Case, said: list[str]) -> None:
     if case.place in PUBLISHED_AT:
         assert said[-1] == f"published {case.batch}"
     else:
-        assert said[-1].startswith(("failed TakenOver", "failed CheckpointTooOld", "failed StagingFailed")), said
+        assert said[-1].startswith(("failed WriterFenced", "failed StaleCheckpoint", "failed StagingFailed")), said
 
 
-def assert_once(case: Case, sink: Sink, publisher: str) -> None:
+def assert_once(case: Case, sink: Sink, committer: str) -> None:
     output = read_output(sink.servers, sink.topic)
     output.assert_exactly_once(range(case.batch + 2), sink.rows)
-    assert output.lives[case.batch] == {publisher}
+    assert output.lives[case.batch] == {committer}
     marker = sink.marker()
     assert marker is not None
     assert (marker.batch, marker.rows) == (case.batch + 1, sink.rows)
@@ -134,7 +134,7 @@ def test_a_checkpoint_older_than_the_sink_is_refused(make_sink: Callable[..., Si
     sink = make_sink(**SMALL)
     assert sink.life("first", [0, 1, 2]).ends() == ["published 0", "published 1", "published 2"]
     (said,) = sink.life("last", [1]).ends()
-    assert said.startswith("failed CheckpointTooOld")
+    assert said.startswith("failed StaleCheckpoint")
     assert "older than what the sink has committed" in said
     read_output(sink.servers, sink.topic).assert_exactly_once(range(3), sink.rows)
 

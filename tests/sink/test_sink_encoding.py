@@ -14,15 +14,15 @@ from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES
 from moldau.records.record import Record, iterate_records
 from moldau.records.varint import encode_varint
-from pyspark_moldau.codec.byte_rows import Joining, number_texts, varints
+from pyspark_moldau.codec.byte_rows import ByteRowBuilder, varint_column, varints
 from pyspark_moldau.codec.columns import HEADERS
 from pyspark_moldau.codec.encoder import ROWS_MAX
 from pyspark_moldau.codec.partitioner import hashes, partitions_of
 from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
-from pyspark_moldau.sink.batch_builder import BATCH, Batching, chunks
-from pyspark_moldau.sink.records import outgoing
-from pyspark_moldau.sink.sender import NotDelivered
-from pyspark_moldau.sink.staged_batches import rows_in
+from pyspark_moldau.sink.batch_builder import BATCH, BatchBuilder, chunks
+from pyspark_moldau.sink.records import to_records
+from pyspark_moldau.sink.sender import DeliveryFailed
+from pyspark_moldau.sink.staged_batches import count_rows
 
 NOW_MS: Final = 1_700_000_000_000
 PARTITIONS: Final = {"out": 3, "other": 1, "dead": 1}
@@ -34,8 +34,8 @@ def options(**given: str) -> SinkOptions:
 
 
 def batched(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]]:
-    rows = outgoing(pa.RecordBatch.from_pydict(columns), chosen)
-    made = list(Batching(chosen, PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows))
+    rows = to_records(pa.RecordBatch.from_pydict(columns), chosen)
+    made = list(BatchBuilder(chosen, PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows))
     assert all(each.schema == BATCH for each in made)
     return [batch for each in made for batch in each.to_pylist()]
 
@@ -61,8 +61,8 @@ def read(batch: dict[str, Any]) -> list[Record]:
     return records
 
 
-def maybe(chance: random.Random, make: Callable[[], Any], nothing: float = 0.2) -> Any:
-    return None if chance.random() < nothing else make()
+def maybe(chance: random.Random, make: Callable[[], Any], ignore_step: float = 0.2) -> Any:
+    return None if chance.random() < ignore_step else make()
 
 
 def any_rows(chance: random.Random, count: int) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_a_partition_that_is_named_beats_the_key_and_topics_are_kept_apart() -> 
 
 def test_a_partition_that_does_not_exist_is_an_error_or_a_dead_letter() -> None:
     columns = {"value": list("12"), "partition": pa.array([0, 3], pa.int32())}
-    with pytest.raises(NotDelivered, match="out-3 was not delivered: the topic has no such partition"):
+    with pytest.raises(DeliveryFailed, match="out-3 was not delivered: the topic has no such partition"):
         batched(columns, options(topic="out"))
     good, dead = batched(columns, options(topic="out", deadLetterTopic="dead"))
     assert (good["topic"], good["rows"], dead["topic"], dead["rows"]) == ("out", 1, "dead", 1)
@@ -158,19 +158,19 @@ def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
     small = [
         each
         for name in ("out", "other") * 5
-        for each in outgoing(pa.RecordBatch.from_pydict({"topic": [name], "value": ["1"]}), chosen)
+        for each in to_records(pa.RecordBatch.from_pydict({"topic": [name], "value": ["1"]}), chosen)
     ]
     (whole,) = chunks(small)
     assert whole["topic"].to_pylist() == ["out", "other"] * 5
     large = pa.RecordBatch.from_pydict({"topic": ["out"] * 90, "value": [bytes(MiB - 200)] * 90})
-    pieces = list(chunks(outgoing(large, chosen)))
+    pieces = list(chunks(to_records(large, chosen)))
     assert [piece.num_rows for piece in pieces] == [4] * 22 + [2]
 
 
 def test_what_is_staged_is_counted_in_records() -> None:
-    rows = outgoing(pa.RecordBatch.from_pydict({"value": ["x"] * 7}), options(topic="out"))
-    (made,) = Batching(options(topic="out"), PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows)
-    assert (made.num_rows, rows_in(made)) == (1, 7)
+    rows = to_records(pa.RecordBatch.from_pydict({"value": ["x"] * 7}), options(topic="out"))
+    (made,) = BatchBuilder(options(topic="out"), PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows)
+    assert (made.num_rows, count_rows(made)) == (1, 7)
 
 
 @pytest.mark.proves("D2")
@@ -199,7 +199,7 @@ def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 def test_numbers_have_their_zeros_behind_them(zeros: int) -> None:
     numbers = [0, -1, 63, 64, 8191, 8192, 16_383, 16_384, 1 << 40]
-    found = number_texts(np.array(numbers, np.int64), zeros).to_pylist()
+    found = varint_column(np.array(numbers, np.int64), zeros).to_pylist()
     assert found == [encode_varint(number) + bytes(zeros) for number in numbers]
 
 
@@ -207,15 +207,15 @@ def test_numbers_have_their_zeros_behind_them(zeros: int) -> None:
 def test_rows_are_joined_in_their_order_and_null_is_nothing(largest: int) -> None:
     order, numbers = [2, 0, 1], [-1, 5, largest]
     texts = pa.array([b"before", b"a", None, b"ccc"], pa.binary()).slice(1)
-    joining = Joining()
-    joining.add_numbers(np.array(numbers), zeros_behind=1)
-    joining.add(texts, np.array(order))
-    joining.add_numbers(np.zeros(3, np.int64))
+    byte_rows = ByteRowBuilder()
+    byte_rows.add_varints(np.array(numbers), zeros_after=1)
+    byte_rows.add(texts, np.array(order))
+    byte_rows.add_varints(np.zeros(3, np.int64))
     wanted = [
         encode_varint(number) + b"\0" + (texts[row].as_py() or b"") + b"\0"
         for number, row in zip(numbers, order, strict=True)
     ]
-    assert joining.joined(np.array([0, 1])).to_pylist() == [wanted[0], wanted[1] + wanted[2]]
+    assert byte_rows.build(np.array([0, 1])).to_pylist() == [wanted[0], wanted[1] + wanted[2]]
 
 
 def test_a_codec_that_nobody_knows_is_refused() -> None:

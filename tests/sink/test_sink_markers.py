@@ -5,7 +5,7 @@ from confluent_kafka import Producer
 
 from moldau.testing import Broker
 from pyspark_moldau.options.kafka_settings import producer_settings
-from pyspark_moldau.sink.commit_markers import Marker, Markers, MarkersUnreadable
+from pyspark_moldau.sink.commit_markers import CommitMarker, CommitMarkers, MarkersUnreadable
 
 WAIT_S = 30.0
 
@@ -21,7 +21,7 @@ class Writer:
     def send(self, batch: int) -> None:
         """Begin a transaction and bring its marker to the broker, and no further."""
         self.producer.begin_transaction()
-        self.producer.produce(self._topic, Marker(batch, 1, None).to_bytes(), self._name)
+        self.producer.produce(self._topic, CommitMarker(batch, 1, None).to_bytes(), self._name)
         assert self.producer.flush(WAIT_S) == 0
 
     def mark(self, batch: int) -> None:
@@ -30,53 +30,53 @@ class Writer:
 
 
 @pytest.fixture
-def markers(broker: Broker, topic: str) -> Markers:
-    made = Markers(producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers}), f"{topic}-commits")
+def markers(broker: Broker, topic: str) -> CommitMarkers:
+    made = CommitMarkers(producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers}), f"{topic}-commits")
     made.prepare()
     made.prepare()  # it may be there already
     return made
 
 
-def test_each_writer_finds_its_own_newest_marker(broker: Broker, markers: Markers) -> None:
+def test_each_writer_finds_its_own_newest_marker(broker: Broker, markers: CommitMarkers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     assert markers.newest("one") is None
     for batch in range(3):
         one.mark(batch)
     other.mark(9)
-    assert markers.newest("one") == Marker(2, 1, None)
-    assert markers.newest("other") == Marker(9, 1, None)
+    assert markers.newest("one") == CommitMarker(2, 1, None)
+    assert markers.newest("other") == CommitMarker(9, 1, None)
     assert markers.newest("on") is None
 
 
-def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: Markers) -> None:
+def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: CommitMarkers) -> None:
     writer = Writer(broker.bootstrap_servers, markers.topic, "one")
     writer.mark(0)
     writer.send(1)
     writer.producer.abort_transaction(WAIT_S)
-    assert markers.newest("one") == Marker(0, 1, None)
+    assert markers.newest("one") == CommitMarker(0, 1, None)
 
 
 @pytest.mark.proves("D2")
-def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker, markers: Markers) -> None:
+def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker, markers: CommitMarkers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     one.mark(0)
     other.send(7)
-    assert markers.newest("one") == Marker(0, 1, None)
+    assert markers.newest("one") == CommitMarker(0, 1, None)
     assert markers.newest("third") is None
     other.producer.abort_transaction(WAIT_S)
 
 
 @pytest.mark.proves("D2")
 def test_a_marker_behind_an_open_transaction_of_another_writer_is_never_overlooked(
-    broker: Broker, markers: Markers
+    broker: Broker, markers: CommitMarkers
 ) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     one.mark(0)
     other.send(7)
     one.mark(1)
     settings = producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers})
-    impatient = Markers(settings, markers.topic, read_s_max=1.0)
+    impatient = CommitMarkers(settings, markers.topic, read_s_max=1.0)
     with pytest.raises(MarkersUnreadable, match="is a transaction open"):
         impatient.newest("one")
     other.producer.commit_transaction(WAIT_S)
-    assert markers.newest("one") == Marker(1, 1, None)
+    assert markers.newest("one") == CommitMarker(1, 1, None)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_moldau.options.offset_limits import OptionError
-from pyspark_moldau.options.sink_options import Guarantee, Identity, sink_batch_options, sink_stream_options
+from pyspark_moldau.options.sink_options import BatchIdentity, Guarantee, sink_batch_options, sink_stream_options
 from pyspark_moldau.sink.records import check_columns
-from pyspark_moldau.sink.transaction_commit import wanted_timeout_ms
+from pyspark_moldau.sink.transaction_commit import transaction_timeout_ms
 
 SERVERS = {"kafka.bootstrap.servers": "here:9092"}
 TOPIC = {**SERVERS, "topic": "out"}
@@ -25,7 +25,7 @@ def test_a_stream_is_exactly_once_and_a_batch_at_least_once_unless_told_otherwis
 def test_an_application_and_its_version_make_a_batch_exactly_once() -> None:
     options = sink_batch_options({**TOPIC, "txnAppId": "nightly", "txnVersion": "17"})
     assert options.guarantee is Guarantee.EXACTLY_ONCE
-    assert options.identity == Identity("nightly@out", 17, is_by_hand=True)
+    assert options.identity == BatchIdentity("nightly@out", 17, is_user_versioned=True)
 
 
 @pytest.mark.proves("D2")
@@ -148,9 +148,9 @@ def test_columns_that_are_not_used_may_have_any_type() -> None:
 def test_a_transaction_may_stand_open_as_long_as_its_rows_and_bytes_need(
     rows: int, size_bytes: int, timeout_ms: int
 ) -> None:
-    assert wanted_timeout_ms(sink_stream_options(TOPIC), rows, size_bytes) == timeout_ms
+    assert transaction_timeout_ms(sink_stream_options(TOPIC), rows, size_bytes) == timeout_ms
     asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
-    assert wanted_timeout_ms(asked, rows, size_bytes) == 5000
+    assert transaction_timeout_ms(asked, rows, size_bytes) == 5000
 
 
 def test_our_own_client_sends_unless_it_cannot_or_is_told_not_to() -> None:

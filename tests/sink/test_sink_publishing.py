@@ -14,14 +14,14 @@ from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 from moldau.client.partitioner import partition_of
 from moldau.client.transactions import Transactions
 from moldau.testing import Broker
-from pyspark_moldau.options.sink_options import Guarantee, Identity, SinkOptions, sink_stream_options
+from pyspark_moldau.options.sink_options import BatchIdentity, Guarantee, SinkOptions, sink_stream_options
 from pyspark_moldau.sink import transaction_commit
 from pyspark_moldau.sink.commit_markers import MarkersUnreadable
 from pyspark_moldau.sink.librdkafka_sender import produce_all
-from pyspark_moldau.sink.records import RowRefused, outgoing
-from pyspark_moldau.sink.sender import NotDelivered, ShutOut
+from pyspark_moldau.sink.records import RowRejected, to_records
+from pyspark_moldau.sink.sender import DeliveryFailed, ProducerFenced
 from pyspark_moldau.sink.staged_batches import StagingFailed
-from pyspark_moldau.sink.transaction_commit import Publishers, RanOutOfTime, TakenOver, outlet_for
+from pyspark_moldau.sink.transaction_commit import BatchCommitters, TransactionTimedOut, WriterFenced, create_sender
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("ms", "UTC")
@@ -36,14 +36,14 @@ class Heard(list[str]):
 
 @pytest.mark.proves("D2")
 def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None:
-    identity = Identity(f"w-{topic}", 0)
+    identity = BatchIdentity(f"w-{topic}", 0)
     columns = {
         "key": ["a", "b", None, ""],
         "value": ["1", "", "3", None],
         "partition": pa.array([None, None, 1, 0], pa.int32()),
         "headers": pa.array([[("h", b"x"), ("h", None)], None, [], None], HEADERS),
     }
-    assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+    assert BatchCommitters().commit(options, identity, [staged(options, identity, columns)])
     found = {message.key(): message for message in read(options, topic, range(PARTITIONS))}
     assert {key: message.value() for key, message in found.items()} == {b"a": b"1", b"b": b"", None: b"3", b"": None}
     assert found[b"a"].partition() == partition_of(b"a", PARTITIONS)
@@ -55,39 +55,39 @@ def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None
 @pytest.mark.proves("D2")
 def test_a_row_has_the_time_that_it_was_given_or_is_not_written(options: SinkOptions, topic: str) -> None:
     """librdkafka takes the time 0 for "now"."""
-    identity, timed = Identity(f"w-{topic}", 0), replace(options, has_timestamps=True)
+    identity, timed = BatchIdentity(f"w-{topic}", 0), replace(options, has_timestamps=True)
     times = [0, 1, -1] if options.is_raw else [1, -1]
 
     def rows(times_ms: list[int]) -> dict[str, Any]:
         zeros = pa.array([0] * len(times_ms), pa.int32())
         return {"value": ["x"] * len(times_ms), "partition": zeros, "timestamp": pa.array(times_ms, TIME)}
 
-    assert Publishers().commit(timed, identity, [staged(timed, identity, rows(times))])
+    assert BatchCommitters().commit(timed, identity, [staged(timed, identity, rows(times))])
     assert [message.timestamp()[1] for message in read(options, topic, [0])] == times
     careless = replace(timed, guarantee=Guarantee.AT_LEAST_ONCE)
     for chosen in (careless,) if options.is_raw else (careless, timed):
-        with pytest.raises(RowRefused, match="1970-01-01 00:00:00 UTC, in whose place librdkafka writes"):
+        with pytest.raises(RowRejected, match="1970-01-01 00:00:00 UTC, in whose place librdkafka writes"):
             staged(chosen, identity, rows([5, 0]))
 
 
 @pytest.mark.proves("D2")
 def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
-    identity = Identity(f"w-{topic}", 0)
+    identity = BatchIdentity(f"w-{topic}", 0)
     zeros = pa.array([0, 0], pa.int32())
     parts = [
         staged(options, identity, {"value": [f"{task}a", f"{task}b"], "partition": zeros}, task) for task in (2, 0, 1)
     ]
-    Publishers().commit(options, identity, parts)
+    BatchCommitters().commit(options, identity, parts)
     assert [each.value() for each in read(options, topic, [0])] == [b"0a", b"0b", b"1a", b"1b", b"2a", b"2b"]
 
 
 @pytest.mark.proves("D2")
 def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptions, topic: str) -> None:
     heard = Heard()
-    publishers = Publishers(heard)
+    committers = BatchCommitters(heard)
     outcomes = [
-        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{identity.batch}"]})])
-        for identity in (Identity(f"w-{topic}", batch) for batch in (0, 1, 1, 2))
+        committers.commit(options, identity, [staged(options, identity, {"value": [f"{identity.batch}"]})])
+        for identity in (BatchIdentity(f"w-{topic}", batch) for batch in (0, 1, 1, 2))
     ]
     assert outcomes == [True, True, False, True]
     assert heard.count("initialised") == 1
@@ -99,30 +99,32 @@ def test_a_producer_that_may_stand_open_too_short_for_a_larger_batch_begins_anew
     options: SinkOptions, topic: str
 ) -> None:
     heard = Heard()
-    publishers = Publishers(heard)
+    committers = BatchCommitters(heard)
     for batch, size_bytes in enumerate((100, 4_000_000_000, 200)):
-        identity = Identity(f"w-{topic}", batch)
+        identity = BatchIdentity(f"w-{topic}", batch)
         part = staged(options, identity, {"value": [f"{batch}"]})
-        publishers.commit(options, identity, [replace(part, size_bytes=size_bytes)])
+        committers.commit(options, identity, [replace(part, size_bytes=size_bytes)])
     assert heard.count("initialised") == 2
     assert values(options) == [b"0", b"1", b"2"]
 
 
 def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
     heard = Heard()
-    identity = Identity(f"w-{topic}", 0)
-    assert not Publishers(heard).commit(options, identity, [staged(options, identity, {"value": pa.array([], "utf8")})])
+    identity = BatchIdentity(f"w-{topic}", 0)
+    assert not BatchCommitters(heard).commit(
+        options, identity, [staged(options, identity, {"value": pa.array([], "utf8")})]
+    )
     assert heard == []
 
 
 @pytest.mark.proves("D2")
 def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
-    first, second = Publishers(), Publishers()
-    for publishers, batch in ((first, 0), (second, 1)):
-        identity = Identity(f"w-{topic}", batch)
-        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
-    identity = Identity(f"w-{topic}", 2)
-    with pytest.raises(TakenOver, match="has taken over"):
+    first, second = BatchCommitters(), BatchCommitters()
+    for committers, batch in ((first, 0), (second, 1)):
+        identity = BatchIdentity(f"w-{topic}", batch)
+        committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    identity = BatchIdentity(f"w-{topic}", 2)
+    with pytest.raises(WriterFenced, match="has taken over"):
         first.commit(options, identity, [staged(options, identity, {"value": ["stray"]})])
     assert values(options) == [b"0", b"1"]
     assert second.commit(options, identity, [staged(options, identity, {"value": ["2"]})])
@@ -132,25 +134,25 @@ def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -
 @pytest.mark.proves("D2")
 def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> None:
     """Several queries of a session have several processes that commit, and each query now this one and now that one."""
-    first, second = Publishers(), Publishers()
-    for batch, publishers in enumerate((first, second, first, first, second, first)):
-        identity = Identity(f"w-{topic}", batch, run="a")
-        assert publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    first, second = BatchCommitters(), BatchCommitters()
+    for batch, committers in enumerate((first, second, first, first, second, first)):
+        identity = BatchIdentity(f"w-{topic}", batch, run="a")
+        assert committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
     assert values(options) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 @pytest.mark.proves("D2")
-@pytest.mark.parametrize("quiet_s_max", [3600.0, 0.0], ids=["busy", "quiet"])
+@pytest.mark.parametrize("idle_s_max", [3600.0, 0.0], ids=["busy", "quiet"])
 def test_a_second_run_shuts_the_first_out(
-    options: SinkOptions, topic: str, quiet_s_max: float, monkeypatch: pytest.MonkeyPatch
+    options: SinkOptions, topic: str, idle_s_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_commit, "_QUIET_S_MAX", quiet_s_max)
-    first, second = Publishers(), Publishers()
-    for publishers, batch, run in ((first, 0, "a"), (second, 1, "b")):
-        identity = Identity(f"w-{topic}", batch, run=run)
-        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
-    identity = Identity(f"w-{topic}", 1, run="a")
-    with pytest.raises(TakenOver, match="has taken over"):
+    monkeypatch.setattr(transaction_commit, "_IDLE_S_MAX", idle_s_max)
+    first, second = BatchCommitters(), BatchCommitters()
+    for committers, batch, run in ((first, 0, "a"), (second, 1, "b")):
+        identity = BatchIdentity(f"w-{topic}", batch, run=run)
+        committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    identity = BatchIdentity(f"w-{topic}", 1, run="a")
+    with pytest.raises(WriterFenced, match="has taken over"):
         first.commit(options, identity, [staged(options, identity, {"value": ["stray"]})])
     assert values(options) == [b"0", b"1"]
 
@@ -178,30 +180,30 @@ def test_a_query_that_was_quiet_until_the_cluster_forgot_it_goes_on(
 ) -> None:
     place = {"kafka.bootstrap.servers": forgetful.bootstrap_servers, "topic": forgetful.create_topic("out", PARTITIONS)}
     options = sink_stream_options({**place, "stagingLocation": str(tmp_path), "sender": sender})
-    monkeypatch.setattr(transaction_commit, "_QUIET_S_MAX", 0.4)
-    publishers = Publishers()
+    monkeypatch.setattr(transaction_commit, "_IDLE_S_MAX", 0.4)
+    committers = BatchCommitters()
     for batch in range(2):
-        identity = Identity("w", batch, run="a")
-        assert publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+        identity = BatchIdentity("w", batch, run="a")
+        assert committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
         until_forgotten(forgetful)
     assert values(options) == [b"0", b"1"]
 
 
 @pytest.mark.proves("D2")
 def test_a_second_run_begins_anew_in_a_process_of_the_first(options: SinkOptions, topic: str) -> None:
-    first, second = Publishers(), Publishers()
-    for publishers, batch, run in ((first, 0, "a"), (second, 0, "b"), (first, 1, "b")):
-        identity = Identity(f"w-{topic}", batch, run=run)
-        publishers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
+    first, second = BatchCommitters(), BatchCommitters()
+    for committers, batch, run in ((first, 0, "a"), (second, 0, "b"), (first, 1, "b")):
+        identity = BatchIdentity(f"w-{topic}", batch, run=run)
+        committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
     assert values(options) == [b"0", b"1"]
 
 
 def test_a_producer_is_kept_over_batches_without_rows(options: SinkOptions, topic: str) -> None:
     heard = Heard()
-    publishers = Publishers(heard)
+    committers = BatchCommitters(heard)
     for batch, rows in enumerate((["0"], [], [], ["3"])):
-        identity = Identity(f"w-{topic}", batch, run="a")
-        publishers.commit(options, identity, [staged(options, identity, {"value": pa.array(rows, "utf8")})])
+        identity = BatchIdentity(f"w-{topic}", batch, run="a")
+        committers.commit(options, identity, [staged(options, identity, {"value": pa.array(rows, "utf8")})])
     assert heard.count("initialised") == 1
     assert values(options) == [b"0", b"3"]
 
@@ -230,17 +232,17 @@ def test_a_transaction_that_runs_out_of_time_says_so(
     hurried: SinkOptions, options: SinkOptions, topic: str, place: str
 ) -> None:
     waits_at: dict[str, int] = {}
-    publishers = Publishers(lambda at: wait_for_end(hurried, waits_at.pop(at)) if at in waits_at else None)
-    identity = Identity(f"w-{topic}", 0)
-    publishers.commit(hurried, identity, [staged(hurried, identity, {"value": ["0"]})])
-    identity = Identity(f"w-{topic}", 1)
+    committers = BatchCommitters(lambda at: wait_for_end(hurried, waits_at.pop(at)) if at in waits_at else None)
+    identity = BatchIdentity(f"w-{topic}", 0)
+    committers.commit(hurried, identity, [staged(hurried, identity, {"value": ["0"]})])
+    identity = BatchIdentity(f"w-{topic}", 1)
     columns = {"value": ["1"], "partition": pa.array([0], pa.int32())}
     parts = [staged(hurried, identity, columns, task) for task in (0, 1)]
     waits_at[place] = end_of(hurried.kafka.bootstrap_servers, topic)
-    with pytest.raises(RanOutOfTime, match=r"ran out of time: .* kafka\.transaction\.timeout\.ms is 2000"):
-        publishers.commit(hurried, identity, parts)
+    with pytest.raises(TransactionTimedOut, match=r"ran out of time: .* kafka\.transaction\.timeout\.ms is 2000"):
+        committers.commit(hurried, identity, parts)
     assert values(options) == [b"0"]
-    assert Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+    assert BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
     assert values(options) == [b"0", b"1"]
 
 
@@ -248,33 +250,38 @@ def test_a_transaction_that_runs_out_of_time_says_so(
 @pytest.mark.parametrize("options", ["raw"], indirect=True)  # librdkafka tells it with the abort
 def test_records_that_come_after_the_end_of_their_transaction_are_shut_out(hurried: SinkOptions, topic: str) -> None:
     early, late = (
-        staged(hurried, Identity(f"w-{topic}", 0), {"value": [f"{task}"], "partition": pa.array([0], pa.int32())}, task)
+        staged(
+            hurried,
+            BatchIdentity(f"w-{topic}", 0),
+            {"value": [f"{task}"], "partition": pa.array([0], pa.int32())},
+            task,
+        )
         for task in (0, 1)
     )
-    outlet = outlet_for(hurried, f"late-{topic}", 2000)
+    sender = create_sender(hurried, f"late-{topic}", 2000)
     try:
-        outlet.initialise()
-        outlet.begin()
-        outlet.produce(early.batches(), lambda: None)
-        outlet.flush(READ_S_MAX)
+        sender.initialise()
+        sender.begin()
+        sender.produce(early.batches(), lambda: None)
+        sender.flush(READ_S_MAX)
         wait_for_end(hurried, 0)
-        outlet.produce(late.batches(), lambda: None)
-        with pytest.raises(ShutOut, match=f"A record for {topic}-0 was not delivered"):
-            outlet.flush(READ_S_MAX)
+        sender.produce(late.batches(), lambda: None)
+        with pytest.raises(ProducerFenced, match=f"A record for {topic}-0 was not delivered"):
+            sender.flush(READ_S_MAX)
     finally:
-        outlet.close()
+        sender.close()
 
 
 @pytest.mark.proves("D2")
 def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(options: SinkOptions, topic: str) -> None:
-    publishers = Publishers()
-    identity = Identity(f"w-{topic}", 0)
+    committers = BatchCommitters()
+    identity = BatchIdentity(f"w-{topic}", 0)
     columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
-    with pytest.raises(NotDelivered, match=f"{topic}-7 was not delivered: the topic has no such partition"):
-        publishers.commit(options, identity, [staged(options, identity, columns)])  # or its task fails already
+    with pytest.raises(DeliveryFailed, match=f"{topic}-7 was not delivered: the topic has no such partition"):
+        committers.commit(options, identity, [staged(options, identity, columns)])  # or its task fails already
     assert not is_open(options.kafka.bootstrap_servers, topic)
     assert values(options) == []
-    assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
+    assert committers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
     assert values(options) == [b"good"]
 
 
@@ -286,13 +293,13 @@ def test_a_batch_that_the_broker_refuses_fails_and_leaves_nothing(
     small = broker.create_topic(f"{topic}-small", partitions=2, max_message_bytes="2000")
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**given, "topic": small, "sender": sender})
-    identity, publishers = Identity(f"w-{topic}", 0), Publishers()
+    identity, committers = BatchIdentity(f"w-{topic}", 0), BatchCommitters()
     columns = {"value": ["good", "x" * 5_000], "partition": pa.array([0, 1], pa.int32())}
-    with pytest.raises(NotDelivered, match=f"A record for {small}-1 was not delivered"):
-        publishers.commit(options, identity, [staged(options, identity, columns)])
+    with pytest.raises(DeliveryFailed, match=f"A record for {small}-1 was not delivered"):
+        committers.commit(options, identity, [staged(options, identity, columns)])
     assert not is_open(options.kafka.bootstrap_servers, small)
     assert values(options) == []
-    assert publishers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
+    assert committers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
     assert values(options) == [b"good"]
 
 
@@ -304,15 +311,15 @@ def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**given, "topic": topic, "deadLetterTopic": dead, "sender": sender or "auto"})
     columns = {"value": ["1", "2", "3"], "partition": pa.array([0, 7, None], pa.int32())}
-    identity = Identity(f"w-{topic}", 0)
+    identity = BatchIdentity(f"w-{topic}", 0)
     if sender is not None:  # exactly once
-        assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+        assert BatchCommitters().commit(options, identity, [staged(options, identity, columns)])
     else:
-        produce_all(outgoing(pa.RecordBatch.from_pydict(columns), options), options)
+        produce_all(to_records(pa.RecordBatch.from_pydict(columns), options), options)
     assert values(options) == [b"1", b"3"]
-    (letter,) = read(options, dead, [0])
-    assert letter.value() == b"2"
-    assert dict(letter.headers()) == {
+    (dead_letter,) = read(options, dead, [0])
+    assert dead_letter.value() == b"2"
+    assert dict(dead_letter.headers()) == {
         "moldau.reason": f"column 'partition' is 7, and {topic} has {PARTITIONS} partitions".encode(),
         "moldau.topic": topic.encode(),
         "moldau.partition": b"7",
@@ -332,23 +339,23 @@ def test_nobody_is_asked_for_topics_of_rows_that_were_put_aside(
         "value": ["1", "2", "3"],
         "partition": pa.array([0, 0, -1], pa.int32()),
     }
-    identity = Identity(f"w-{topic}", 0)
-    assert Publishers().commit(options, identity, [staged(options, identity, columns)])
+    identity = BatchIdentity(f"w-{topic}", 0)
+    assert BatchCommitters().commit(options, identity, [staged(options, identity, columns)])
     assert [each.value() for each in read(options, topic, range(PARTITIONS))] == [b"1"]
     assert [each.value() for each in read(options, dead, [0])] == [b"2", b"3"]
 
 
 @pytest.mark.proves("D2")
 def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOptions, topic: str) -> None:
-    publishers = Publishers()
-    identity = Identity(f"w-{topic}", 0)
+    committers = BatchCommitters()
+    identity = BatchIdentity(f"w-{topic}", 0)
     parts = [staged(options, identity, {"value": [f"{task}"]}, task) for task in (0, 1)]
     parts[1].delete()
     with pytest.raises(StagingFailed, match="'stagingLocation'"):
-        publishers.commit(options, identity, parts)
+        committers.commit(options, identity, parts)
     assert values(options) == []
     parts = [staged(options, identity, {"value": [f"{task}"]}, task) for task in (0, 1)]
-    assert publishers.commit(options, identity, parts)
+    assert committers.commit(options, identity, parts)
     assert values(options) == [b"0", b"1"]
 
 
@@ -357,16 +364,16 @@ def test_a_topic_that_forgets_markers_is_refused(broker: Broker, topic: str, tmp
     commits = broker.create_topic(f"{topic}-commits", cleanup_policy="delete")
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**servers, "topic": topic, "commitTopic": commits})
-    identity = Identity("w", 0)
+    identity = BatchIdentity("w", 0)
     with pytest.raises(MarkersUnreadable, match=r"cleanup\.policy=delete"):
-        Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+        BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
 
 
 def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic: str, tmp_path: Path) -> None:
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**servers, "topic": topic, "commitTopic": f"{topic}-commits"})
-    identity = Identity("once", 0, is_lasting=False)
-    assert Publishers().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
+    identity = BatchIdentity("once", 0, is_durable=False)
+    assert BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
     assert values(options) == [b"1"]
     assert not list(tmp_path.iterdir()), "nor a folder"
     with broker.client() as client:
@@ -375,13 +382,13 @@ def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic:
 
 def test_tasks_produce_by_themselves_at_least_once(options: SinkOptions) -> None:
     batch = pa.RecordBatch.from_pydict({"value": [f"{number:05}" for number in range(20_000)]})
-    assert produce_all(outgoing(batch, options), options) == 20_000
+    assert produce_all(to_records(batch, options), options) == 20_000
     assert values(options) == [b"%05d" % number for number in range(20_000)]
 
 
 @pytest.mark.proves("D2")
 def test_a_task_fails_when_its_rows_are_not_taken(options: SinkOptions, topic: str) -> None:
     columns = {"value": ["x"], "partition": pa.array([9], pa.int32())}
-    rows = outgoing(pa.RecordBatch.from_pydict(columns), options)
-    with pytest.raises(NotDelivered, match=f"{topic}-9"):
+    rows = to_records(pa.RecordBatch.from_pydict(columns), options)
+    with pytest.raises(DeliveryFailed, match=f"{topic}-9"):
         produce_all(rows, options)

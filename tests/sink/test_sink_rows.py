@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_batch_options, sink_stream_options
-from pyspark_moldau.sink.records import CUT_BYTES, RowRefused, outgoing
-from pyspark_moldau.sink.staged_batches import StagedPart, StagingFailed, folder_of, stage, sweep
+from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions, sink_batch_options, sink_stream_options
+from pyspark_moldau.sink.records import TRUNCATED_BYTES, RowRejected, to_records
+from pyspark_moldau.sink.staged_batches import StagedBatches, StagingFailed, remove_batches, stage, writer_directory
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -19,7 +19,7 @@ def options(**given: str) -> SinkOptions:
 
 def records(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pydict(columns)
-    return [row for each in outgoing(batch, chosen) for row in each.to_pylist()]
+    return [row for each in to_records(batch, chosen) for row in each.to_pylist()]
 
 
 def test_texts_become_bytes_and_null_stays_null() -> None:
@@ -76,9 +76,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_row_that_cannot_be_written_fails_with_the_reason(columns: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RowRefused, match="deadLetterTopic") as refused:
+    with pytest.raises(RowRejected, match="deadLetterTopic") as rejected:
         records({"value": ["x"], **columns}, options())
-    assert reason in str(refused.value)
+    assert reason in str(rejected.value)
 
 
 @pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
@@ -88,10 +88,10 @@ def test_or_it_goes_to_the_dead_letters_with_the_reason(columns: dict[str, Any],
     headers = {each["key"]: each["value"].decode() for each in row["headers"]}
     assert reason in headers["moldau.reason"]
     assert headers.get("moldau.topic") == columns["topic"][0]
-    assert len(row["key"] or b"") <= CUT_BYTES
+    assert len(row["key"] or b"") <= TRUNCATED_BYTES
 
 
-def letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+def dead_letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The one row on its way to the dead letters, and its headers by name."""
     (row,) = records(columns, options(deadLetterTopic="dead", **given))
     assert row["topic"] == "dead"
@@ -101,7 +101,7 @@ def letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[
 def test_a_row_whose_time_cannot_be_written_is_put_aside_with_the_reason() -> None:
     columns = {"value": ["x"], "timestamp": pa.array([999], pa.timestamp("us", "UTC"))}
     given = {"topic": "out", "includeTimestamp": "true"}
-    _, headers = letter(columns, **given, **{"kafka.security.protocol": "SSL"})
+    _, headers = dead_letter(columns, **given, **{"kafka.security.protocol": "SSL"})
     assert headers["moldau.reason"].startswith(b"column 'timestamp' is 1970-01-01 00:00:00 UTC")
     (row,) = records(columns, options(**given))
     assert (row["topic"], row["timestamp_ms"]) == ("out", 0), "our own client writes any time"
@@ -114,7 +114,7 @@ def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
         "value": ["v" * 200_000],
         "headers": pa.array([[("h", b"x" * 300_000)]], HEADERS),
     }
-    row, headers = letter({"topic": ["no topic!"], **content})
+    row, headers = dead_letter({"topic": ["no topic!"], **content})
     assert (len(row["key"]), len(row["value"]), len(headers["h"])) == (100_000, 200_000, 300_000)
     assert "moldau.cut" not in headers
 
@@ -122,12 +122,12 @@ def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
 @pytest.mark.proves("D2")
 def test_a_dead_letter_that_was_cut_says_how_large_it_was() -> None:
     pairs = pa.array([[("h", b"x" * 10)]], HEADERS)
-    row, headers = letter({"topic": ["t"], "key": ["k"], "value": ["v" * 2_000_000], "headers": pairs})
-    assert (row["key"], row["value"], headers["h"]) == (b"k", b"v" * CUT_BYTES, b"x" * 10)
+    row, headers = dead_letter({"topic": ["t"], "key": ["k"], "value": ["v" * 2_000_000], "headers": pairs})
+    assert (row["key"], row["value"], headers["h"]) == (b"k", b"v" * TRUNCATED_BYTES, b"x" * 10)
     assert headers["moldau.cut"] == b'{"value": 2000000}'
     pairs = pa.array([[("h", b"x" * 1_000_000), ("i", None)]], HEADERS)
-    row, headers = letter({"topic": ["no topic!"], "key": ["k" * 99_000], "value": ["v"], "headers": pairs})
-    assert (row["key"], row["value"], "h" in headers) == (b"k" * CUT_BYTES, b"v", False)
+    row, headers = dead_letter({"topic": ["no topic!"], "key": ["k" * 99_000], "value": ["v"], "headers": pairs})
+    assert (row["key"], row["value"], "h" in headers) == (b"k" * TRUNCATED_BYTES, b"v", False)
     assert headers["moldau.cut"] == b'{"key": 99000, "headers": 1000022}'
 
 
@@ -137,7 +137,7 @@ def test_a_dead_letter_is_never_larger_than_a_row_may_be(spare_bytes: int) -> No
     """The reason takes its place too, and so does a name that goes on and on."""
     for name, row_bytes_max in (("no topic!", 20_000), ("no topic!" * 50_000, 40_000)):
         content = {"key": ["k" * 10_000], "value": ["v" * (row_bytes_max - 10_000 - spare_bytes)]}
-        row, headers = letter({"topic": [name], **content}, **{"kafka.max.request.size": str(row_bytes_max)})
+        row, headers = dead_letter({"topic": [name], **content}, **{"kafka.max.request.size": str(row_bytes_max)})
         notes = sum(len(key) + len(value) + 10 for key, value in headers.items())
         assert len(row["key"]) + len(row["value"]) + notes <= row_bytes_max - 128
         assert headers["moldau.topic"].decode().startswith("no topic!")
@@ -155,12 +155,12 @@ def test_good_rows_keep_their_order_beside_dead_ones() -> None:
     ]
 
 
-def staged(folder: Path, values: list[str], inline_bytes_max: int, batch: int = 3) -> StagedPart:
-    rows = outgoing(pa.RecordBatch.from_pydict({"value": values}), options(topic="out"))
-    return stage(rows, folder, Identity("a/b", batch), task=1, attempt=77, inline_bytes_max=inline_bytes_max)
+def staged(folder: Path, values: list[str], inline_bytes_max: int, batch: int = 3) -> StagedBatches:
+    rows = to_records(pa.RecordBatch.from_pydict({"value": values}), options(topic="out"))
+    return stage(rows, folder, BatchIdentity("a/b", batch), task=1, attempt=77, inline_bytes_max=inline_bytes_max)
 
 
-def values_of(part: StagedPart) -> list[str]:
+def values_of(part: StagedBatches) -> list[str]:
     return [row["value"].decode() for batch in part.batches() for row in batch.to_pylist()]
 
 
@@ -185,16 +185,16 @@ def test_a_folder_takes_a_writer_of_any_length(tmp_path: Path) -> None:
         ).identity
         for topic in ("t" * 249, "t" * 248)
     ]
-    rows = [list(outgoing(pa.RecordBatch.from_pydict({"value": ["1"]}), options(topic="out")))] * 2
+    rows = [list(to_records(pa.RecordBatch.from_pydict({"value": ["1"]}), options(topic="out")))] * 2
     parts = [
         stage(each, tmp_path, identity, task=1, attempt=1, inline_bytes_max=0)
         for each, identity in zip(rows, identities, strict=True)
         if identity is not None
     ]
     assert [values_of(part) for part in parts] == [["1"], ["1"]]
-    sweep(tmp_path, parts[0].writer, 3)
+    remove_batches(tmp_path, parts[0].writer, 3)
     assert [Path(str(part.path)).exists() for part in parts] == [False, True]
-    assert {folder_of(tmp_path, name).parent for name in (".", "..", "a/b")} == {tmp_path}
+    assert {writer_directory(tmp_path, name).parent for name in (".", "..", "a/b")} == {tmp_path}
 
 
 def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_a_file_with_other_rows_than_were_staged_is_refused(tmp_path: Path) -> N
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
-        stage([pa.RecordBatch.from_pydict({"x": [1]})], tmp_path, Identity("w", 0), 0, 0, inline_bytes_max=0)
+        stage([pa.RecordBatch.from_pydict({"x": [1]})], tmp_path, BatchIdentity("w", 0), 0, 0, inline_bytes_max=0)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.proves("D2")
 def test_sweeping_removes_what_is_done_and_leaves_what_is_to_come(tmp_path: Path) -> None:
     parts = [staged(tmp_path, ["1"], 0, batch) for batch in (1, 2, 3)]
-    sweep(tmp_path, "a/b", 2)
-    sweep(tmp_path, "another", 9)
+    remove_batches(tmp_path, "a/b", 2)
+    remove_batches(tmp_path, "another", 9)
     assert [Path(str(part.path)).exists() for part in parts] == [False, False, True]

@@ -22,8 +22,8 @@ from moldau.testing import Broker
 from moldau.wire.messages import ProduceRequest
 from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
 from pyspark_moldau.sink import raw_sender
-from pyspark_moldau.sink.raw_sender import PartitionCounts, RawOutlet
-from pyspark_moldau.sink.sender import NotDelivered
+from pyspark_moldau.sink.raw_sender import PartitionCounts, RawSender
+from pyspark_moldau.sink.sender import DeliveryFailed
 
 KEY = b"writer"
 
@@ -65,9 +65,9 @@ def client(options: SinkOptions, monkeypatch: pytest.MonkeyPatch) -> Strange:
 
 
 @pytest.fixture
-def outlet(client: Strange, options: SinkOptions, topic: str) -> Iterator[RawOutlet]:
+def sender(client: Strange, options: SinkOptions, topic: str) -> Iterator[RawSender]:
     assert client is not None
-    made = RawOutlet(options, f"id-{topic}", 60_000)
+    made = RawSender(options, f"id-{topic}", 60_000)
     yield made
     made.close()
 
@@ -118,71 +118,71 @@ def test_a_task_asks_again_for_a_topic(client: Strange, options: SinkOptions, to
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
 def test_a_marker_asks_again_for_its_topic(
-    client: Strange, outlet: RawOutlet, options: SinkOptions, topic: str, failure: Exception
+    client: Strange, sender: RawSender, options: SinkOptions, topic: str, failure: Exception
 ) -> None:
-    outlet.initialise()
-    outlet.begin()
+    sender.initialise()
+    sender.begin()
     client.failures = [failure]
-    outlet.send(topic, KEY, b"marker")
-    outlet.flush(READ_S_MAX)
-    outlet.commit(READ_S_MAX)
+    sender.send(topic, KEY, b"marker")
+    sender.flush(READ_S_MAX)
+    sender.commit(READ_S_MAX)
     assert values(options) == [b"marker"]
 
 
-def test_a_marker_for_a_topic_that_does_not_come_is_not_delivered(outlet: RawOutlet, topic: str) -> None:
-    outlet.initialise()
-    outlet.begin()
-    with pytest.raises(NotDelivered, match=f"A record for {topic}-none was not delivered"):
-        outlet.send(f"{topic}-none", KEY, b"marker")
-    outlet.abort(1.0)
+def test_a_marker_for_a_topic_that_does_not_come_is_not_delivered(sender: RawSender, topic: str) -> None:
+    sender.initialise()
+    sender.begin()
+    with pytest.raises(DeliveryFailed, match=f"A record for {topic}-none was not delivered"):
+        sender.send(f"{topic}-none", KEY, b"marker")
+    sender.abort(1.0)
 
 
 @pytest.mark.proves("D2")
 def test_a_marker_waits_for_what_goes_to_the_same_partition(
-    outlet: RawOutlet, options: SinkOptions, topic: str
+    sender: RawSender, options: SinkOptions, topic: str
 ) -> None:
     """As it does when markers go to the topic of the rows."""
-    outlet.initialise()
-    outlet.begin()
+    sender.initialise()
+    sender.begin()
     for number in range(5):
-        outlet.send(topic, KEY, b"%d" % number)
-    outlet.flush(READ_S_MAX)
-    outlet.commit(READ_S_MAX)
+        sender.send(topic, KEY, b"%d" % number)
+    sender.flush(READ_S_MAX)
+    sender.commit(READ_S_MAX)
     assert values(options) == [b"%d" % number for number in range(5)]
 
 
 def test_batches_that_are_not_taken_are_told_with_the_whole_time(
-    client: Strange, outlet: RawOutlet, topic: str
+    client: Strange, sender: RawSender, topic: str
 ) -> None:
-    outlet.initialise()
-    outlet.begin()
+    sender.initialise()
+    sender.begin()
     client.stuck = {1}
     for partition in (0, 1):
-        outlet.send(topic, key_of(partition), b"v")
-    with pytest.raises(NotDelivered, match=r"^1 batches were not taken within 0\.5 s\.$"):
-        outlet.flush(0.5)
-    outlet.abort(0.1)
+        sender.send(topic, key_of(partition), b"v")
+    with pytest.raises(DeliveryFailed, match=r"^1 batches were not taken within 0\.5 s\.$"):
+        sender.flush(0.5)
+    sender.abort(0.1)
 
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("level", [1, 2])
 def test_what_may_still_arrive_is_of_an_epoch_that_is_over(
-    client: Strange, outlet: RawOutlet, options: SinkOptions, topic: str, level: int
+    client: Strange, sender: RawSender, options: SinkOptions, topic: str, level: int
 ) -> None:
     client.level = level
-    outlet.initialise()
-    epoch = outlet._transactional.identity.epoch
-    outlet.begin()
+    sender.initialise()
+    epoch = sender._transactional.identity.epoch
+    sender.begin()
     client.stuck = {1}
     for partition in (0, 1):
-        outlet.send(topic, key_of(partition), b"never")
-    with pytest.raises(NotDelivered):
-        outlet.flush(0.2)
-    outlet.abort(0.1)
-    assert outlet._transactional.identity.epoch > epoch
+        sender.send(topic, key_of(partition), b"never")
+    with pytest.raises(DeliveryFailed):
+        sender.flush(0.2)
+    sender.abort(0.1)
+    assert sender._transactional.identity.epoch > epoch
     client.stuck = set()
-    outlet.begin()
-    outlet.send(topic, key_of(1), b"now")
-    outlet.flush(READ_S_MAX)
-    outlet.commit(READ_S_MAX)
+    sender.begin()
+    sender.send(topic, key_of(1), b"now")
+    sender.flush(READ_S_MAX)
+    sender.commit(READ_S_MAX)
     assert values(options) == [b"now"]

@@ -8,11 +8,11 @@ from published import staged, values
 from sink_lives import PARTITIONS
 
 from moldau.testing import Broker
-from pyspark_moldau.options.sink_options import Identity, SinkOptions, sink_batch_options
-from pyspark_moldau.sink.transaction_commit import Publishers, TakenOver
+from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions, sink_batch_options
+from pyspark_moldau.sink.transaction_commit import BatchCommitters, WriterFenced
 
 
-def identity_of(options: SinkOptions) -> Identity:
+def identity_of(options: SinkOptions) -> BatchIdentity:
     assert options.identity is not None
     return options.identity
 
@@ -25,33 +25,33 @@ def test_a_version_of_an_application_goes_once_to_each_topic(broker: Broker, top
         sink_batch_options({**given, "topic": each, "txnAppId": f"app-{topic}", "txnVersion": "5"})
         for each in (topic, other)
     ]
-    publishers = Publishers()
+    committers = BatchCommitters()
     parts = [staged(each, identity_of(each), {"value": [f"to {each.topic}"]}) for each in chosen]  # both at once
     for repetition in range(2):
         for options, part in zip(chosen, parts, strict=True):
-            assert publishers.commit(options, identity_of(options), [part]) == (repetition == 0)
+            assert committers.commit(options, identity_of(options), [part]) == (repetition == 0)
     assert [values(options) for options in chosen] == [[f"to {each}".encode()] for each in (topic, other)]
 
 
-def version(topic: str, number: int, driver: str = "a") -> Identity:
+def version(topic: str, number: int, driver: str = "a") -> BatchIdentity:
     """Of a batch write with `txnAppId` and `txnVersion`."""
-    return Identity(f"w-{topic}", number, run=driver, is_by_hand=True)
+    return BatchIdentity(f"w-{topic}", number, run=driver, is_user_versioned=True)
 
 
-def write(publishers: Publishers, options: SinkOptions, identity: Identity, value: str = "") -> bool:
-    return publishers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
+def write(committers: BatchCommitters, options: SinkOptions, identity: BatchIdentity, value: str = "") -> bool:
+    return committers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
 
 
-def another_is_written(options: SinkOptions, identity: Identity) -> Callable[[str], None]:
+def another_is_written(options: SinkOptions, identity: BatchIdentity) -> Callable[[str], None]:
     """For publishers that tell where they are: once, while one version is on its way."""
-    second, is_due = Publishers(), [True]
+    second, is_due = BatchCommitters(), [True]
 
-    def reached(place: str) -> None:
+    def on_step(place: str) -> None:
         if place == "publishing" and is_due.pop():
             is_due.append(False)
             assert write(second, options, identity)
 
-    return reached
+    return on_step
 
 
 @pytest.mark.proves("D2")
@@ -59,9 +59,9 @@ def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
     options: SinkOptions, topic: str
 ) -> None:
     """Versions need not follow on each other, and one that comes again is no sign of another driver."""
-    first, second = Publishers(), Publishers()
+    first, second = BatchCommitters(), BatchCommitters()
     turns = ((first, 0), (second, 0), (first, 1), (second, 2), (first, 40), (second, 41), (second, 42), (first, 43))
-    written = [write(publishers, options, version(topic, number)) for publishers, number in turns]
+    written = [write(committers, options, version(topic, number)) for committers, number in turns]
     assert written == [True, False, True, True, True, True, True, True]
     assert values(options) == sorted(f"{number}".encode() for number in (0, 1, 2, 40, 41, 42, 43))
 
@@ -71,10 +71,10 @@ def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
 def test_a_driver_whose_application_another_one_has_taken_over_is_shut_out(
     options: SinkOptions, topic: str, number: int
 ) -> None:
-    first, second = Publishers(), Publishers()
+    first, second = BatchCommitters(), BatchCommitters()
     assert write(first, options, version(topic, 0, driver="a"))
     assert write(second, options, version(topic, 1, driver="b"))
-    with pytest.raises(TakenOver, match="has taken over"):
+    with pytest.raises(WriterFenced, match="has taken over"):
         write(first, options, version(topic, number, driver="a"), "stray")
     assert values(options) == [b"0", b"1"]
     assert write(second, options, version(topic, 2, driver="b")), "it goes on"
@@ -86,9 +86,9 @@ def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_ou
     options: SinkOptions, topic: str
 ) -> None:
     """Whoever has just begun knows that nobody has the hold by an old right."""
-    reached = another_is_written(options, version(topic, 0, driver="b"))
-    with pytest.raises(TakenOver, match="has taken over"):
-        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
+    on_step = another_is_written(options, version(topic, 0, driver="b"))
+    with pytest.raises(WriterFenced, match="has taken over"):
+        write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"0"]
 
 
@@ -97,8 +97,8 @@ def test_of_two_threads_that_write_one_application_at_once_the_one_that_is_shut_
     options: SinkOptions, topic: str
 ) -> None:
     """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
-    reached = another_is_written(options, version(topic, 1, driver="a"))
+    on_step = another_is_written(options, version(topic, 1, driver="a"))
     advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
-    with pytest.raises(TakenOver, match=f"has taken over.*{advice}"):
-        write(Publishers(reached), options, version(topic, 0, driver="a"), "stray")
+    with pytest.raises(WriterFenced, match=f"has taken over.*{advice}"):
+        write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"1"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.model.errors import CorruptMessage
 from moldau.records.varint import encode_varint
-from pyspark_moldau.codec.record_starts import Span, follow
+from pyspark_moldau.codec.record_starts import Span, find_record_starts
 
 # How many neighbours there are of which length; a length of three bytes begins at 8,192.
 NEIGHBOURS = st.lists(
@@ -40,7 +40,7 @@ def laid_out(batches: list[list[bytes]]) -> tuple[bytes, list[Span], list[int]]:
 def test_each_record_is_found_whatever_the_lengths_of_its_neighbours(batches: list[list[tuple[int, int]]]) -> None:
     lengths = [[length for count, length in batch for _ in range(count)] for batch in batches]
     content, spans, starts = laid_out([records(each) for each in lengths])
-    assert follow(content, spans).tolist() == starts
+    assert find_record_starts(content, spans).tolist() == starts
 
 
 def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
@@ -48,7 +48,7 @@ def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
         lengths = [100] * 300
         lengths[odd] = 101
         content, spans, starts = laid_out([records(lengths)])
-        assert follow(content, spans).tolist() == starts
+        assert find_record_starts(content, spans).tolist() == starts
 
 
 @pytest.mark.parametrize("lengths", [[100] * 200, list(range(1, 200))])
@@ -56,9 +56,9 @@ def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
 def test_records_that_do_not_end_with_their_batch_are_refused(lengths: list[int], more: int) -> None:
     content, (span,), _ = laid_out([records(lengths)])
     with pytest.raises(CorruptMessage, match="their batch at"):
-        follow(content + b"\x02\x00" * 20, [span._replace(records=span.records + more)])
+        find_record_starts(content + b"\x02\x00" * 20, [span._replace(records=span.records + more)])
     with pytest.raises(CorruptMessage, match="their batch at"):
-        follow(content + b"\x02\x00" * 20, [span._replace(end=span.end + more)])
+        find_record_starts(content + b"\x02\x00" * 20, [span._replace(end=span.end + more)])
 
 
 def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes() -> None:
@@ -66,7 +66,7 @@ def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes()
         tracemalloc.start()
         try:
             with pytest.raises((IndexError, CorruptMessage)):
-                follow(content, [span._replace(records=1 << 30)])
+                find_record_starts(content, [span._replace(records=1 << 30)])
             assert tracemalloc.get_traced_memory()[1] < 16 * len(content)
         finally:
             tracemalloc.stop()
@@ -75,6 +75,6 @@ def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes()
 def test_a_chain_that_leads_out_of_everything_is_an_error() -> None:
     content, (span,), _ = laid_out([records(list(range(1, 200)))])
     with pytest.raises(IndexError):
-        follow(content, [span._replace(records=1 << 30)])
+        find_record_starts(content, [span._replace(records=1 << 30)])
     with pytest.raises((IndexError, CorruptMessage)):
-        follow(b"\x00" * 500, [Span(0, 500, 501)])
+        find_record_starts(b"\x00" * 500, [Span(0, 500, 501)])

@@ -20,12 +20,12 @@ from moldau.records.control import build_transaction_marker
 from moldau.records.header import HEADER_BYTES, read_header, write_checksum
 from moldau.records.record import iterate_batches, iterate_records
 from pyspark_moldau.codec import columns
-from pyspark_moldau.codec.batch_iterator import Walk
-from pyspark_moldau.codec.decoder import ROWS_MAX, Place, decode
+from pyspark_moldau.codec.batch_iterator import BatchIterator
+from pyspark_moldau.codec.decoder import ROWS_MAX, DecodeRange, decode
 
 Sample = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 
-ALL = Place("clicks", 3, 0, 1 << 62, True)
+ALL = DecodeRange("clicks", 3, 0, 1 << 62, True)
 BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=4)
 SAMPLES = st.lists(st.tuples(st.integers(0, 1 << 50), BYTES, BYTES, HEADERS), min_size=1, max_size=40)
@@ -40,7 +40,7 @@ def numbered(count: int, base_offset: int = 0, **more: Any) -> bytes:
     return batch([(1_000 + index, b"k", b"v%d" % index, ()) for index in range(count)], base_offset, **more)
 
 
-def rows(content: bytes, place: Place = ALL, aborted: Iterable[AbortedTransaction] = ()) -> list[dict[str, Any]]:
+def rows(content: bytes, place: DecodeRange = ALL, aborted: Iterable[AbortedTransaction] = ()) -> list[dict[str, Any]]:
     table = pa.Table.from_batches(
         list(decode(content, place, aborted)), columns.schema(with_headers=place.with_headers)
     )
@@ -49,7 +49,7 @@ def rows(content: bytes, place: Place = ALL, aborted: Iterable[AbortedTransactio
     return found
 
 
-def offsets(content: bytes, place: Place = ALL, aborted: Iterable[AbortedTransaction] = ()) -> list[int]:
+def offsets(content: bytes, place: DecodeRange = ALL, aborted: Iterable[AbortedTransaction] = ()) -> list[int]:
     return [row["offset"] for row in rows(content, place, aborted)]
 
 
@@ -141,9 +141,9 @@ def test_gaps_of_compaction_are_gaps() -> None:
     content = bytearray(numbered(2, 5))
     struct.pack_into(">i", content, 23, 9)  # the last offset delta of records that are gone
     write_checksum(content, 0, len(content))
-    walk = Walk(bytes(content), 5, 1 << 40)
-    assert len(list(walk.batches())) == 1
-    assert walk.next_offset == 15
+    iterator = BatchIterator(bytes(content), 5, 1 << 40)
+    assert len(list(iterator)) == 1
+    assert iterator.next_offset == 15
     assert offsets(bytes(content)) == [5, 6]
 
 
@@ -153,13 +153,13 @@ def test_a_batch_that_compaction_emptied_moves_the_position_and_gives_no_rows() 
     struct.pack_into(">i", content, 23, 3)
     struct.pack_into(">i", content, 57, 0)
     write_checksum(content, 0, len(content))
-    walk = Walk(bytes(content), 5, 1 << 40)
-    assert (list(walk.batches()), walk.next_offset) == ([], 9)
+    iterator = BatchIterator(bytes(content), 5, 1 << 40)
+    assert (list(iterator), iterator.next_offset) == ([], 9)
 
 
 def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
-    walk = Walk((numbered(3) + numbered(3, 3))[:-1], 0, 1 << 40)
-    assert (len(list(walk.batches())), walk.next_offset) == (1, 3)
+    iterator = BatchIterator((numbered(3) + numbered(3, 3))[:-1], 0, 1 << 40)
+    assert (len(list(iterator)), iterator.next_offset) == (1, 3)
 
 
 def marker(offset: int, producer_id: int, *, is_commit: bool) -> bytes:
@@ -181,8 +181,8 @@ def transactional(offset: int, producer_id: int) -> bytes:
 
 def test_control_batches_give_no_rows_and_move_the_position() -> None:
     content = transactional(0, 7) + marker(1, 7, is_commit=True)
-    walk = Walk(content, 0, 1 << 40)
-    assert (len(list(walk.batches())), walk.next_offset) == (1, 2)
+    iterator = BatchIterator(content, 0, 1 << 40)
+    assert (len(list(iterator)), iterator.next_offset) == (1, 2)
     assert offsets(content) == [0]
 
 
@@ -247,7 +247,7 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
     chance = random.Random(5)
     headers = (("h", b"1"), ("i", None))
     body = batch([(1_000 + index, b"key", b"value" * (index % 40), headers) for index in range(60)])[HEADER_BYTES:]
-    refused = 0
+    rejected = 0
     for _ in range(800):
         damaged = bytearray(body)
         for _ in range(chance.choice((1, 1, 3))):
@@ -261,11 +261,11 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
             found: list[tuple[Any, ...]] | None = decoded(content)
         except CorruptMessage:
             found = None
-        refused += found is None
+        rejected += found is None
         if found is not None and expected is not None:
             assert [row[:4] for row in found] == [row[:4] for row in expected]
         assert expected is not None or found is None
-    assert refused > 80
+    assert rejected > 80
 
 
 @pytest.mark.proves("D1")

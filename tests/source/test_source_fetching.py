@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as DecodeRange
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.types import Fetched
@@ -22,13 +22,13 @@ from moldau.testing.broker import Broker
 from pyspark_moldau.codec import columns
 from pyspark_moldau.options.source_options import Pattern, SourceOptions, Topics, batch_options
 from pyspark_moldau.source.cluster import ConfluentCluster
-from pyspark_moldau.source.librdkafka_consumer import read_through_librdkafka
-from pyspark_moldau.source.offset_ranges import Range
-from pyspark_moldau.source.raw_fetcher import Reading, read_raw
+from pyspark_moldau.source.librdkafka_consumer import read_with_librdkafka
+from pyspark_moldau.source.offset_ranges import OffsetRange
+from pyspark_moldau.source.raw_fetcher import RangeFetcher, read_raw
 from pyspark_moldau.source.read_plan import RecordsLost, plan_batch
 
-Read = Callable[[Range, SourceOptions], Iterator[Any]]
-READERS: list[Read] = [read_raw, read_through_librdkafka]
+Read = Callable[[OffsetRange, SourceOptions], Iterator[Any]]
+READERS: list[Read] = [read_raw, read_with_librdkafka]
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def produce(broker: Broker, topic: str, count: int, partition: int = 0, settings
     assert producer.flush(30) == 0
 
 
-def table(read: Read, ranges: list[Range], wanted: SourceOptions) -> pa.Table:
+def table(read: Read, ranges: list[OffsetRange], wanted: SourceOptions) -> pa.Table:
     made = [each for one in ranges for each in read(one, wanted)]
     return pa.Table.from_batches(made, columns.schema(with_headers=wanted.includes_headers))
 
 
-def planned(wanted: SourceOptions) -> list[Range]:
+def planned(wanted: SourceOptions) -> list[OffsetRange]:
     cluster = ConfluentCluster(wanted)
     try:
         return plan_batch(wanted, cluster)
@@ -116,19 +116,19 @@ def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Bro
     with moldau_broker.client() as client:
         client.delete_records(topic, 0, 45)
     with pytest.raises(RecordsLost, match="failOnDataLoss"):
-        table(read, [Range(topic, 0, 3, 90)], options(moldau_broker, topic))
+        table(read, [OffsetRange(topic, 0, 3, 90)], options(moldau_broker, topic))
     lenient = options(moldau_broker, topic, failOnDataLoss="false")
-    assert table(read, [Range(topic, 0, 3, 90)], lenient)["offset"].to_pylist() == list(range(45, 90))
-    assert table(read, [Range(topic, 0, 3, 40)], lenient).num_rows == 0
+    assert table(read, [OffsetRange(topic, 0, 3, 90)], lenient)["offset"].to_pylist() == list(range(45, 90))
+    assert table(read, [OffsetRange(topic, 0, 3, 40)], lenient).num_rows == 0
 
 
 @pytest.mark.parametrize("read", READERS)
 def test_offsets_behind_the_end_are_a_loss(moldau_broker: Broker, topic: str, read: Read) -> None:
     produce(moldau_broker, topic, 10)
     with pytest.raises(RecordsLost):
-        table(read, [Range(topic, 0, 50, 60)], options(moldau_broker, topic))
+        table(read, [OffsetRange(topic, 0, 50, 60)], options(moldau_broker, topic))
     lenient = options(moldau_broker, topic, failOnDataLoss="false")
-    assert table(read, [Range(topic, 0, 50, 60)], lenient).num_rows == 0
+    assert table(read, [OffsetRange(topic, 0, 50, 60)], lenient).num_rows == 0
 
 
 @pytest.mark.proves("D1")
@@ -165,7 +165,7 @@ def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str)
     wanted = options(moldau_broker, topic, kafkaConsumer__pollTimeoutMs=300, kafka__fetch__max__wait__ms=50)
     for read in READERS:
         with pytest.raises(TimeoutError, match="300 ms"):
-            table(read, [Range(topic, 0, 5, 50)], wanted)
+            table(read, [OffsetRange(topic, 0, 5, 50)], wanted)
 
 
 @pytest.mark.proves("D1")
@@ -176,7 +176,7 @@ def test_a_log_that_became_shorter_is_read_to_its_end_where_losses_are_allowed(
     """As after an election of a replica that lagged behind, or in a topic that was created again."""
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs=300)
-    assert table(read, [Range(topic, 0, 5, 50)], wanted)["offset"].to_pylist() == list(range(5, 10))
+    assert table(read, [OffsetRange(topic, 0, 5, 50)], wanted)["offset"].to_pylist() == list(range(5, 10))
     assert f"{topic}-0 was to be read up to offset 50 and ends at 10 now" in caplog.text
 
 
@@ -193,7 +193,7 @@ def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker:
     wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=1)
     loop = asyncio.new_event_loop()
     client = Compacted(SocketNetwork(), SystemClock(), system_random(), moldau_broker.bootstrap_servers)
-    reading = Reading(Range(topic, 0, 0, 20), wanted, client, loop)
+    reading = RangeFetcher(OffsetRange(topic, 0, 0, 20), wanted, client, loop)
     rows = pa.Table.from_batches(list(reading.rows()))
     reading.close()
     assert rows["offset"].to_pylist() == list(range(10))
@@ -204,7 +204,7 @@ def test_a_broker_that_goes_away_in_the_middle_is_waited_for() -> None:
         topic = broker.create_topic("restarted")
         produce(broker, topic, 1_000, settings={"batch.num.messages": 50})
         wanted = options(broker, topic, kafka__max__partition__fetch__bytes=100)
-        rows = read_raw(Range(topic, 0, 0, 1_000), wanted)
+        rows = read_raw(OffsetRange(topic, 0, 0, 1_000), wanted)
         seen = next(rows)["offset"].to_pylist()
         broker.restart()
         for each in rows:
@@ -215,7 +215,7 @@ def test_a_broker_that_goes_away_in_the_middle_is_waited_for() -> None:
 def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 1_000, settings={"batch.num.messages": 50})
     wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
-    rows = read_raw(Range(topic, 0, 0, 1_000), wanted)
+    rows = read_raw(OffsetRange(topic, 0, 0, 1_000), wanted)
     assert next(rows).num_rows > 0
     rows.close()  # type: ignore[attr-defined]
 
@@ -266,7 +266,7 @@ def test_the_cluster_is_asked_again_as_often_as_it_was_said(retries: int) -> Non
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     with pytest.raises(KafkaException):
-        cluster._persist(ask)
+        cluster._retry(ask)
     assert len(asked) == retries + 1
 
 
@@ -304,7 +304,7 @@ def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> 
     cluster.commit(f"group-{topic}", {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 7})
     cluster.close()
     consumer = Consumer({"bootstrap.servers": moldau_broker.bootstrap_servers, "group.id": f"group-{topic}"})
-    places = consumer.committed([Place(topic, 0), Place(topic, 1)], timeout=30)
+    places = consumer.committed([DecodeRange(topic, 0), DecodeRange(topic, 1)], timeout=30)
     consumer.close()
     assert [place.offset for place in places] == [5, 7]
 

@@ -74,7 +74,10 @@ def test_what_is_only_in_a_zip_is_left_there(monkeypatch: pytest.MonkeyPatch, pa
     packed = packages / "py4j.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("py4j/__init__.py", "")
-    specs = {"pyspark": Spec(packages / "pyspark" / "__init__.py"), "py4j": Spec(packed / "py4j" / "__init__.py")}
+    specs = {
+        "pyspark": Spec(packages / "pyspark" / "__init__.py"),
+        "py4j": Spec(packed / "py4j" / "__init__.py"),
+    }
     monkeypatch.setattr("importlib.util.find_spec", specs.get)
     assert worker_python() == sys.executable
 

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.serializers import read_int, write_int, write_with_length
 
 from pyspark_moldau.data_source import MoldauSource
-from pyspark_moldau.source.worker_exit import leave_quietly, tell_unless_unheard
+from pyspark_moldau.source.worker_exit import ignore_broken_pipe, ignore_broken_pipe_at_exit
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 SECRET = "secret"
@@ -62,12 +62,12 @@ def test_a_query_that_is_stopped_leaves_no_traceback(tmp_path: Path) -> None:
 
 
 def test_other_ends_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_unless_unheard(BrokenPipeError, BrokenPipeError("nobody"), None)
+    ignore_broken_pipe(BrokenPipeError, BrokenPipeError("nobody"), None)
     assert capsys.readouterr().err == ""
-    tell_unless_unheard(OSError, OSError("disk"), None)
+    ignore_broken_pipe(OSError, OSError("disk"), None)
     assert capsys.readouterr().err == "OSError: disk\n"
 
 
 def test_only_such_a_process_leaves_quietly() -> None:
-    leave_quietly()
-    assert sys.excepthook is not tell_unless_unheard
+    ignore_broken_pipe_at_exit()
+    assert sys.excepthook is not ignore_broken_pipe

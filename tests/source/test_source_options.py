@@ -242,8 +242,8 @@ def test_flags_are_true_or_false() -> None:
 
 
 def test_a_start_time_after_the_last_record_is_an_error_unless_said() -> None:
-    assert not stream().is_lenient_about_times
-    assert stream(startingOffsetsByTimestampStrategy="latest").is_lenient_about_times
+    assert not stream().falls_back_to_latest
+    assert stream(startingOffsetsByTimestampStrategy="latest").falls_back_to_latest
     with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy"):
         stream(startingOffsetsByTimestampStrategy="never")
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from pyspark_moldau.package_archive import packed
+from pyspark_moldau.package_archive import build_package_archive
 
 PROGRAM = """
 import pyspark_moldau.codec.decoder, pyspark_moldau.source.raw_fetcher, pyspark_moldau.source.librdkafka_consumer
@@ -13,7 +13,7 @@ print(pyspark_moldau.__file__)
 
 
 def test_an_executor_reads_with_the_archive_alone() -> None:
-    archive = packed()
+    archive = build_package_archive()
     told = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}){PROGRAM}"],
         capture_output=True,

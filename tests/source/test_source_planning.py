@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from moldau.model.ids import TopicPartition
-from pyspark_moldau.options.offset_limits import Offsets, OptionError, offsets_json, offsets_of
+from pyspark_moldau.options.offset_limits import Offsets, OptionError, offsets_json, parse_offsets_json
 from pyspark_moldau.options.source_options import (
     Assignment,
     Pattern,
@@ -18,7 +18,7 @@ from pyspark_moldau.options.source_options import (
     batch_options,
     stream_options,
 )
-from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.offset_ranges import OffsetRange
 from pyspark_moldau.source.read_plan import RecordsLost, StreamPlan, Topic, plan_batch
 
 MUST = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -86,7 +86,7 @@ def plan(cluster: FakeCluster, options: SourceOptions, now_ms: float = 0.0) -> S
     return StreamPlan(options, cluster, lambda: now_ms)
 
 
-def extents(ranges: list[Range]) -> dict[TopicPartition, tuple[int, int]]:
+def extents(ranges: list[OffsetRange]) -> dict[TopicPartition, tuple[int, int]]:
     return {TopicPartition(each.topic, each.partition): (each.from_offset, each.until_offset) for each in ranges}
 
 
@@ -98,7 +98,7 @@ def two() -> FakeCluster:
 
 
 def test_a_batch_reads_all_there_is() -> None:
-    assert plan_batch(batch(), two()) == [Range("t", 0, 2, 10, "id-t"), Range("t", 1, 0, 20, "id-t")]
+    assert plan_batch(batch(), two()) == [OffsetRange("t", 0, 2, 10, "id-t"), OffsetRange("t", 1, 0, 20, "id-t")]
 
 
 def test_a_batch_reads_between_offsets_and_words_for_them() -> None:
@@ -255,11 +255,11 @@ def test_a_batch_that_was_left_undone_is_done_without_the_topics_that_are_gone_s
 ) -> None:
     """Or else no run could ever get over it."""
     cluster = FakeCluster({A: (0, 10)})
-    end = offsets_of({"t": {"0": 8}, "u": {"0": 4}})
+    end = parse_offsets_json({"t": {"0": 8}, "u": {"0": 4}})
     with pytest.raises(RecordsLost, match="u-0 is gone"):
-        plan(cluster, stream(subscribe="t,u")).ranges(offsets_of(start), end)
+        plan(cluster, stream(subscribe="t,u")).ranges(parse_offsets_json(start), end)
     run = plan(cluster, stream(subscribe="t,u", failOnDataLoss="false"))
-    assert run.ranges(offsets_of(start), end) == [Range("t", 0, 5, 8, "id-t")]
+    assert run.ranges(parse_offsets_json(start), end) == [OffsetRange("t", 0, 5, 8, "id-t")]
     assert caplog.text.count("u-0 is gone") == 1
 
 
@@ -283,7 +283,7 @@ def test_available_now_does_not_wait_for_topics_that_are_deleted_meanwhile() -> 
     del cluster.extents[other]
     start = {A: 5, other: 1}
     assert run.latest(start, is_limited=True) == {A: 10}
-    assert run.ranges(start, {A: 10}) == [Range("t", 0, 5, 10, "id-t")]
+    assert run.ranges(start, {A: 10}) == [OffsetRange("t", 0, 5, 10, "id-t")]
     assert run.latest({A: 10, other: 4}, is_limited=True) == {A: 10, other: 4}, "all of it was read before"
 
 
@@ -426,5 +426,5 @@ def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_que
 def test_offsets_are_stored_as_the_official_source_stores_them() -> None:
     offsets = {TopicPartition("u", 10): 7, TopicPartition("t", 1): 5, TopicPartition("t", 0): 3}
     assert json.dumps(offsets_json(offsets)) == '{"t": {"0": 3, "1": 5}, "u": {"10": 7}}'
-    assert offsets_of(offsets_json(offsets)) == offsets
-    assert offsets_of(None) == {}
+    assert parse_offsets_json(offsets_json(offsets)) == offsets
+    assert parse_offsets_json(None) == {}

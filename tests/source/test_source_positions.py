@@ -25,9 +25,9 @@ def test_numbers_of_all_lengths_are_read_at_once(numbers: list[int]) -> None:
     written = [encode_varint(each) for each in numbers]
     ends = list(accumulate(len(each) for each in written))
     content = np.frombuffer(b"".join(written), np.uint8)
-    found, behind = read_varints(content, np.array([0, *ends[:-1]]), LONGEST)
+    found, field_ends = read_varints(content, np.array([0, *ends[:-1]]), LONGEST)
     assert found.tolist() == numbers
-    assert behind.tolist() == ends
+    assert field_ends.tolist() == ends
 
 
 @pytest.mark.parametrize("bytes_max", [5, 10])

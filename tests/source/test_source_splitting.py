@@ -7,38 +7,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.model.ids import TopicPartition
-from pyspark_moldau.source.offset_ranges import Range, split
+from pyspark_moldau.source.offset_ranges import OffsetRange, split
 from pyspark_moldau.source.rate_limit import RateLimit, share
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def sizes(pieces: list[Range]) -> list[int]:
+def sizes(pieces: list[OffsetRange]) -> list[int]:
     return [piece.size for piece in pieces]
 
 
 def test_without_wishes_each_partition_is_one_piece_and_empty_ones_none() -> None:
-    ranges = [Range("t", 1, 0, 10), Range("t", 0, 5, 6), Range("t", 2, 7, 7), Range("t", 3, 9, 7)]
-    assert split(ranges, None, None) == [Range("t", 0, 5, 6), Range("t", 1, 0, 10)]
+    ranges = [
+        OffsetRange("t", 1, 0, 10),
+        OffsetRange("t", 0, 5, 6),
+        OffsetRange("t", 2, 7, 7),
+        OffsetRange("t", 3, 9, 7),
+    ]
+    assert split(ranges, None, None) == [OffsetRange("t", 0, 5, 6), OffsetRange("t", 1, 0, 10)]
 
 
 def test_a_piece_has_no_more_records_than_allowed() -> None:
-    assert sizes(split([Range("t", 0, 0, 10)], None, 4)) == [3, 3, 4]
-    assert sizes(split([Range("t", 0, 0, 8)], None, 4)) == [4, 4]
+    assert sizes(split([OffsetRange("t", 0, 0, 10)], None, 4)) == [3, 3, 4]
+    assert sizes(split([OffsetRange("t", 0, 0, 8)], None, 4)) == [4, 4]
 
 
 def test_the_largest_is_cut_first_until_there_are_enough() -> None:
-    pieces = split([Range("t", 0, 0, 100), Range("t", 1, 0, 300)], 4, None)
+    pieces = split([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 300)], 4, None)
     assert [(piece.partition, piece.size) for piece in pieces] == [(0, 100), (1, 100), (1, 100), (1, 100)]
 
 
 def test_a_single_record_is_not_cut() -> None:
-    assert sizes(split([Range("t", 0, 0, 3)], 100, None)) == [1, 1, 1]
+    assert sizes(split([OffsetRange("t", 0, 0, 3)], 100, None)) == [1, 1, 1]
     assert split([], 100, None) == []
 
 
 def test_more_pieces_than_wished_for_stay() -> None:
-    assert len(split([Range("t", 0, 0, 100)], 2, 10)) == 10
+    assert len(split([OffsetRange("t", 0, 0, 100)], 2, 10)) == 10
 
 
 @pytest.mark.proves("D1")
@@ -51,7 +56,7 @@ def test_more_pieces_than_wished_for_stay() -> None:
 def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
     extents: list[tuple[int, int]], partitions_min: int | None, records_max: int | None
 ) -> None:
-    ranges = [Range("t", index, start, start + size, "id") for index, (start, size) in enumerate(extents)]
+    ranges = [OffsetRange("t", index, start, start + size, "id") for index, (start, size) in enumerate(extents)]
     pieces = split(ranges, partitions_min, records_max)
     for each in ranges:
         own = [piece for piece in pieces if piece.partition == each.partition]

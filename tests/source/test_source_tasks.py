@@ -17,14 +17,14 @@ from moldau.model.ids import NO_TOPIC_ID, NodeId, TopicId
 from moldau.records.builder import build_batch
 from pyspark_moldau.options.source_options import batch_options
 from pyspark_moldau.source import raw_fetcher
-from pyspark_moldau.source.offset_ranges import Range
-from pyspark_moldau.source.raw_fetcher import Reading
+from pyspark_moldau.source.offset_ranges import OffsetRange
+from pyspark_moldau.source.raw_fetcher import RangeFetcher
 from pyspark_moldau.source.read_plan import RecordsLost
 
 END = 100
 LOCAL = -4
 EMPTY = Fetched(high_watermark=END, last_stable_offset=END, log_start_offset=0)
-WANTED = Range("t", 0, 0, 20)
+WANTED = OffsetRange("t", 0, 0, 20)
 
 Answer = Fetched | Exception
 Logged = pytest.LogCaptureFixture
@@ -80,13 +80,13 @@ class Scripted:
 
 @pytest.fixture
 def read() -> Iterator[Callable[..., Iterator[Any]]]:
-    made: list[Reading] = []
+    made: list[RangeFetcher] = []
 
-    def rows(client: Scripted, wanted: Range = WANTED, **given: str) -> Iterator[Any]:
+    def rows(client: Scripted, wanted: OffsetRange = WANTED, **given: str) -> Iterator[Any]:
         words = {name.replace("__", "."): value for name, value in given.items()}
         must = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "kafkaConsumer.pollTimeoutMs": "5000"}
         options = batch_options(must | words)
-        made.append(Reading(wanted, options, client, asyncio.new_event_loop()))  # type: ignore[arg-type]
+        made.append(RangeFetcher(wanted, options, client, asyncio.new_event_loop()))  # type: ignore[arg-type]
         return made[-1].rows()
 
     yield rows
@@ -134,7 +134,7 @@ def test_what_never_comes_from_elsewhere_is_an_error(read: Read) -> None:
     client = Scripted([records(0, 10), EMPTY], {LOCAL: 60})
     rows = read(client, kafkaConsumer__pollTimeoutMs="300")
     assert next(rows).num_rows == 10
-    with pytest.raises(TimeoutError, match="from offset 10 on came within 300 ms"):
+    with pytest.raises(TimeoutError, match="from offset 10 came within 300 ms"):
         next(rows)
 
 
@@ -186,7 +186,7 @@ def test_an_offset_that_is_refused_though_it_is_there_is_asked_for_again(read: R
 @pytest.mark.proves("D1")
 def test_an_offset_that_stays_refused_though_it_is_there_is_no_loss_but_an_error(read: Read) -> None:
     client = Scripted([records(0, 10), OffsetOutOfRange("never")])
-    with pytest.raises(TimeoutError, match="though it should have some before 20"):
+    with pytest.raises(TimeoutError, match="though there should be some before 20"):
         offsets(read(client, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="300"))
 
 
@@ -240,7 +240,7 @@ class TimedOut(Scripted):
 def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_fetcher, "_AWAY_S", 0.1)
+    monkeypatch.setattr(raw_fetcher, "_STALL_S", 0.1)
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client)
     assert next(rows).num_rows == 10

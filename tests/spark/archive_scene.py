@@ -136,5 +136,5 @@ def in_archive(spark: Any, job: Archive) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in rows)
 
 
-def offsets_of(records: dict[int, list[tuple[Any, ...]]]) -> list[tuple[int, int]]:
+def parse_offsets_json(records: dict[int, list[tuple[Any, ...]]]) -> list[tuple[int, int]]:
     return sorted((partition, row[0]) for partition, rows in records.items() for row in rows)

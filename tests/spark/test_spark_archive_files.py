@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from archive_scene import archive, dump, fill, in_archive, offsets_of, transact
+from archive_scene import archive, dump, fill, in_archive, parse_offsets_json, transact
 
 from moldau.pipelines.archive_files import Incoming
 from moldau.pipelines.archive_sink import RECORD
@@ -39,13 +39,13 @@ def test_where_python_cannot_write_spark_does_and_tasks_go_on_where_it_can(
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path, root=f"{LAKE}/here/{topic}")
     assert Incoming.in_reach(spark, job.root) is None
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
     names = files_of(tmp_path / topic)
     assert names
     assert all(name.startswith("part-0000") for name in names)
 
     transact(moldau_broker, topic, is_commit=True)
     job = archive(moldau_broker, topic, tmp_path, root=str(tmp_path / topic))
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
     assert set(names) < set(files_of(tmp_path / topic))
     assert not list(tmp_path.glob("*/_incoming/*"))

@@ -16,7 +16,7 @@ from archive_scene import (
     fill,
     forget_commit,
     in_archive,
-    offsets_of,
+    parse_offsets_json,
     restore,
     transact,
     until,
@@ -56,7 +56,7 @@ def test_archived_deleted_and_restored_it_is_identical(
     with moldau_broker.client() as client:
         client.run(Groups(client.asynchronous).commit("readers", {Place(topic, 0): 35, Place(topic, 1): 3}))
     job = archive(moldau_broker, topic, tmp_path)
-    assert in_archive(spark, job) == offsets_of(before)
+    assert in_archive(spark, job) == parse_offsets_json(before)
     with moldau_broker.client() as client:
         client.delete_topic(topic)
 
@@ -121,12 +121,12 @@ def test_a_replayed_batch_and_a_lost_checkpoint_leave_each_record_once(
     folder = RunFolder(tmp_path / "pipelines", job.name)
     forget_commit(folder.checkpoint)
     job = archive(moldau_broker, topic, tmp_path)
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
 
     shutil.rmtree(folder.checkpoint)
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
 
 
 @pytest.mark.proves("D3", part="archive and restore")
@@ -140,10 +140,10 @@ def test_writers_that_take_turns_archive_each_record_once(
     archive(moldau_broker, topic, tmp_path, name="another")
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
     fill(moldau_broker, topic)
     archive(moldau_broker, topic, tmp_path, name="another")
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
 
 
 @pytest.mark.proves("D3", part="archive and restore")
@@ -159,14 +159,14 @@ def test_a_first_batch_that_was_not_committed_is_neither_doubled_nor_lost(
     archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
     forget_commit(where)
     job = archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
 
     forget_commit(where)
     fill(moldau_broker, topic)
     archive(moldau_broker, topic, tmp_path, until(topic, 90))  # before it comes again, somebody else goes on behind it
     fill(moldau_broker, topic)
     archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
-    assert in_archive(spark, job) == offsets_of(dump(moldau_broker, topic))
+    assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
 
 
 @pytest.mark.proves("D3", part="archive and restore")
@@ -239,16 +239,16 @@ def test_a_restore_that_was_broken_off_goes_on(
     fill(moldau_broker, topic)
     before = dump(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
-    assert in_archive(spark, job) == offsets_of(before)
+    assert in_archive(spark, job) == parse_offsets_json(before)
     other, remember, left = f"{topic}-again", Restore._remember, [2]
 
-    def forget(self: Restore, memory: Any) -> None:
+    def remove_writer(self: Restore, memory: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError("no space left")  # the second part is out, and nobody has noted it
         remember(self, memory)
 
-    monkeypatch.setattr(Restore, "_remember", forget)
+    monkeypatch.setattr(Restore, "_remember", remove_writer)
     with pytest.raises(OSError, match="no space"):
         restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=20)
     monkeypatch.setattr(Restore, "_remember", remember)

@@ -14,8 +14,8 @@ from moldau.client.partitioner import partition_of
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, until_all_done, until_done
 from pyspark_moldau.options.sink_options import sink_stream_options
-from pyspark_moldau.sink.staged_batches import StagedPart
-from pyspark_moldau.sink.writers import Produced, Staged, StreamWriter
+from pyspark_moldau.sink.staged_batches import StagedBatches
+from pyspark_moldau.sink.writers import ProducedMessage, StagedMessage, StreamWriter
 
 ROW = "key string, value string, partition int, headers array<struct<key: string, value: binary>>"
 
@@ -238,6 +238,6 @@ def test_an_abort_removes_what_was_staged_and_touches_nothing_else(tmp_path: Pat
     lost.parent.mkdir()
     lost.touch()
     kept.touch()
-    staged = Staged(StagedPart("query", 0, 1, None, str(lost)))
-    StreamWriter(options, schema).abort([staged, None, Produced(3)], 7)
+    staged = StagedMessage(StagedBatches("query", 0, 1, None, str(lost)))
+    StreamWriter(options, schema).abort([staged, None, ProducedMessage(3)], 7)
     assert (lost.exists(), kept.exists()) == (False, True)

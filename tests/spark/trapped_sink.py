@@ -11,7 +11,7 @@ from spark_lives import tell
 
 from pyspark_moldau.data_source import MoldauSource
 from pyspark_moldau.options.sink_options import sink_stream_options
-from pyspark_moldau.sink.transaction_commit import Publishers
+from pyspark_moldau.sink.transaction_commit import BatchCommitters
 from pyspark_moldau.sink.writers import StreamWriter
 
 
@@ -33,7 +33,7 @@ class Trap:
 
 
 TRAP = Trap()
-PUBLISHERS = Publishers(TRAP)
+PUBLISHERS = BatchCommitters(TRAP)
 
 
 class TrappedWriter(StreamWriter):
@@ -49,7 +49,7 @@ class TrappedWriter(StreamWriter):
         super().commit(messages, batchId)
         TRAP("returned")
 
-    def publishers(self) -> Publishers:
+    def committers(self) -> BatchCommitters:
         return PUBLISHERS
 
 

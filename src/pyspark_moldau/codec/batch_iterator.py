@@ -20,7 +20,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Walk:
+class BatchIterator:
     """The batches of one answer. When they are all walked, `next_offset` is where the next fetch has to begin."""
 
     records: Buffer
@@ -30,7 +30,7 @@ class Walk:
     next_offset: int = -1
     _aborted_producers: dict[int, None] = field(default_factory=dict)
 
-    def batches(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch]:
         """Only those with records for us. A batch that is cut off at the end is left for the next fetch."""
         waiting = sorted(self.aborted, key=lambda each: each.first_offset, reverse=True)
         self.next_offset = self.from_offset

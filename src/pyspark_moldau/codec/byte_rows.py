@@ -19,7 +19,7 @@ _READY_MIN: Final = -1
 _READY_END: Final = 1 << 14
 
 
-class Joining:
+class ByteRowBuilder:
     """The rows of a chunk, from their first piece to their last."""
 
     def __init__(self) -> None:
@@ -33,37 +33,37 @@ class Joining:
         self._arrays.append(column)
         self._elements += len(column)
 
-    def add_numbers(self, numbers: Numbers, zeros_behind: int = 0) -> None:
+    def add_varints(self, numbers: Numbers, zeros_after: int = 0) -> None:
         """The next piece is a number, and so many bytes that are zero."""
         if numbers.min() >= _READY_MIN and numbers.max() < _READY_END:
-            self.add(_ready(zeros_behind), numbers - _READY_MIN)
+            self.add(_ready(zeros_after), numbers - _READY_MIN)
         else:
-            self.add(number_texts(numbers, zeros_behind), np.arange(len(numbers)))
+            self.add(varint_column(numbers, zeros_after), np.arange(len(numbers)))
 
-    def joined(self, firsts: Numbers) -> pa.Array:
+    def build(self, firsts: Numbers) -> pa.Array:
         """The bytes of the rows from each of `firsts` up to the next, as one element."""
         width = len(self._chosen)
         chosen = np.empty((len(self._chosen[0]), width), np.int32)
         for place, column in enumerate(self._chosen):
             chosen[:, place] = column
         elements = pa.concat_arrays(self._arrays)
-        return runs(pc.take(elements, pa.array(chosen.reshape(-1)), boundscheck=False), firsts * width)
+        return merge_runs(pc.take(elements, pa.array(chosen.reshape(-1)), boundscheck=False), firsts * width)
 
 
 @lru_cache(maxsize=4)
-def _ready(zeros_behind: int) -> pa.Array:
-    return number_texts(np.arange(_READY_MIN, _READY_END), zeros_behind)
+def _ready(zeros_after: int) -> pa.Array:
+    return varint_column(np.arange(_READY_MIN, _READY_END), zeros_after)
 
 
-def number_texts(numbers: Numbers, zeros_behind: int = 0) -> pa.Array:
+def varint_column(numbers: Numbers, zeros_after: int = 0) -> pa.Array:
     """Each number as a varint, and so many zeros behind it."""
     octets, taken = varints(numbers)
     rows = len(octets)
-    side_by_side = np.hstack([octets, np.zeros((rows, zeros_behind), np.uint8)])
+    side_by_side = np.hstack([octets, np.zeros((rows, zeros_after), np.uint8)])
     bounds = np.zeros(rows + 1, np.int32)
-    np.cumsum(taken + zeros_behind, out=bounds[1:])
+    np.cumsum(taken + zeros_after, out=bounds[1:])
     # Behind a number its row of the matrix is zero.
-    flat = side_by_side[np.arange(side_by_side.shape[1]) < (taken + zeros_behind)[:, None]]
+    flat = side_by_side[np.arange(side_by_side.shape[1]) < (taken + zeros_after)[:, None]]
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bounds), pa.py_buffer(flat)])
 
 
@@ -96,7 +96,7 @@ def _bytes_of(encoded: npt.NDArray[np.uint64]) -> Numbers:
     return taken
 
 
-def runs(pieces: pa.Array, firsts: Numbers) -> pa.Array:
+def merge_runs(pieces: pa.Array, firsts: Numbers) -> pa.Array:
     """Neighbours become one: those from each of `firsts` up to the next. Nothing is copied."""
     bounds = np.frombuffer(pieces.buffers()[1], np.int32)[pieces.offset : pieces.offset + len(pieces) + 1]
     taken = np.append(bounds[firsts], bounds[-1])

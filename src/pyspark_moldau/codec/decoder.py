@@ -20,10 +20,10 @@ from moldau.records.compression import Compression
 from moldau.records.header import HEADER_BYTES, BatchHeader, Buffer
 from moldau.records.record import records_body
 from pyspark_moldau.codec import columns
-from pyspark_moldau.codec.batch_iterator import Batch, Walk
-from pyspark_moldau.codec.header_decoder import header_lists
-from pyspark_moldau.codec.record_fields import Fields, Numbers, Rows, pieces, read_fields
-from pyspark_moldau.codec.record_starts import Span, follow
+from pyspark_moldau.codec.batch_iterator import Batch, BatchIterator
+from pyspark_moldau.codec.header_decoder import decode_headers
+from pyspark_moldau.codec.record_fields import Fields, Numbers, Rows, copy_fields, read_fields
+from pyspark_moldau.codec.record_starts import Span, find_record_starts
 
 Kinds: TypeAlias = npt.NDArray[np.int32]
 
@@ -32,7 +32,7 @@ CONTENT_BYTES_MAX: Final = 16 * MiB
 _TIMESTAMP_MS_MAX: Final = (1 << 63) // 2000 - 1
 
 
-class Place(NamedTuple):
+class DecodeRange(NamedTuple):
     """Where records come from, and what of them is wanted: offsets from `from_offset` on and before `until_offset`."""
 
     topic: str
@@ -42,12 +42,12 @@ class Place(NamedTuple):
     with_headers: bool = False
 
 
-def decode(records: Buffer, place: Place, aborted: Iterable[AbortedTransaction] = ()) -> Iterator[pa.RecordBatch]:
+def decode(records: Buffer, place: DecodeRange, aborted: Iterable[AbortedTransaction] = ()) -> Iterator[pa.RecordBatch]:
     """The rows in the bytes of one answer. What is no batch of records gives a CorruptMessage."""
-    yield from decode_batches(Walk(records, place.from_offset, place.until_offset, aborted).batches(), place)
+    yield from decode_batches(BatchIterator(records, place.from_offset, place.until_offset, aborted), place)
 
 
-def decode_batches(batches: Iterable[Batch], place: Place) -> Iterator[pa.RecordBatch]:
+def decode_batches(batches: Iterable[Batch], place: DecodeRange) -> Iterator[pa.RecordBatch]:
     """The same for batches that were walked already."""
     for group in _groups(batches):
         rows = _rows(group, place)
@@ -81,13 +81,13 @@ def _groups(batches: Iterable[Batch]) -> Iterator[list[_Body]]:
         yield group
 
 
-def _rows(group: list[_Body], place: Place) -> pa.RecordBatch:
+def _rows(group: list[_Body], place: DecodeRange) -> pa.RecordBatch:
     content, starts, ends = _records(group)
     octets = np.frombuffer(content, np.uint8)
     fields = read_fields(octets, starts, ends)
     offsets, timestamps, kinds = _numbers(group, fields)
     rows = _wanted(offsets, place)
-    keys, values = pieces(
+    keys, values = copy_fields(
         content, fields.key_starts, fields.key_lengths, fields.value_starts, fields.value_lengths, rows
     )
     made = [
@@ -99,11 +99,11 @@ def _rows(group: list[_Body], place: Place) -> pa.RecordBatch:
         pa.array(kinds[rows]),
     ]
     if place.with_headers:
-        made.append(header_lists(content, fields, np.arange(len(starts))[rows]))
+        made.append(decode_headers(content, fields, np.arange(len(starts))[rows]))
     return pa.RecordBatch.from_arrays(made, schema=columns.schema(with_headers=place.with_headers))
 
 
-def _origins(place: Place, count: int) -> tuple[pa.Array, pa.Array]:
+def _origins(place: DecodeRange, count: int) -> tuple[pa.Array, pa.Array]:
     """The columns that are the same in all rows of a task: slices of what is made once."""
     topics, partitions = _same(place.topic, place.partition, -(-count // ROWS_MAX) * ROWS_MAX)
     return topics.slice(0, count), partitions.slice(0, count)
@@ -114,7 +114,7 @@ def _same(topic: str, partition: int, count: int) -> tuple[pa.Array, pa.Array]:
     return pa.repeat(pa.scalar(topic, pa.string()), count), pa.repeat(pa.scalar(partition, pa.int32()), count)
 
 
-def _wanted(offsets: Numbers, place: Place) -> Rows:
+def _wanted(offsets: Numbers, place: DecodeRange) -> Rows:
     """Mostly all of them, which costs nothing then."""
     if offsets.min() >= place.from_offset and offsets.max() < place.until_offset:
         return slice(None)
@@ -126,7 +126,7 @@ def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
     content, spans = _in_place(group) or _joined(group)
     counts = np.array([each.records for each in spans])
     try:
-        starts = follow(content, spans)
+        starts = find_record_starts(content, spans)
     except IndexError:
         raise CorruptMessage("the records of a batch go on behind its end") from None
     ends = np.append(starts[1:], 0)

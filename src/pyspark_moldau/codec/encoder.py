@@ -1,7 +1,7 @@
 """Rows become record batches, as a Produce carries them: the counterpart of `decoding`.
 
 No record is ever an object: lengths and numbers are computed for thousands of rows at once, and put together with keys
-and values by `joining`. The rows of a chunk lie one behind the other then, so a batch is a slice of it.
+and values by `byte_rows`. The rows of a chunk lie one behind the other then, so a batch is a slice of it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moldau.records.header import HEADER_BYTES
-from pyspark_moldau.codec.byte_rows import Joining, number_texts, runs, varint_bytes
+from pyspark_moldau.codec.byte_rows import ByteRowBuilder, merge_runs, varint_bytes, varint_column
 from pyspark_moldau.codec.record_fields import Numbers
 
 ROWS_MAX: Final = 10_000  # of one batch
@@ -21,7 +21,7 @@ _ATTRIBUTES_BYTES: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBatches:
     """Batches one behind the other: where each begins among the rows, its bytes, the first and the last time."""
 
     first_rows: Numbers
@@ -39,7 +39,7 @@ def encode(
     order: Numbers,
     groups: Numbers,
     bytes_max: int,
-) -> Encoded:
+) -> EncodedBatches:
     """Records of the rows in this order, of which each of `groups` begins another place.
 
     No batch goes over the border of two places, nor far over `bytes_max`.
@@ -48,7 +48,7 @@ def encode(
     blobs = header_blobs(headers)
     header_lengths = np.ones(len(order), np.int64) if blobs is None else lengths(blobs)[order]
     sizes = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
-    first_rows = cuts(sizes + _HEAD_BYTES, groups, bytes_max - HEADER_BYTES)
+    first_rows = batch_starts(sizes + _HEAD_BYTES, groups, bytes_max - HEADER_BYTES)
     rows = np.diff(np.append(first_rows, len(order)))
     times_ms = times_ms[order]
     base_timestamps = times_ms[first_rows]
@@ -57,26 +57,26 @@ def encode(
     numbers = [time_deltas, deltas, key_lengths, value_lengths]
     record_lengths = sizes + sum(map(varint_bytes, numbers), start=_ATTRIBUTES_BYTES)
 
-    joining = Joining()
+    byte_rows = ByteRowBuilder()
     if time_deltas.any():
-        joining.add_numbers(record_lengths, zeros_behind=_ATTRIBUTES_BYTES)  # none of them is in use
-        joining.add_numbers(time_deltas)
+        byte_rows.add_varints(record_lengths, zeros_after=_ATTRIBUTES_BYTES)  # none of them is in use
+        byte_rows.add_varints(time_deltas)
     else:
-        joining.add_numbers(record_lengths, zeros_behind=_ATTRIBUTES_BYTES + 1)
-    joining.add_numbers(deltas)
-    joining.add_numbers(key_lengths)
-    joining.add(keys, order)
-    joining.add_numbers(value_lengths)
-    joining.add(values, order)
+        byte_rows.add_varints(record_lengths, zeros_after=_ATTRIBUTES_BYTES + 1)
+    byte_rows.add_varints(deltas)
+    byte_rows.add_varints(key_lengths)
+    byte_rows.add(keys, order)
+    byte_rows.add_varints(value_lengths)
+    byte_rows.add(values, order)
     if blobs is None:
-        joining.add_numbers(np.zeros(len(order), np.int64))
+        byte_rows.add_varints(np.zeros(len(order), np.int64))
     else:
-        joining.add(blobs, order)
+        byte_rows.add(blobs, order)
     max_timestamps = np.maximum.reduceat(times_ms, first_rows)
-    return Encoded(first_rows, rows, base_timestamps, max_timestamps, joining.joined(first_rows))
+    return EncodedBatches(first_rows, rows, base_timestamps, max_timestamps, byte_rows.build(first_rows))
 
 
-def cuts(sizes: Numbers, groups: Numbers, bytes_max: int) -> Numbers:
+def batch_starts(sizes: Numbers, groups: Numbers, bytes_max: int) -> Numbers:
     """Where batches begin: at the beginning of each group, and where a batch would become too large."""
     ends = np.cumsum(sizes)
     found: list[int] = []
@@ -103,13 +103,13 @@ def header_blobs(headers: pa.Array) -> pa.Array | None:
     pairs = headers.flatten()
     names, contents = pc.cast(pc.struct_field(pairs, "key"), pa.binary()), pc.struct_field(pairs, "value")
     joined = pc.binary_join_element_wise(
-        number_texts(lengths(names)),
+        varint_column(lengths(names)),
         names,
-        number_texts(lengths(contents)),
+        varint_column(lengths(contents)),
         contents,
         b"",
         null_handling="replace",
         null_replacement=b"",
     )
     firsts = np.cumsum(counts) - counts
-    return pc.binary_join_element_wise(number_texts(counts), runs(joined, firsts), b"")
+    return pc.binary_join_element_wise(varint_column(counts), merge_runs(joined, firsts), b"")

@@ -12,13 +12,21 @@ import pyarrow.compute as pc
 from moldau.model.errors import CorruptMessage
 from moldau.records.varint import read_varint
 from pyspark_moldau.codec import columns
-from pyspark_moldau.codec.record_fields import VARINT_BYTES_MAX, Fields, Numbers, Octets, behind, pieces, read_varints
+from pyspark_moldau.codec.record_fields import (
+    VARINT_BYTES_MAX,
+    Fields,
+    Numbers,
+    Octets,
+    copy_fields,
+    field_ends,
+    read_varints,
+)
 
 _HEADER_BYTES_MIN: Final = 2  # two lengths
 _ROUNDS_MAX: Final = 64
 
 
-def header_lists(content: bytes, fields: Fields, rows: Numbers) -> pa.Array:
+def decode_headers(content: bytes, fields: Fields, rows: Numbers) -> pa.Array:
     """For these rows, in their order. A key that is no UTF-8 is shown as Java shows it, with replacement characters."""
     octets = np.frombuffer(content, np.uint8)
     ends = fields.ends[rows]
@@ -55,13 +63,13 @@ def _read_in_rounds(
         rows = np.flatnonzero(counts > number)
         at, limit = first_headers[rows] + number, ends[rows]
         key_lengths[at], key_starts[at] = read_varints(octets, position[rows], VARINT_BYTES_MAX)
-        after_key = behind(key_starts[at], key_lengths[at], limit)
+        after_key = field_ends(key_starts[at], key_lengths[at], limit)
         value_lengths[at], value_starts[at] = read_varints(octets, after_key, VARINT_BYTES_MAX)
-        position[rows] = behind(value_starts[at], value_lengths[at], limit)
+        position[rows] = field_ends(value_starts[at], value_lengths[at], limit)
     _check_ends(position, ends)
     if np.any(key_lengths < 0):
         raise CorruptMessage("a record header has no key")
-    keys, values = pieces(content, key_starts, key_lengths, value_starts, value_lengths, slice(None))
+    keys, values = copy_fields(content, key_starts, key_lengths, value_starts, value_lengths, slice(None))
     return _texts(keys), values
 
 

@@ -43,9 +43,9 @@ def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:
     timestamp_deltas, position = read_varints(content, position + 1, _VARLONG_BYTES_MAX)
     offset_deltas, position = read_varints(content, position, VARINT_BYTES_MAX)
     key_lengths, key_starts = read_varints(content, position, VARINT_BYTES_MAX)
-    position = behind(key_starts, key_lengths, ends)
+    position = field_ends(key_starts, key_lengths, ends)
     value_lengths, value_starts = read_varints(content, position, VARINT_BYTES_MAX)
-    header_starts = behind(value_starts, value_lengths, ends)
+    header_starts = field_ends(value_starts, value_lengths, ends)
     if np.any(header_starts >= ends):
         raise CorruptMessage("a record ends before its count of headers")
     return Fields(
@@ -53,7 +53,7 @@ def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:
     )
 
 
-def behind(starts: Numbers, lengths: Numbers, ends: Numbers) -> Numbers:
+def field_ends(starts: Numbers, lengths: Numbers, ends: Numbers) -> Numbers:
     """Where fields end that begin there and are so long; all of them inside their records."""
     position = starts + np.maximum(lengths, 0)
     if np.any(position > ends):
@@ -96,7 +96,7 @@ def _unzigzag(encoded: npt.NDArray[Any]) -> Numbers:
     return signed.view(f"i{encoded.itemsize}").astype(np.int64, copy=False)
 
 
-def pieces(
+def copy_fields(
     content: bytes,
     first_starts: Numbers,
     first_lengths: Numbers,

@@ -30,7 +30,7 @@ class Span(NamedTuple):
     records: int
 
 
-def follow(content: bytes, spans: Iterable[Span]) -> Numbers:
+def find_record_starts(content: bytes, spans: Iterable[Span]) -> Numbers:
     """Where each record begins. An IndexError says that a chain leads out of `content`."""
     return np.concatenate([part for span in spans for part in _parts(content, span)])
 
@@ -47,7 +47,7 @@ def _parts(content: bytes, span: Span) -> Iterator[Numbers]:
             # Lengths differ here. They may for long: each time more are followed before we look again.
             records = min(left, steps, end - position)  # none is shorter than a byte, whatever the batch says of itself
             steps *= 8
-            found = np.fromiter(_chain(content, position, records + 1), np.int64, records + 1)
+            found = np.fromiter(_iterate_starts(content, position, records + 1), np.int64, records + 1)
             yield found[:-1]
             position = int(found[-1])
         left -= records
@@ -72,18 +72,18 @@ def _run(content: bytes, position: int, end: int, left: int) -> tuple[int, int]:
     return size, fits if is_same.all() else int(is_same.argmin())
 
 
-def _chain(content: bytes, position: int, count: int) -> Iterator[int]:
+def _iterate_starts(content: bytes, position: int, count: int) -> Iterator[int]:
     sizes = _SIZES
     yield position
     for _ in range(count - 1):
         try:
             position += sizes[content[position]][content[position + 1]]
         except IndexError:
-            position = _after_long(content, position)
+            position = _skip_long_varint(content, position)
         yield position
 
 
-def _after_long(content: bytes, position: int) -> int:
+def _skip_long_varint(content: bytes, position: int) -> int:
     encoded = 0
     for index in range(_LENGTH_BYTES_MAX):
         byte = content[position + index]

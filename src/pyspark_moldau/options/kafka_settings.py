@@ -70,18 +70,18 @@ _IGNORED: Final = frozenset(
     "throw.on.fetch.stable.offset.unsupported".split()
 )
 _ROWS_ARE_BYTES: Final = "keys and values are read and written as bytes; use DataFrame operations to convert them"
-_REFUSED_ALWAYS: Final = {
+_REJECTED_ALWAYS: Final = {
     "interceptor.classes": "Java classes cannot run here, and the source must see what the broker sends",
     "key.deserializer": _ROWS_ARE_BYTES,
     "value.deserializer": _ROWS_ARE_BYTES,
     "key.serializer": _ROWS_ARE_BYTES,
     "value.serializer": _ROWS_ARE_BYTES,
 }
-_REFUSED_FOR_READING: Final = _REFUSED_ALWAYS | {
+_REJECTED_FOR_READING: Final = _REJECTED_ALWAYS | {
     "auto.offset.reset": "the source keeps its own offsets; use 'startingOffsets'",
     "enable.auto.commit": "the source keeps its own offsets; use 'commitOffsets' to show them to a consumer group",
 }
-_REFUSED_FOR_WRITING: Final = _REFUSED_ALWAYS | {
+_REJECTED_FOR_WRITING: Final = _REJECTED_ALWAYS | {
     "partitioner.class": "Java classes cannot run here; use the column 'partition'",
     "transactional.id": "the sink gives its own; transactions come with 'deliveryGuarantee'",
 }
@@ -119,14 +119,14 @@ def consumer_settings(options: Mapping[str, str]) -> KafkaSettings:
     if isolation not in _ISOLATIONS:
         raise OptionError(f"Option 'kafka.isolation.level' must be one of {', '.join(_ISOLATIONS)}, not {isolation!r}.")
     group_id = java.pop("group.id", None)
-    translated = _translate(java, _CLIENT | _CONSUMER, _REFUSED_FOR_READING)
+    translated = _translate(java, _CLIENT | _CONSUMER, _REJECTED_FOR_READING)
     return KafkaSettings(java[_BOOTSTRAP], translated, group_id, isolation == _ISOLATIONS[1], java)
 
 
 def producer_settings(options: Mapping[str, str]) -> KafkaSettings:
     """The settings of a sink, from options whose names are in lower case."""
     java = _java_settings(options)
-    return KafkaSettings(java[_BOOTSTRAP], _translate(java, _CLIENT | _PRODUCER, _REFUSED_FOR_WRITING), java=java)
+    return KafkaSettings(java[_BOOTSTRAP], _translate(java, _CLIENT | _PRODUCER, _REJECTED_FOR_WRITING), java=java)
 
 
 def _java_settings(options: Mapping[str, str]) -> dict[str, str]:
@@ -136,11 +136,11 @@ def _java_settings(options: Mapping[str, str]) -> dict[str, str]:
     return java
 
 
-def _translate(java: Mapping[str, str], known: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
+def _translate(java: Mapping[str, str], known: Mapping[str, str], rejected: Mapping[str, str]) -> dict[str, str]:
     translated = {_BOOTSTRAP: java[_BOOTSTRAP]}
     for name, value in java.items():
-        if name in refused:
-            raise OptionError(f"Option '{PREFIX}{name}' is not supported: {refused[name]}.")
+        if name in rejected:
+            raise OptionError(f"Option '{PREFIX}{name}' is not supported: {rejected[name]}.")
         if name in known:
             translated[known[name]] = value
         elif name in _IGNORED or name in _CONSUMER or name in _PRODUCER:

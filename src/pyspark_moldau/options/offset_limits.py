@@ -120,7 +120,7 @@ def offsets_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, i
     return shape
 
 
-def offsets_of(shape: Mapping[str, Mapping[str, int]] | None) -> Offsets:
+def parse_offsets_json(shape: Mapping[str, Mapping[str, int]] | None) -> Offsets:
     """The way back."""
     return {
         TopicPartition(topic, int(partition)): offset

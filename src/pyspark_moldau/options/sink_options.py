@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 from moldau.records.compression import Compression
 from pyspark_moldau.options.kafka_settings import KafkaSettings, producer_settings
 from pyspark_moldau.options.offset_limits import OptionError
-from pyspark_moldau.options.source_options import warn_of_unknown
-from pyspark_moldau.options.topic_names import checked
+from pyspark_moldau.options.source_options import warn_about_unknown_options
+from pyspark_moldau.options.topic_names import check_topic_name
 
 COMMIT_TOPIC: Final = "moldau-spark-commits"
 # As much as Java's producers send; librdkafka's own default is a little below.
@@ -22,8 +22,8 @@ _COMPRESSION: Final = "compression.type"
 _CODECS: Final = {each.name.lower(): each for each in Compression}
 _FOLDER: Final = "moldau-staging"
 _CHECKPOINT: Final = "checkpointlocation"
-_IN_TOPIC: Final = "@"  # no topic has it in its name
-_REFUSED: Final = {
+_TOPIC_SEPARATOR: Final = "@"  # no topic has it in its name
+_REJECTED: Final = {
     "asyncprogresstrackingenabled": (
         "Option 'asyncProgressTrackingEnabled' cannot be used here: a batch is committed together with its rows."
     )
@@ -38,14 +38,16 @@ class Guarantee(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BatchIdentity:
     """Who publishes, and the how manieth batch: what a replay is known by."""
 
     writer: str
     batch: int
-    is_lasting: bool = True  # a replay may come after a restart: the sink must remember
+    is_durable: bool = True  # a replay may come after a restart: the sink must remember
     run: str | None = None  # of a query, from its start to its end, or a driver's whole life; None if nobody knows
-    is_by_hand: bool = False  # in a run batch follows on batch; versions that a user gives may be any, and come again
+    is_user_versioned: bool = (
+        False  # in a run batch follows on batch; versions that a user gives may be any, and come again
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class SinkOptions:
     dead_letter_topic: str | None
     has_headers: bool
     has_timestamps: bool
-    identity: Identity | None  # of a batch query: `txnAppId` and `txnVersion`
+    identity: BatchIdentity | None  # of a batch query: `txnAppId` and `txnVersion`
     is_raw: bool = True  # exactly once: tasks make record batches, and our own client sends them
 
     @property
@@ -112,11 +114,11 @@ def sink_batch_options(raw: Mapping[str, str]) -> SinkOptions:
     return options
 
 
-def _parse(given: Mapping[str, str], default: Guarantee, identity: Identity | None) -> SinkOptions:
-    for name, sentence in _REFUSED.items():
+def _parse(given: Mapping[str, str], default: Guarantee, identity: BatchIdentity | None) -> SinkOptions:
+    for name, sentence in _REJECTED.items():
         if given.get(name, "false").lower() != "false":
             raise OptionError(sentence)
-    warn_of_unknown(given)
+    warn_about_unknown_options(given)
     guarantee = _guarantee(given, default)
     kafka = producer_settings(given)
     if guarantee is Guarantee.EXACTLY_ONCE:
@@ -158,7 +160,7 @@ def _check_transactional(kafka: KafkaSettings) -> None:
             )
 
 
-def _identity(given: Mapping[str, str]) -> Identity | None:
+def _identity(given: Mapping[str, str]) -> BatchIdentity | None:
     writer, version = _text(given, "txnAppId"), _text(given, "txnVersion")
     if writer is None and version is None:
         return None
@@ -166,14 +168,15 @@ def _identity(given: Mapping[str, str]) -> Identity | None:
         raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
     if not version.isdecimal():
         raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
-    return Identity(_writer(writer, _text(given, "topic")), int(version), is_by_hand=True)
+    return BatchIdentity(_writer(writer, _text(given, "topic")), int(version), is_user_versioned=True)
 
 
 def _writer(application: str, topic: str | None) -> str:
     """An application writes to each topic on its own; where the rows name their topics, to all of them together."""
-    if topic is None and _IN_TOPIC not in application:
+    if topic is None and _TOPIC_SEPARATOR not in application:
         return application
-    return f"{application}{_IN_TOPIC}{topic or ''}"  # ends with a topic, or else with the sign: never taken for another
+    # It ends with a topic, or with the separator: never the same as another writer.
+    return f"{application}{_TOPIC_SEPARATOR}{topic or ''}"
 
 
 def _guarantee(given: Mapping[str, str], default: Guarantee) -> Guarantee:
@@ -214,7 +217,7 @@ def _text(given: Mapping[str, str], name: str) -> str | None:
 
 def _topic(given: Mapping[str, str], name: str) -> str | None:
     topic = _text(given, name)
-    return None if topic is None else checked(name, topic)
+    return None if topic is None else check_topic_name(name, topic)
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

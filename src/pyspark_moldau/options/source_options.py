@@ -26,7 +26,7 @@ from pyspark_moldau.options.offset_limits import (
     parse_limit,
     parse_topic_ids,
 )
-from pyspark_moldau.options.topic_names import checked
+from pyspark_moldau.options.topic_names import check_topic_name
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -93,7 +93,7 @@ class SourceOptions:
     kafka: KafkaSettings
     starting: Limit
     ending: Limit
-    is_lenient_about_times: bool  # a start time after the last record means the latest offset, and is no error
+    falls_back_to_latest: bool  # a start time after the last record means the latest offset, and is no error
     fails_on_data_loss: bool
     offsets_per_trigger_max: int | None
     offsets_per_trigger_min: int | None
@@ -151,14 +151,14 @@ def _check_rates(given: Mapping[str, str]) -> None:
 
 
 def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
-    warn_of_unknown(given)
+    warn_about_unknown_options(given)
     kafka = consumer_settings(given)
     return SourceOptions(
         subscription=_subscription(given),
         kafka=kafka,
         starting=parse_limit("starting", given, default_start),
         ending=parse_limit("ending", given, Latest()),
-        is_lenient_about_times=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        falls_back_to_latest=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
         fails_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         offsets_per_trigger_max=_positive(given, "maxOffsetsPerTrigger"),
         offsets_per_trigger_min=_positive(given, "minOffsetsPerTrigger"),
@@ -196,12 +196,14 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 def _assignment(text: str) -> Assignment:
     partitions = parse_assignment(text)
     for topic in {each.topic for each in partitions}:
-        checked("assign", topic)
+        check_topic_name("assign", topic)
     return Assignment(partitions)
 
 
 def _topics(text: str) -> Topics:
-    names = tuple(dict.fromkeys(checked("subscribe", name.strip()) for name in text.split(",") if name.strip()))
+    names = tuple(
+        dict.fromkeys(check_topic_name("subscribe", name.strip()) for name in text.split(",") if name.strip())
+    )
     if not names:
         raise OptionError(f"Option 'subscribe' names no topic: {text!r}.")
     return Topics(names)
@@ -248,7 +250,7 @@ def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
     return Fetcher.RAW if chosen != "librdkafka" and kafka.is_plaintext else Fetcher.LIBRDKAFKA
 
 
-def warn_of_unknown(given: Mapping[str, str]) -> None:
+def warn_about_unknown_options(given: Mapping[str, str]) -> None:
     """Of options that neither the source nor the sink has. Spark hands over those of its own as well."""
     for name in given:
         if name not in KNOWN and not name.startswith("kafka."):

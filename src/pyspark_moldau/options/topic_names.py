@@ -12,7 +12,7 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-def checked(option: str, name: str) -> str:
+def check_topic_name(option: str, name: str) -> str:
     """The name, or an error that names the option."""
     if not is_topic_name(name):
         raise OptionError(

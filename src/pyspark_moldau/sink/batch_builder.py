@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from moldau.model.units import MiB
 from moldau.records.compression import Compression, compress
-from pyspark_moldau.codec.encoder import Encoded, encode
+from pyspark_moldau.codec.encoder import EncodedBatches, encode
 from pyspark_moldau.codec.partitioner import partitions_of
 from pyspark_moldau.codec.record_fields import Numbers
 from pyspark_moldau.options.sink_options import SinkOptions
 from pyspark_moldau.sink.raw_sender import PartitionCounts
-from pyspark_moldau.sink.records import RECORD, beyond_their_topics, set_apart
-from pyspark_moldau.sink.sender import NotDelivered
+from pyspark_moldau.sink.records import RECORD, find_missing_partitions, split_rejected
+from pyspark_moldau.sink.sender import DeliveryFailed
 
 BATCH: Final = pa.schema(
     [
@@ -36,8 +36,8 @@ BATCH: Final = pa.schema(
 )
 _CHUNK_BYTES: Final = 4 * MiB  # what is cut into batches together
 _CHUNK_BYTES_MAX: Final = 64 * MiB
-_ROWS_TOGETHER: Final = 1_000  # rows without a key go to the same partition, until so many have
-_ANYWHERE: Final = -1
+_STICKY_ROWS: Final = 1_000  # rows without a key go to the same partition, until so many have
+_ANY_PARTITION: Final = -1
 
 
 class _Places(NamedTuple):
@@ -49,31 +49,31 @@ class _Places(NamedTuple):
     partitions: Numbers
 
 
-class Batching:
+class BatchBuilder:
     """One task's. `partitions_of` tells how many partitions a topic has, and raises when there is no such topic."""
 
     def __init__(self, options: SinkOptions, partitions_of: Callable[[str], int], now_ms: Callable[[], int]) -> None:
         self._options, self._partitions_of, self._now_ms = options, partitions_of, now_ms
         self._codec, self._level = options.codec, options.codec_level
-        self._keyless_rows = random.randrange(1 << 20) * _ROWS_TOGETHER
+        self._keyless_rows = random.randrange(1 << 20) * _STICKY_ROWS
 
     def batches(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows with the schema `BATCH`: a record batch each."""
         for chunk in chunks(records):
-            for each in self._possible(chunk):
+            for each in self._split_missing_partitions(chunk):
                 if each.num_rows:
                     yield self._batches(each)
 
-    def _possible(self, records: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+    def _split_missing_partitions(self, records: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Rows of partitions that do not exist go to the dead letters, if there are any; else they fail."""
-        refused = beyond_their_topics(records, self._partitions_of)
-        if not refused:
+        rejected = find_missing_partitions(records, self._partitions_of)
+        if not rejected:
             return [records]
         if self._options.dead_letter_topic is None:
-            row = min(refused)
+            row = min(rejected)
             where = f"{records['topic'][row].as_py()}-{records['partition'][row].as_py()}"
-            raise NotDelivered(f"A record for {where} was not delivered: the topic has no such partition.")
-        return set_apart(records, refused, self._options.dead_letter_topic, self._options.row_bytes_max)
+            raise DeliveryFailed(f"A record for {where} was not delivered: the topic has no such partition.")
+        return split_rejected(records, rejected, self._options.dead_letter_topic, self._options.row_bytes_max)
 
     def _batches(self, records: pa.RecordBatch) -> pa.RecordBatch:
         places = self._places(records)
@@ -96,7 +96,7 @@ class Batching:
             schema=BATCH,
         )
 
-    def _compressed(self, encoded: Encoded) -> pa.Array:
+    def _compressed(self, encoded: EncodedBatches) -> pa.Array:
         if self._codec is Compression.NONE:
             return encoded.bodies
         bodies = (compress(self._codec, each.as_py(), self._level) for each in encoded.bodies)
@@ -104,10 +104,10 @@ class Batching:
 
     def _places(self, records: pa.RecordBatch) -> _Places:
         topics = np.asarray(records["topic"].indices).astype(np.int64)
-        partitions = np.asarray(pc.fill_null(records["partition"], _ANYWHERE)).astype(np.int64)
+        partitions = np.asarray(pc.fill_null(records["partition"], _ANY_PARTITION)).astype(np.int64)
         names = records["topic"].dictionary.to_pylist()
         for number in np.unique(topics).tolist() if len(names) > 1 else [0]:
-            is_ours = (partitions == _ANYWHERE) & (topics == number)
+            is_ours = (partitions == _ANY_PARTITION) & (topics == number)
             if is_ours.any():
                 self._choose(partitions, np.flatnonzero(is_ours), records["key"], self._partitions_of(names[number]))
         numbers = topics * (partitions.max() + 1) + partitions
@@ -128,7 +128,7 @@ class Batching:
             partitions[rows[has_key]] = partitions_of(keys.drop_null() if keys.null_count else keys, count)
         keyless = rows[~has_key]
         if len(keyless):
-            turns = (self._keyless_rows + np.arange(len(keyless))) // _ROWS_TOGETHER
+            turns = (self._keyless_rows + np.arange(len(keyless))) // _STICKY_ROWS
             partitions[keyless] = turns % count
             self._keyless_rows += len(keyless)
 
@@ -158,13 +158,13 @@ def _whole(held: list[pa.RecordBatch], held_bytes: int) -> Iterator[pa.RecordBat
 
 
 @contextmanager
-def made_ready(records: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[Iterable[pa.RecordBatch]]:
+def staging_batches(records: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[Iterable[pa.RecordBatch]]:
     """In a task: what is to be staged. It depends on who will publish it."""
     if not options.is_raw:
         yield records
         return
     counts = PartitionCounts(options)
     try:
-        yield Batching(options, counts, lambda: time.time_ns() // 1_000_000).batches(records)
+        yield BatchBuilder(options, counts, lambda: time.time_ns() // 1_000_000).batches(records)
     finally:
         counts.close()

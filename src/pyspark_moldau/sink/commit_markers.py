@@ -38,7 +38,7 @@ class MarkersUnreadable(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class CommitMarker:
     """This batch is out, with so many rows."""
 
     batch: int
@@ -50,12 +50,12 @@ class Marker:
         return json.dumps({"batch": self.batch, "rows": self.rows, "topic": self.topic, "run": self.run}).encode()
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> "Marker":
+    def from_bytes(cls, text: bytes) -> "CommitMarker":
         said = json.loads(text)
         return cls(int(said["batch"]), int(said["rows"]), said["topic"], said.get("run"))
 
 
-class Markers:
+class CommitMarkers:
     """The topic of markers, as one writer uses it."""
 
     def __init__(self, kafka: KafkaSettings, topic: str, read_s_max: float = _READ_S_MAX) -> None:
@@ -74,7 +74,7 @@ class Markers:
                 "to compact, or name another topic with the option 'commitTopic'."
             )
 
-    def newest(self, writer: str) -> Marker | None:
+    def newest(self, writer: str) -> CommitMarker | None:
         """The marker of this writer's last committed batch. Its own transactions must have ended before."""
         ends = self._ends()
         consumer = self._consumer("read_committed")
@@ -137,8 +137,8 @@ class Markers:
             logger=log,
         )
 
-    def _read(self, consumer: Consumer, key: bytes, ends: dict[int, int]) -> Marker | None:
-        newest: Marker | None = None
+    def _read(self, consumer: Consumer, key: bytes, ends: dict[int, int]) -> CommitMarker | None:
+        newest: CommitMarker | None = None
         missing = {number: end for number, end in ends.items() if end > 0}
         consumer.assign([TopicPartition(self.topic, number, 0) for number in missing])
         started = warned = time.monotonic()
@@ -188,8 +188,8 @@ class Markers:
             consumer.close()
 
 
-def _newer(newest: Marker | None, message: Any, key: bytes) -> Marker | None:
+def _newer(newest: CommitMarker | None, message: Any, key: bytes) -> CommitMarker | None:
     if message.key() != key or not message.value():
         return newest
-    found = Marker.from_bytes(message.value())
+    found = CommitMarker.from_bytes(message.value())
     return found if newest is None or found.batch > newest.batch else newest

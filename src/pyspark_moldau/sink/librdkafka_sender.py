@@ -9,8 +9,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_moldau.options.sink_options import ROW_BYTES_MAX, SinkOptions
-from pyspark_moldau.sink.records import beyond_their_topics, set_apart
-from pyspark_moldau.sink.sender import CommitRefused, NotDelivered, ShutOut
+from pyspark_moldau.sink.records import find_missing_partitions, split_rejected
+from pyspark_moldau.sink.sender import CommitRejected, DeliveryFailed, ProducerFenced
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -35,7 +35,7 @@ _DEFAULTS: Final[dict[str, str | bool]] = {
 }
 
 
-class LibrdkafkaOutlet:
+class LibrdkafkaSender:
     """A producer, and the first thing that went wrong with what it was given."""
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
@@ -52,37 +52,37 @@ class LibrdkafkaOutlet:
         """Hand the records over; how many they were. They are on their way when this returns."""
         rows = 0
         for batch in batches:
-            for each in self._possible(batch):
+            for each in self._split_missing_partitions(batch):
                 self._produce(each)
             rows += batch.num_rows
             after_batch()
         return rows
 
     def initialise(self) -> None:
-        _persist(self.producer.init_transactions, _INIT_S_MAX)
+        _retry(self.producer.init_transactions, _INIT_S_MAX)
 
     def begin(self) -> None:
         self.producer.begin_transaction()
 
     def commit(self, seconds_max: float) -> None:
         try:
-            _persist(self.producer.commit_transaction, seconds_max)
+            _retry(self.producer.commit_transaction, seconds_max)
         except KafkaException as error:
             if error.args[0].txn_requires_abort():
-                raise CommitRefused(error.args[0].str()) from error
-            raise _shut_out_or(error) from error
+                raise CommitRejected(error.args[0].str()) from error
+            raise _fenced_or(error) from error
 
     def abort(self, seconds_max: float) -> None:
         try:
-            _persist(self.producer.abort_transaction, seconds_max)
+            _retry(self.producer.abort_transaction, seconds_max)
         except KafkaException as error:
-            raise _shut_out_or(error) from error
+            raise _fenced_or(error) from error
 
     def close(self) -> None:
         """It ends by itself when nobody holds it."""
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._hand_over(topic, value, key, _ANY_PARTITION, {})
+        self._produce_record(topic, value, key, _ANY_PARTITION, {})
 
     def flush(self, seconds_max: float = _FLUSH_S_MAX) -> None:
         """Wait until every record has been taken."""
@@ -92,19 +92,19 @@ class LibrdkafkaOutlet:
             self.check()
         self.check()
         if len(self.producer):
-            raise NotDelivered(f"{len(self.producer)} records were not taken within {seconds_max:g} s.")
+            raise DeliveryFailed(f"{len(self.producer)} records were not taken within {seconds_max:g} s.")
 
     def check(self) -> None:
         self.producer.poll(0)
         if self.failure is not None:
-            raise NotDelivered(self.failure)
+            raise DeliveryFailed(self.failure)
 
-    def _possible(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+    def _split_missing_partitions(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Rows of partitions that do not exist go to the dead letters, if there are any; else they fail later."""
         if self._dead_letter_topic is None:
             return [batch]
-        refused = beyond_their_topics(batch, self._partitions_of)
-        return set_apart(batch, refused, self._dead_letter_topic, self._row_bytes_max) if refused else [batch]
+        rejected = find_missing_partitions(batch, self._partitions_of)
+        return split_rejected(batch, rejected, self._dead_letter_topic, self._row_bytes_max) if rejected else [batch]
 
     def _partitions_of(self, topic: str) -> int | None:
         described = self.producer.list_topics(topic, timeout=_METADATA_S_MAX).topics[topic]
@@ -116,11 +116,11 @@ class LibrdkafkaOutlet:
         partitions = batch["partition"].fill_null(_ANY_PARTITION).to_pylist()
         extras = _extras(batch)
         for row, (value, key) in enumerate(zip(batch["value"].to_pylist(), batch["key"].to_pylist(), strict=True)):
-            self._hand_over(names[row], value, key, partitions[row], extras[row] if extras else {})
+            self._produce_record(names[row], value, key, partitions[row], extras[row] if extras else {})
             if row % _POLL_EVERY_ROWS == 0:
                 self.check()
 
-    def _hand_over(
+    def _produce_record(
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, extra: dict[str, Any]
     ) -> None:
         while True:
@@ -132,7 +132,7 @@ class LibrdkafkaOutlet:
                 self.check()
             except KafkaException as error:
                 self.check()  # the reason, if an earlier record has spoilt the transaction
-                raise NotDelivered(_sentence(error.args[0], topic, partition)) from error
+                raise DeliveryFailed(_describe_failure(error.args[0], topic, partition)) from error
 
     def _on_failure(self, error: KafkaError | None, message: Message) -> None:
         """The first is told, unless it is only what another one has led to."""
@@ -140,16 +140,19 @@ class LibrdkafkaOutlet:
             return
         is_cause = error.code() not in _CONSEQUENCES
         if self.failure is None or (is_cause and not self._has_cause):
-            self.failure, self._has_cause = _sentence(error, message.topic() or "?", message.partition()), is_cause
+            self.failure, self._has_cause = (
+                _describe_failure(error, message.topic() or "?", message.partition()),
+                is_cause,
+            )
 
 
-def _shut_out_or(error: KafkaException) -> Exception:
+def _fenced_or(error: KafkaException) -> Exception:
     cause = error.args[0]
     is_fenced = cause.code() in _FENCED or (cause.fatal() and "fenced" in cause.str().lower())
-    return ShutOut(cause.str()) if is_fenced else error
+    return ProducerFenced(cause.str()) if is_fenced else error
 
 
-def _persist(call: Callable[[float], Any], seconds_max: float) -> None:
+def _retry(call: Callable[[float], Any], seconds_max: float) -> None:
     """Call again as long as the error may pass."""
     deadline = time.monotonic() + seconds_max
     while True:
@@ -163,13 +166,13 @@ def _persist(call: Callable[[float], Any], seconds_max: float) -> None:
 
 def produce_all(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
     """At least once, without a transaction: how many records were taken, or an error."""
-    outlet = LibrdkafkaOutlet(options)
+    sender = LibrdkafkaSender(options)
     try:
-        rows = outlet.produce(batches)
-        outlet.flush()
+        rows = sender.produce(batches)
+        sender.flush()
         return rows
     finally:
-        outlet.producer.purge()  # after an error: nobody waits for the rest
+        sender.producer.purge()  # after an error: nobody waits for the rest
 
 
 def _extras(batch: pa.RecordBatch) -> list[dict[str, Any]] | None:
@@ -192,7 +195,7 @@ def _extra(headers: list[dict[str, Any]] | None, time_ms: int | None) -> dict[st
     return extra
 
 
-def _sentence(error: KafkaError, topic: str, partition: int | None) -> str:
+def _describe_failure(error: KafkaError, topic: str, partition: int | None) -> str:
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     match error.code():
         case KafkaError._UNKNOWN_PARTITION:

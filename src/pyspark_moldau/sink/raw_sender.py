@@ -23,8 +23,8 @@ from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import assemble_batch
 from moldau.records.header import TRANSACTIONAL
 from pyspark_moldau.options.sink_options import SinkOptions
-from pyspark_moldau.sink.sender import CommitRefused, NotDelivered, ShutOut
-from pyspark_moldau.topic_lookup import look_up
+from pyspark_moldau.sink.sender import CommitRejected, DeliveryFailed, ProducerFenced
+from pyspark_moldau.topic_lookup import look_up_topic
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -33,7 +33,7 @@ Make: TypeAlias = Callable[[], tuple[Buffer, int]]  # a batch with the sequence 
 _FEATURE: Final = "transaction.version"
 _FEATURE_V2: Final = 2
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
-_UNDER_WAY_BYTES_MAX: Final = 32 * MiB
+_IN_FLIGHT_BYTES_MAX: Final = 32 * MiB
 _TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
 _REQUEST_MS: Final = 30_000
 _DELIVERY_MS: Final = 120_000
@@ -63,9 +63,9 @@ class PartitionCounts:
 
     def __call__(self, topic: str) -> int:
         try:
-            return len(self._loop.run_until_complete(look_up(self._client, topic)).partitions)
+            return len(self._loop.run_until_complete(look_up_topic(self._client, topic)).partitions)
         except UnknownTopicOrPartition as error:
-            raise NotDelivered(
+            raise DeliveryFailed(
                 f"A record for {topic} was not delivered: there is no such topic, and it is not created by itself."
             ) from error
 
@@ -74,7 +74,7 @@ class PartitionCounts:
         self._loop.close()
 
 
-class RawOutlet:
+class RawSender:
     """A transactional producer of batches that tasks have made."""
 
     def __init__(self, options: SinkOptions, transactional_id: str, timeout_ms: int) -> None:
@@ -83,17 +83,17 @@ class RawOutlet:
         self._id, self._timeout_ms = transactional_id, timeout_ms
         self._producer: TransactionalProducer | None = None
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}
-        self._under_way: dict[asyncio.Task[None], int] = {}
-        self._under_way_bytes = 0
+        self._in_flight: dict[asyncio.Task[None], int] = {}
+        self._in_flight_bytes = 0
         self._failure: BaseException | None = None
-        self._is_given_up = False
+        self._is_aborting = False
 
     def initialise(self) -> None:
         self._run(self._initialise())
 
     def begin(self) -> None:
         self._last.clear()
-        self._is_given_up = False
+        self._is_aborting = False
         self._run(asyncio.sleep(0))  # hear of connections that were closed since the last batch
 
     def produce(self, batches: Iterable[pa.RecordBatch], after_batch: Callable[[], None]) -> int:
@@ -101,26 +101,26 @@ class RawOutlet:
         rows = 0
         for staged in batches:
             for batch in staged.to_pylist():
-                self._post(batch)
+                self._enqueue_staged(batch)
                 rows += batch["rows"]
-            self._set_off()
+            self._drive_loop()
             after_batch()
         return rows
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
         try:
-            view = self._run(look_up(self._client, topic))
+            view = self._run(look_up_topic(self._client, topic))
         except _FAILURES as error:
-            raise _refusal(topic, error) from error
+            raise _delivery_error(topic, error) from error
         place = TopicPartition(topic, partition_of(key, len(view.partitions)))
         record = (int(time.time() * 1000), key, value, ())
         self._enqueue(place, lambda: (self._transactional.batch(place, [record]), 1), len(value))
 
     def flush(self, seconds_max: float) -> None:
         deadline = time.monotonic() + seconds_max
-        while self._under_way:
+        while self._in_flight:
             if not self._wait(max(deadline - time.monotonic(), 0.0)):
-                raise NotDelivered(f"{len(self._under_way)} batches were not taken within {seconds_max:g} s.")
+                raise DeliveryFailed(f"{len(self._in_flight)} batches were not taken within {seconds_max:g} s.")
         self._check()
 
     def commit(self, seconds_max: float) -> None:  # noqa: ARG002
@@ -128,20 +128,20 @@ class RawOutlet:
             self._run(self._transactional.end(is_commit=True))
         except KafkaError as error:
             if error.code in _FENCED:
-                raise ShutOut(str(error)) from error
+                raise ProducerFenced(str(error)) from error
             if error.code in PASSING:  # one of several tries may have been heard
                 raise
-            raise CommitRefused(str(error)) from error
+            raise CommitRejected(str(error)) from error
 
     def abort(self, seconds_max: float) -> None:
-        self._settle(seconds_max)
+        self._drain(seconds_max)
         if not self._last:
             return  # nothing was sent: the cluster knows of no transaction
         try:
             self._run(self._transactional.end(is_commit=False))
         except KafkaError as error:
             if error.code in _FENCED:
-                raise ShutOut(str(error)) from error
+                raise ProducerFenced(str(error)) from error
             raise
 
     def close(self) -> None:
@@ -159,32 +159,32 @@ class RawOutlet:
         self._producer = TransactionalProducer(self._client, self._id, timeout_ms=self._timeout_ms, is_v1=is_v1)
         await self._producer.initialise()
 
-    def _post(self, batch: dict[str, Any]) -> None:
+    def _enqueue_staged(self, batch: dict[str, Any]) -> None:
         place = TopicPartition(batch["topic"], batch["partition"])
         self._enqueue(place, lambda: (self._assembled(place, batch), batch["rows"]), len(batch["body"]))
 
-    def _set_off(self) -> None:
+    def _drive_loop(self) -> None:
         """Let requests leave, and answers be heard, while the next ones are read."""
         for _ in range(_TURNS_TO_SEND):
             self._run(asyncio.sleep(0))
 
     def _enqueue(self, place: TopicPartition, make: Make, size_bytes: int) -> None:
         task = self._last[place] = self._loop.create_task(self._deliver(place, make, self._last.get(place)))
-        self._under_way[task] = size_bytes
-        self._under_way_bytes += size_bytes
-        while self._under_way_bytes > _UNDER_WAY_BYTES_MAX:
+        self._in_flight[task] = size_bytes
+        self._in_flight_bytes += size_bytes
+        while self._in_flight_bytes > _IN_FLIGHT_BYTES_MAX:
             self._wait(None)
             self._check()
 
     async def _deliver(self, place: TopicPartition, make: Make, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await before  # one at a time: then one that is sent again cannot come after its successor
-        if self._is_given_up:
-            raise NotDelivered(f"A record for {place} was not delivered: the transaction is given up.")
+        if self._is_aborting:
+            raise DeliveryFailed(f"A record for {place} was not delivered: the transaction is given up.")
         try:
             await self._transactional.send_batch(place, *make())
         except _FAILURES as error:
-            raise _refusal(str(place), error) from error
+            raise _delivery_error(str(place), error) from error
 
     def _assembled(self, place: TopicPartition, batch: dict[str, Any]) -> Buffer:
         producer, rows = self._transactional, batch["rows"]
@@ -202,24 +202,24 @@ class RawOutlet:
             records_count=rows,
         )
 
-    def _settle(self, seconds_max: float) -> None:
+    def _drain(self, seconds_max: float) -> None:
         """What was sent must not arrive after the end of its transaction: wait for it. Nothing more is sent."""
-        self._is_given_up = True
-        if self._under_way:
-            self._run(asyncio.wait(self._under_way, timeout=seconds_max))
-            for task in self._under_way:
+        self._is_aborting = True
+        if self._in_flight:
+            self._run(asyncio.wait(self._in_flight, timeout=seconds_max))
+            for task in self._in_flight:
                 task.cancel()
-            self._run(asyncio.gather(*self._under_way, return_exceptions=True))
-        self._under_way.clear()
-        self._under_way_bytes = 0
+            self._run(asyncio.gather(*self._in_flight, return_exceptions=True))
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         self._failure = None
 
     def _wait(self, seconds_max: float | None) -> bool:
         """Until one of those under way has arrived, or has failed. Whether one has."""
-        waiting = asyncio.wait(self._under_way, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+        waiting = asyncio.wait(self._in_flight, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._run(waiting)
         for task in done:
-            self._under_way_bytes -= self._under_way.pop(task)
+            self._in_flight_bytes -= self._in_flight.pop(task)
             failure = task.exception()  # each is asked for, though one is told
             self._failure = self._failure or failure
         return bool(done)
@@ -233,6 +233,6 @@ class RawOutlet:
         return self._loop.run_until_complete(work)
 
 
-def _refusal(where: str, error: Exception) -> NotDelivered | ShutOut:
+def _delivery_error(where: str, error: Exception) -> DeliveryFailed | ProducerFenced:
     words = f"A record for {where} was not delivered: {error}"
-    return ShutOut(words) if isinstance(error, KafkaError) and error.code in _FENCED else NotDelivered(words)
+    return ProducerFenced(words) if isinstance(error, KafkaError) and error.code in _FENCED else DeliveryFailed(words)

@@ -25,9 +25,9 @@ RECORD: Final = pa.schema(
     ]
 )
 REASON: Final = "moldau.reason"
-MEANT_TOPIC: Final = "moldau.topic"
-MEANT_PARTITION: Final = "moldau.partition"
-CUT: Final = "moldau.cut"
+INTENDED_TOPIC: Final = "moldau.topic"
+INTENDED_PARTITION: Final = "moldau.partition"
+TRUNCATED: Final = "moldau.cut"
 
 _BYTES: Final = ("string", "binary")
 _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
@@ -43,7 +43,7 @@ _TYPES: Final = {
 _OVERHEAD_BYTES: Final = 128
 _HEADER_OVERHEAD_BYTES: Final = 10
 # Of a row that is too large for any topic, so much of its key and of its value goes to the dead letters.
-CUT_BYTES: Final = 65_536
+TRUNCATED_BYTES: Final = 65_536
 _NOTE_CHARACTERS_MAX: Final = 1_000
 _TIME_ZERO: Final = (
     "column 'timestamp' is 1970-01-01 00:00:00 UTC, in whose place librdkafka writes the time of today; only exactly "
@@ -52,7 +52,7 @@ _TIME_ZERO: Final = (
 _CUT_NOTE_BYTES: Final = 128
 
 
-class RowRefused(ValueError):
+class RowRejected(ValueError):
     """A row that no record can be made of."""
 
 
@@ -84,23 +84,23 @@ def _plain(type_name: str) -> str:
     return re.sub(r"^(string collate \w+|(var)?char\(\d+\))$", "string", type_name.replace(" ,", ",").lower())
 
 
-def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
+def to_records(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
     """The rows as records, in their order; then those for the dead-letter topic, if one is given."""
     records = _records(batch, options)
-    refused = refusals(records, options)
-    if not refused:
+    rejected = find_rejections(records, options)
+    if not rejected:
         yield records
         return
     if options.dead_letter_topic is None:
-        row, reason = next(iter(sorted(refused.items())))
-        raise RowRefused(
-            f"A row cannot be written: {reason} (row {row} of a batch of {batch.num_rows}, {len(refused)} like it). "
+        row, reason = next(iter(sorted(rejected.items())))
+        raise RowRejected(
+            f"A row cannot be written: {reason} (row {row} of a batch of {batch.num_rows}, {len(rejected)} like it). "
             "With the option 'deadLetterTopic' such rows are put aside with the reason."
         )
-    yield from set_apart(records, refused, options.dead_letter_topic, options.row_bytes_max)
+    yield from split_rejected(records, rejected, options.dead_letter_topic, options.row_bytes_max)
 
 
-def beyond_their_topics(records: pa.RecordBatch, partitions_of: Callable[[str], int | None]) -> dict[int, str]:
+def find_missing_partitions(records: pa.RecordBatch, partitions_of: Callable[[str], int | None]) -> dict[int, str]:
     """Row number → reason, for rows of partitions that their topic does not have. It may not exist yet: None.
 
     Nobody is asked for a topic that none of these rows is for: the name may be impossible, or come to be by asking.
@@ -119,12 +119,12 @@ def beyond_their_topics(records: pa.RecordBatch, partitions_of: Callable[[str], 
     return found
 
 
-def set_apart(
-    records: pa.RecordBatch, refused: Mapping[int, str], dead_letter_topic: str, row_bytes_max: int
+def split_rejected(
+    records: pa.RecordBatch, rejected: Mapping[int, str], dead_letter_topic: str, row_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     """The good rows, then the refused ones on their way to the dead letters; above `row_bytes_max` they are cut."""
-    yield records.filter(pa.array([row not in refused for row in range(records.num_rows)]))
-    yield _dead_letters(records, refused, dead_letter_topic, row_bytes_max)
+    yield records.filter(pa.array([row not in rejected for row in range(records.num_rows)]))
+    yield _dead_letters(records, rejected, dead_letter_topic, row_bytes_max)
 
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
@@ -164,7 +164,7 @@ def _times(column: pa.Array | None, rows: int) -> pa.Array:
     return pc.cast(rounded, pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
-def refusals(records: pa.RecordBatch, options: SinkOptions) -> dict[int, str]:
+def find_rejections(records: pa.RecordBatch, options: SinkOptions) -> dict[int, str]:
     """Row number → why it cannot be written. Looks at columns, and only at the rows that stand out."""
     found: dict[int, str] = {}
     if options.is_sent_by_librdkafka:  # it has no other word for "now" than the time 0
@@ -227,35 +227,35 @@ def _bad_topics(topics: pa.DictionaryArray) -> dict[int, str]:
 
 
 def _dead_letters(
-    records: pa.RecordBatch, refused: Mapping[int, str], topic: str, row_bytes_max: int
+    records: pa.RecordBatch, rejected: Mapping[int, str], topic: str, row_bytes_max: int
 ) -> pa.RecordBatch:
-    rows = sorted(refused)
+    rows = sorted(rejected)
     taken = records.take(pa.array(rows)).to_pylist()
-    letters = [_letter(row, refused[number], row_bytes_max) for number, row in zip(rows, taken, strict=True)]
+    dead_letters = [_dead_letter(row, rejected[number], row_bytes_max) for number, row in zip(rows, taken, strict=True)]
     names = pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), pa.array([topic], pa.string()))
     return pa.RecordBatch.from_arrays(
         [
             names,
             pa.nulls(len(rows), pa.int32()),
-            pa.array([each["key"] for each in letters], pa.binary()),
-            pa.array([each["value"] for each in letters], pa.binary()),
-            pa.array([each["headers"] for each in letters], columns.HEADERS),
-            pa.array([each["timestamp_ms"] for each in letters], pa.int64()),
+            pa.array([each["key"] for each in dead_letters], pa.binary()),
+            pa.array([each["value"] for each in dead_letters], pa.binary()),
+            pa.array([each["headers"] for each in dead_letters], columns.HEADERS),
+            pa.array([each["timestamp_ms"] for each in dead_letters], pa.int64()),
         ],
         schema=RECORD,
     )
 
 
-def _letter(row: dict[str, Any], reason: str, row_bytes_max: int) -> dict[str, Any]:
+def _dead_letter(row: dict[str, Any], reason: str, row_bytes_max: int) -> dict[str, Any]:
     """Its own key, value and headers, and why it is here. What is too large for any topic is cut, and says so."""
     kept = [each for each in row["headers"] or () if each is not None and each["key"] is not None]
-    told = {REASON: reason, MEANT_TOPIC: row["topic"], MEANT_PARTITION: row["partition"]}
+    told = {REASON: reason, INTENDED_TOPIC: row["topic"], INTENDED_PARTITION: row["partition"]}
     notes = [_note(name, str(said)) for name, said in told.items() if said is not None]
-    letter = {**row, "headers": kept + notes}
-    if _letter_bytes(letter) <= row_bytes_max - _OVERHEAD_BYTES:
-        return letter
+    dead_letter = {**row, "headers": kept + notes}
+    if _dead_letter_bytes(dead_letter) <= row_bytes_max - _OVERHEAD_BYTES:
+        return dead_letter
     room = row_bytes_max - _OVERHEAD_BYTES - _headers_bytes(notes) - _CUT_NOTE_BYTES
-    return _cut(row, kept, notes, max(0, min(CUT_BYTES, room // 3)))
+    return _cut(row, kept, notes, max(0, min(TRUNCATED_BYTES, room // 3)))
 
 
 def _note(name: str, said: str) -> dict[str, Any]:
@@ -264,8 +264,8 @@ def _note(name: str, said: str) -> dict[str, Any]:
     return {"key": name, "value": (said[:_NOTE_CHARACTERS_MAX] + "…" if is_long else said).encode()}
 
 
-def _letter_bytes(letter: Mapping[str, Any]) -> int:
-    return len(letter["key"] or b"") + len(letter["value"] or b"") + _headers_bytes(letter["headers"])
+def _dead_letter_bytes(dead_letter: Mapping[str, Any]) -> int:
+    return len(dead_letter["key"] or b"") + len(dead_letter["value"] or b"") + _headers_bytes(dead_letter["headers"])
 
 
 def _cut(row: dict[str, Any], kept: list[Any], notes: list[Any], bytes_max: int) -> dict[str, Any]:
@@ -274,4 +274,4 @@ def _cut(row: dict[str, Any], kept: list[Any], notes: list[Any], bytes_max: int)
     cut = {name: size for name, size in sizes.items() if size > bytes_max}
     beginnings: dict[str, Any] = {name: row[name][:bytes_max] for name in cut if name in ("key", "value")}
     rest = [] if "headers" in cut else kept
-    return {**row, **beginnings, "headers": [*rest, *notes, _note(CUT, json.dumps(cut))]}
+    return {**row, **beginnings, "headers": [*rest, *notes, _note(TRUNCATED, json.dumps(cut))]}

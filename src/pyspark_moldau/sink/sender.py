@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 
-class NotDelivered(RuntimeError):
+class DeliveryFailed(RuntimeError):
     """A record was refused, or nobody took it in time."""
 
 
-class ShutOut(RuntimeError):
+class ProducerFenced(RuntimeError):
     """Somebody else has taken the transactional id over."""
 
 
-class CommitRefused(RuntimeError):
+class CommitRejected(RuntimeError):
     """The transaction is not committed and will not be: it wants to be aborted."""
 
 
-class Outlet(Protocol):
+class TransactionalSender(Protocol):
     """One transaction after the other, under one transactional id. Any other error of `commit` leaves a doubt."""
 
     def initialise(self) -> None:
@@ -31,7 +31,7 @@ class Outlet(Protocol):
         """The same for one record."""
 
     def flush(self, seconds_max: float) -> None:
-        """Wait until all of it was taken; NotDelivered if that fails."""
+        """Wait until all of it was taken; DeliveryFailed if that fails."""
 
     def commit(self, seconds_max: float) -> None: ...
 

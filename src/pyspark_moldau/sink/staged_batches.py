@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_moldau.options.sink_options import Identity
+from pyspark_moldau.options.sink_options import BatchIdentity
 from pyspark_moldau.sink.batch_builder import BATCH
 from pyspark_moldau.sink.records import RECORD
 
@@ -31,7 +31,7 @@ class StagingFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPart:
+class StagedBatches:
     """The rows of one task: within this message, or in a file."""
 
     writer: str
@@ -47,7 +47,7 @@ class StagedPart:
         rows = 0
         with self._open() as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
-                rows += rows_in(batch)
+                rows += count_rows(batch)
                 yield batch
         if rows != self.rows:
             raise StagingFailed(f"Task {self.task} staged {self.rows} rows, {rows} are found in {self.path}.")
@@ -68,7 +68,7 @@ class StagedPart:
             ) from None
 
 
-def rows_in(batch: pa.RecordBatch) -> int:
+def count_rows(batch: pa.RecordBatch) -> int:
     """Each row is a record, or a batch of some."""
     return int(pc.sum(batch["rows"]).as_py() or 0) if batch.schema.equals(BATCH) else batch.num_rows
 
@@ -76,20 +76,20 @@ def rows_in(batch: pa.RecordBatch) -> int:
 def stage(
     batches: Iterable[pa.RecordBatch],
     staging: Path,
-    identity: Identity,
+    identity: BatchIdentity,
     task: int,
     attempt: int,
     inline_bytes_max: int = INLINE_BYTES_MAX,
-) -> StagedPart:
+) -> StagedBatches:
     """Write the rows of one task. `attempt` is another one for every run of every task."""
-    path = folder_of(staging, identity.writer) / str(identity.batch) / f"{attempt}.arrow"
+    path = writer_directory(staging, identity.writer) / str(identity.batch) / f"{attempt}.arrow"
     left = iter(batches)
     few, is_all = _few(left, inline_bytes_max)
     if is_all:
         memory = pa.BufferOutputStream()
         rows, size_bytes = _write(few, memory)
         content = memory.getvalue().to_pybytes()
-        return StagedPart(identity.writer, task, rows, content, None, size_bytes, identity.run)
+        return StagedBatches(identity.writer, task, rows, content, None, size_bytes, identity.run)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with pa.OSFile(str(path), "wb") as file:
@@ -97,7 +97,7 @@ def stage(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return StagedPart(identity.writer, task, rows, None, str(path), size_bytes, identity.run)
+    return StagedBatches(identity.writer, task, rows, None, str(path), size_bytes, identity.run)
 
 
 def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:
@@ -120,13 +120,13 @@ def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> tuple[int, int]:
         if stream is None:
             schema = BATCH if batch.schema.equals(BATCH) else RECORD
             stream = pa.ipc.new_stream(sink, schema)
-        rows += rows_in(batch)
+        rows += count_rows(batch)
         stream.write_batch(batch)
     (stream or pa.ipc.new_stream(sink, RECORD)).close()
     return rows, sink.tell()
 
 
-def folder_of(staging: Path, writer: str) -> Path:
+def writer_directory(staging: Path, writer: str) -> Path:
     """Where everything of one writer lies. Its name may be any text, of any length."""
     name = quote(writer, safe="")
     if len(name) > _NAME_BYTES_MAX or not name.strip("."):
@@ -135,14 +135,14 @@ def folder_of(staging: Path, writer: str) -> Path:
     return staging / name
 
 
-def forget(staging: Path, writer: str) -> None:
+def remove_writer(staging: Path, writer: str) -> None:
     """Remove everything of a writer that will never come again."""
-    shutil.rmtree(folder_of(staging, writer), ignore_errors=True)
+    shutil.rmtree(writer_directory(staging, writer), ignore_errors=True)
 
 
-def sweep(staging: Path, writer: str, batch: int) -> None:
+def remove_batches(staging: Path, writer: str, batch: int) -> None:
     """Remove what this batch and those before it have left: of lost attempts, of earlier lives."""
     with contextlib.suppress(FileNotFoundError):
-        for folder in folder_of(staging, writer).iterdir():
+        for folder in writer_directory(staging, writer).iterdir():
             if folder.name.isdecimal() and int(folder.name) <= batch:
                 shutil.rmtree(folder, ignore_errors=True)

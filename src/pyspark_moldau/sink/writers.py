@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from pyspark_moldau.options.offset_limits import OptionError
-from pyspark_moldau.options.sink_options import Guarantee, Identity, SinkOptions
-from pyspark_moldau.sink.batch_builder import made_ready
+from pyspark_moldau.options.sink_options import BatchIdentity, Guarantee, SinkOptions
+from pyspark_moldau.sink.batch_builder import staging_batches
 from pyspark_moldau.sink.librdkafka_sender import produce_all
-from pyspark_moldau.sink.records import check_columns, outgoing
-from pyspark_moldau.sink.staged_batches import StagedPart, forget, stage
-from pyspark_moldau.sink.transaction_commit import Publishers
+from pyspark_moldau.sink.records import check_columns, to_records
+from pyspark_moldau.sink.staged_batches import StagedBatches, remove_writer, stage
+from pyspark_moldau.sink.transaction_commit import BatchCommitters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,18 +29,18 @@ _RUN: Final = "spark.jobGroup.id"  # of all jobs that a query starts while it ru
 _DRIVER: Final = ("spark.app.id", "spark.app.startTime")  # some masters give the same id to a driver they start again
 
 # The process that commits lives on, and so does the hold on a writer's output.
-_PUBLISHERS: Final = Publishers()
+_COMMITTERS: Final = BatchCommitters()
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedMessage(WriterCommitMessage):
     """A task has left its rows for the driver."""
 
-    part: StagedPart
+    part: StagedBatches
 
 
 @dataclass(frozen=True)
-class Produced(WriterCommitMessage):
+class ProducedMessage(WriterCommitMessage):
     """A task has produced its rows: they are out."""
 
     rows: int
@@ -58,23 +58,23 @@ class BatchWriter(DataSourceArrowWriter):
             raise OptionError("A topic cannot be overwritten: write with mode('append').")
         check_columns(column_types(schema), options)
         self._options = options
-        self._identity = options.identity or Identity(str(uuid.uuid4()), 0, is_lasting=False)
+        self._identity = options.identity or BatchIdentity(str(uuid.uuid4()), 0, is_durable=False)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
-        return write_rows(iterator, self._options, replace(self._identity, run=driver_of(TaskContext.get())))
+        return write_rows(iterator, self._options, replace(self._identity, run=driver_id(TaskContext.get())))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        parts = parts_of(messages)
+        parts = staged_in(messages)
         if parts:
-            self.publishers().commit(self._options, replace(self._identity, run=parts[0].run), parts)
+            self.committers().commit(self._options, replace(self._identity, run=parts[0].run), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         delete_staged(messages)
-        if not self._identity.is_lasting:  # what lost tasks have left too
-            forget(self._options.staging, self._identity.writer)
+        if not self._identity.is_durable:  # what lost tasks have left too
+            remove_writer(self._options.staging, self._identity.writer)
 
-    def publishers(self) -> Publishers:
-        return _PUBLISHERS
+    def committers(self) -> BatchCommitters:
+        return _COMMITTERS
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -87,41 +87,45 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         context = TaskContext.get()
         query, batch, run = (context.getLocalProperty(each) for each in (_QUERY, _BATCH, _RUN))
-        return write_rows(iterator, self._options, Identity(query, int(batch), run=run))
+        return write_rows(iterator, self._options, BatchIdentity(query, int(batch), run=run))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        parts = parts_of(messages)
+        parts = staged_in(messages)
         if parts:
-            self.publishers().commit(self._options, Identity(parts[0].writer, batchId, run=parts[0].run), parts)
+            self.committers().commit(self._options, BatchIdentity(parts[0].writer, batchId, run=parts[0].run), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Whatever has happened: a transaction is never undone from here."""
         delete_staged(messages)
 
-    def publishers(self) -> Publishers:
-        return _PUBLISHERS
+    def committers(self) -> BatchCommitters:
+        return _COMMITTERS
 
 
-def driver_of(context: Any) -> str | None:
+def driver_id(context: Any) -> str | None:
     """Whose process it is that commits: Spark has several, and tells their tasks alone."""
     told = [context.getLocalProperty(each) for each in _DRIVER]
     return "/".join(told) if all(told) else None
 
 
-def write_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions, identity: Identity) -> WriterCommitMessage:
+def write_rows(
+    batches: Iterable["pa.RecordBatch"], options: SinkOptions, identity: BatchIdentity
+) -> WriterCommitMessage:
     """In a task."""
-    records = (each for batch in batches for each in outgoing(batch, options))
+    records = (each for batch in batches for each in to_records(batch, options))
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         context = TaskContext.get()
-        with made_ready(records, options) as ready:
-            return Staged(stage(ready, options.staging, identity, context.partitionId(), context.taskAttemptId()))
-    return Produced(produce_all(records, options))
+        with staging_batches(records, options) as ready:
+            return StagedMessage(
+                stage(ready, options.staging, identity, context.partitionId(), context.taskAttemptId())
+            )
+    return ProducedMessage(produce_all(records, options))
 
 
-def parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
-    return [message.part for message in messages if isinstance(message, Staged)]
+def staged_in(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatches]:
+    return [message.part for message in messages if isinstance(message, StagedMessage)]
 
 
 def delete_staged(messages: Sequence[WriterCommitMessage | None]) -> None:
-    for part in parts_of(messages):
+    for part in staged_in(messages):
         part.delete()

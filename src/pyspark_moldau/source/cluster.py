@@ -14,7 +14,7 @@ from moldau.model.ids import TopicPartition
 from pyspark_moldau.options.offset_limits import Offsets
 from pyspark_moldau.options.source_options import Assignment, Pattern, SourceOptions, Subscription, Topics
 from pyspark_moldau.source.read_plan import Topic
-from pyspark_moldau.source.topic_ids import cleaned
+from pyspark_moldau.source.topic_ids import normalize_topic_id
 
 log = logging.getLogger("pyspark_moldau")
 
@@ -37,7 +37,7 @@ class ConfluentCluster:
         self._options = options
         self._admin_client: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
-        self._heard: KafkaError | None = None  # what librdkafka said beside its answers: only there are reasons
+        self._last_error: KafkaError | None = None  # what librdkafka said beside its answers: only there are reasons
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
         match subscription:
@@ -46,10 +46,10 @@ class ConfluentCluster:
             case Assignment(partitions):
                 wanted = list(dict.fromkeys(each.topic for each in partitions))
             case Pattern():
-                listed = self._persist(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
+                listed = self._retry(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
                 wanted = sorted(name for name in listed if subscription.matches(name))
         takes_internal = not isinstance(subscription, Pattern)  # a pattern means the topics of users
-        return self._persist(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
+        return self._retry(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         return self._list(dict.fromkeys(partitions, OffsetSpec.earliest()))
@@ -86,13 +86,13 @@ class ConfluentCluster:
             if described.is_internal and not takes_internal:
                 continue
             partitions = tuple(sorted(each.id for each in described.partitions))
-            found[name] = Topic(cleaned(str(described.topic_id)), partitions)
+            found[name] = Topic(normalize_topic_id(str(described.topic_id)), partitions)
         return found
 
     def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
-        return self._persist(lambda: self._ask_offsets(specs)) if specs else {}
+        return self._retry(lambda: self._list_offsets(specs)) if specs else {}
 
-    def _ask_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
+    def _list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
         is_committed = self._options.kafka.reads_committed
         futures: dict[Place, Future[Any]] = self._admin().list_offsets(
             {Place(where.topic, where.partition): spec for where, spec in specs.items()},
@@ -101,13 +101,13 @@ class ConfluentCluster:
         )
         return {TopicPartition(place.topic, place.partition): each.result().offset for place, each in futures.items()}
 
-    def _persist(self, attempt: Callable[[], Result]) -> Result:
+    def _retry(self, attempt: Callable[[], Result]) -> Result:
         """Ask again, `fetchOffset.numRetries` times, after errors that may pass; a refused login does not."""
         for tries_left in range(self._options.retries, -1, -1):
             try:
                 return attempt()
             except KafkaException as error:
-                cause, said = error.args[0], self._said_beside()
+                cause, said = error.args[0], self._background_error()
                 if tries_left == 0 or cause.fatal() or (said is not None and said.code() in _INSECURE):
                     if said is None:
                         raise
@@ -116,20 +116,20 @@ class ConfluentCluster:
                 time.sleep(self._options.retry_interval_ms / 1000)
         raise AssertionError("the last try returns or raises")
 
-    def _said_beside(self) -> KafkaError | None:
+    def _background_error(self) -> KafkaError | None:
         if self._admin_client is not None:
             self._admin_client.poll(0)
-        return self._heard
+        return self._last_error
 
-    def _hear(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that is no reason
-            self._heard = error
+            self._last_error = error
 
     def _admin(self) -> AdminClient:
         if self._admin_client is None:
             given = self._options.kafka.librdkafka
             settings: dict[str, Any] = {name: given[name] for name in given if name not in _CONSUMER_ONLY}
-            settings["error_cb"] = self._hear
+            settings["error_cb"] = self._on_error
             self._admin_client = AdminClient(settings)
         return self._admin_client
 

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Position
 from pyspark_moldau.codec import columns
 from pyspark_moldau.codec.decoder import ROWS_MAX
 from pyspark_moldau.options.source_options import SourceOptions
-from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.offset_ranges import OffsetRange
 from pyspark_moldau.source.read_plan import RecordsLost
 
 log = logging.getLogger("pyspark_moldau")
@@ -25,7 +25,7 @@ _WATERMARKS_S_MAX: Final = 30.0
 _OUT_OF_RANGE: Final = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
 
 
-def read_through_librdkafka(wanted: Range, options: SourceOptions) -> Iterator[Any]:
+def read_with_librdkafka(wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     """The rows of the range as Arrow batches."""
     settings = {
         **options.kafka.librdkafka,
@@ -42,26 +42,26 @@ def read_through_librdkafka(wanted: Range, options: SourceOptions) -> Iterator[A
         consumer.close()
 
 
-def _rows(consumer: Consumer, wanted: Range, options: SourceOptions) -> Iterator[Any]:
+def _rows(consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     consumer.assign([Position(wanted.topic, wanted.partition, wanted.from_offset)])
-    patience_until = time.monotonic() + options.poll_timeout_ms / 1000
+    deadline_s = time.monotonic() + options.poll_timeout_ms / 1000
     is_done = False
     while not is_done:
         messages: list[Any] = consumer.consume(ROWS_MAX, _POLL_S)
         rows = [each for each in messages if each.error() is None and each.offset() < wanted.until_offset]
-        is_done = len(rows) < len(messages) and _ends(messages, consumer, wanted, options)
+        is_done = len(rows) < len(messages) and _reaches_end(messages, consumer, wanted, options)
         is_done = is_done or _position(consumer, wanted) >= wanted.until_offset
         if rows:
             yield _batch(rows, wanted, options)
         if rows:
-            patience_until = time.monotonic() + options.poll_timeout_ms / 1000
-        elif not is_done and time.monotonic() > patience_until:
-            if _is_cut_off(consumer, wanted, options):
+            deadline_s = time.monotonic() + options.poll_timeout_ms / 1000
+        elif not is_done and time.monotonic() > deadline_s:
+            if _is_truncated(consumer, wanted, options):
                 return
             raise TimeoutError(f"No record of {wanted.topic}-{wanted.partition} within {options.poll_timeout_ms} ms.")
 
 
-def _is_cut_off(consumer: Consumer, wanted: Range, options: SourceOptions) -> bool:
+def _is_truncated(consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> bool:
     """Whether the log ends before the range does, where that is allowed: the rest will not come."""
     if options.fails_on_data_loss:
         return False
@@ -74,17 +74,19 @@ def _is_cut_off(consumer: Consumer, wanted: Range, options: SourceOptions) -> bo
     return True
 
 
-def _ends(messages: list[Any], consumer: Consumer, wanted: Range, options: SourceOptions) -> bool:
+def _reaches_end(messages: list[Any], consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> bool:
     """Whether something among these is behind the range."""
     return any(
         each.offset() >= wanted.until_offset
         if each.error() is None
-        else _heard(each.error(), each, consumer, wanted, options)
+        else _ends_range(each.error(), each, consumer, wanted, options)
         for each in messages
     )
 
 
-def _heard(error: KafkaError, message: Any, consumer: Consumer, wanted: Range, options: SourceOptions) -> bool:
+def _ends_range(
+    error: KafkaError, message: Any, consumer: Consumer, wanted: OffsetRange, options: SourceOptions
+) -> bool:
     """Whether the range ends with this."""
     if error.code() == KafkaError._PARTITION_EOF:
         return bool(message.offset() >= wanted.until_offset)
@@ -106,12 +108,12 @@ def _heard(error: KafkaError, message: Any, consumer: Consumer, wanted: Range, o
     return False
 
 
-def _position(consumer: Consumer, wanted: Range) -> int:
+def _position(consumer: Consumer, wanted: OffsetRange) -> int:
     (place,) = consumer.position([Position(wanted.topic, wanted.partition)])
     return int(place.offset) if place.offset >= 0 else OFFSET_END
 
 
-def _batch(messages: list[Any], wanted: Range, options: SourceOptions) -> Any:
+def _batch(messages: list[Any], wanted: OffsetRange, options: SourceOptions) -> Any:
     stamps = [message.timestamp() for message in messages]
     made = [
         pa.array([message.key() for message in messages], pa.binary()),

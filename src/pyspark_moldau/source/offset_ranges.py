@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets of one partition from `from_offset` on and before `until_offset`."""
 
     topic: str
@@ -20,7 +20,7 @@ class Range(NamedTuple):
         return self.until_offset - self.from_offset
 
 
-def split(ranges: Iterable[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
+def split(ranges: Iterable[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
     """Cut so that no piece has more than `records_max` offsets and there are at least `partitions_min` pieces.
 
     What has nothing to read is left out; a piece of one offset is not cut any further.
@@ -44,6 +44,6 @@ def _grow(sizes: list[int], counts: list[int], total: int) -> None:
             heapq.heappush(heap, (-sizes[index] / counts[index], index))
 
 
-def _cut(whole: Range, count: int) -> list[Range]:
+def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
     bounds = [whole.from_offset + whole.size * index // count for index in range(count + 1)]
     return [whole._replace(from_offset=start, until_offset=end) for start, end in pairwise(bounds)]

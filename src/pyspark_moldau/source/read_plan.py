@@ -23,7 +23,7 @@ from pyspark_moldau.options.offset_limits import (
     OptionError,
 )
 from pyspark_moldau.options.source_options import Assignment, SourceOptions, Subscription, Topics
-from pyspark_moldau.source.offset_ranges import Range, split
+from pyspark_moldau.source.offset_ranges import OffsetRange, split
 from pyspark_moldau.source.rate_limit import RateLimit
 
 log = logging.getLogger("pyspark_moldau")
@@ -63,14 +63,14 @@ class Cluster(Protocol):
     def commit(self, group: str, offsets: Offsets) -> None: ...
 
 
-def plan_batch(options: SourceOptions, cluster: Cluster) -> list[Range]:
+def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
     """The ranges of a batch query, cut for its tasks."""
     topics = existing_topics(options.subscription, cluster)
     partitions = partitions_of(options.subscription, topics)
     starts = starting_offsets(options, cluster, partitions)
     ends = ending_offsets(options, cluster, partitions)
     _check_order(starts, ends)
-    ranges = [Range(*each, starts[each], ends[each], topics[each.topic].topic_id) for each in partitions]
+    ranges = [OffsetRange(*each, starts[each], ends[each], topics[each.topic].topic_id) for each in partitions]
     return split(ranges, options.partitions_min, options.records_per_partition_max)
 
 
@@ -111,7 +111,7 @@ def starting_offsets(options: SourceOptions, cluster: Cluster, partitions: list[
     """Where a query without a checkpoint begins."""
     found = _resolve("startingOffsets", options.starting, cluster, partitions)
     late = [each for each in partitions if found[each] is None]
-    if late and not options.is_lenient_about_times:
+    if late and not options.falls_back_to_latest:
         raise OptionError(
             f"No record of {', '.join(map(str, late))} is as young as the starting time. Set "
             "'startingOffsetsByTimestampStrategy' to 'latest' to begin behind the last record instead."
@@ -180,11 +180,11 @@ class StreamPlan:
     cluster: Cluster
     monotonic_ms: Callable[[], float]
     _topic_ids: dict[str, str] = field(init=False)
-    _has_looked: bool = False  # at the ids that the topics have now
+    _has_checked_ids: bool = False  # at the ids that the topics have now
     _initial: Offsets | None = None  # where this run would begin without a checkpoint
     _available: Offsets | None = None  # what an AvailableNow run reads up to
     _newest: Offsets = field(default_factory=dict)
-    _reborn: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
+    _recreated: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
     _read_to: Offsets | None = None  # where the last batch of this run ended
     _committed: Offsets = field(default_factory=dict)
     _committed_ms: float = 0.0
@@ -212,11 +212,11 @@ class StreamPlan:
     def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
         """Up to where the next batch may read."""
         topics = self.cluster.topics(self.options.subscription)
-        self._look_at_ids(topics, start)
+        self._check_topic_ids(topics, start)
         self.commit(start)
         end = self._latest_now(topics) if self._available is None else self._still_available(start, topics)
         self._newest = end
-        self._note_shrunk(start, end)
+        self._report_truncated(start, end)
         if not is_limited:
             return end
         limited = self._rate.limit(self._begin(start, end), end, self.monotonic_ms(), waits=self._available is None)
@@ -227,26 +227,26 @@ class StreamPlan:
         """The end of each partition when it was last looked at."""
         return self._newest
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """What the tasks of the batch between `start` and `end` read."""
         read_to = end
-        if not self._has_looked:  # a batch that a former run has left undone
+        if not self._has_checked_ids:  # a batch that a former run has left undone
             topics = self.cluster.topics(self.options.subscription)
-            start, end = self._without_gone(start, end, topics)
+            start, end = self._drop_missing(start, end, topics)
             start = self._start_of_former_run(start, end)
-            self._look_at_ids(topics, start)
-        self._note_gone(start, end)
-        self._note_shrunk(start, end)
+            self._check_topic_ids(topics, start)
+        self._report_missing(start, end)
+        self._report_truncated(start, end)
         begin = self._begin(start, end)
         self._read_to = read_to
         ranges = [self._range(where, begin[where], end[where]) for where in sorted(end)]
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
 
-    def _without_gone(self, start: Offsets, end: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, Offsets]:
+    def _drop_missing(self, start: Offsets, end: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, Offsets]:
         """The ends are in the checkpoint: a topic that was deleted since is still among them, for every run to come."""
         there = set(self._partitions(topics))
         gone = [where for where in sorted(end) if where not in there and end[where] != start.get(where)]
-        self._lose_partitions(gone)
+        self._report_missing_partitions(gone)
         return _without(start, gone), _without(end, gone)
 
     def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
@@ -262,7 +262,9 @@ class StreamPlan:
         earliest = self.cluster.earliest(late) if late else {}
         for where in late:
             if earliest[where] > end[where]:
-                self._lose(f"{where} was to be read up to offset {end[where]} and begins at {earliest[where]} now")
+                self._report_data_loss(
+                    f"{where} was to be read up to offset {end[where]} and begins at {earliest[where]} now"
+                )
         return known | {where: end[where] for where in late}
 
     def commit(self, offsets: Offsets) -> None:
@@ -294,46 +296,48 @@ class StreamPlan:
         available = self._available or {}
         return {where: end for where, end in available.items() if where in there or start.get(where) == end}
 
-    def _note_shrunk(self, start: Offsets, end: Offsets) -> None:
+    def _report_truncated(self, start: Offsets, end: Offsets) -> None:
         for where in sorted(set(start) & set(end)):
-            if end[where] < start[where] != self._reborn.get(where):
-                self._lose(f"{where} was read up to offset {start[where]} and ends at {end[where]} now")
+            if end[where] < start[where] != self._recreated.get(where):
+                self._report_data_loss(f"{where} was read up to offset {start[where]} and ends at {end[where]} now")
 
     def _begin(self, start: Offsets, end: Offsets) -> Offsets:
         """The start of each partition; the earliest offset for one that was not there before."""
-        fresh = [each for each in sorted(end) if each not in start or self._reborn.get(each) == start[each]]
+        fresh = [each for each in sorted(end) if each not in start or self._recreated.get(each) == start[each]]
         earliest = self.cluster.earliest(fresh) if fresh else {}
         for where in fresh:
             if where not in start and earliest[where] > 0:
-                self._lose(f"the new partition {where} starts at offset {earliest[where]} instead of 0")
+                self._report_data_loss(f"the new partition {where} starts at offset {earliest[where]} instead of 0")
         return {where: earliest[where] if where in earliest else start[where] for where in end}
 
-    def _range(self, where: TopicPartition, begin: int, end: int) -> Range:
-        return Range(*where, begin, end, self._topic_ids.get(where.topic, ""))
+    def _range(self, where: TopicPartition, begin: int, end: int) -> OffsetRange:
+        return OffsetRange(*where, begin, end, self._topic_ids.get(where.topic, ""))
 
-    def _note_gone(self, start: Offsets, end: Offsets) -> None:
-        self._lose_partitions(sorted(set(start) - set(end)))
+    def _report_missing(self, start: Offsets, end: Offsets) -> None:
+        self._report_missing_partitions(sorted(set(start) - set(end)))
 
-    def _lose_partitions(self, gone: list[TopicPartition]) -> None:
+    def _report_missing_partitions(self, gone: list[TopicPartition]) -> None:
         if gone:
-            self._lose(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+            self._report_data_loss(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
 
-    def _look_at_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
+    def _check_topic_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
         """A topic of the same name with another id has other records, whatever its offsets say.
 
         A checkpoint holds offsets in the official shape and no ids: those of a former run come by option `topicIds`.
         """
-        self._has_looked = True
+        self._has_checked_ids = True
         if start == self._read_to:  # these offsets are of the present life, even where they are the same as before
-            self._reborn = {}
+            self._recreated = {}
         for name, topic in sorted(topics.items()):
             known = self._topic_ids.get(name)
             if known and topic.topic_id and known != topic.topic_id:
-                self._lose(f"topic {name} was deleted and created again: its id was {known} and is {topic.topic_id}")
-                self._reborn |= {where: offset for where, offset in start.items() if where.topic == name}
+                self._report_data_loss(
+                    f"topic {name} was deleted and created again: its id was {known} and is {topic.topic_id}"
+                )
+                self._recreated |= {where: offset for where, offset in start.items() if where.topic == name}
             self._topic_ids[name] = topic.topic_id
 
-    def _lose(self, what: str) -> None:
+    def _report_data_loss(self, what: str) -> None:
         if self.options.fails_on_data_loss:
             raise RecordsLost(
                 f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_moldau.options.offset_limits import offsets_json, offsets_of
+from pyspark_moldau.options.offset_limits import offsets_json, parse_offsets_json
 from pyspark_moldau.options.source_options import Fetcher, SourceOptions
 from pyspark_moldau.source.cluster import ConfluentCluster
-from pyspark_moldau.source.offset_ranges import Range
+from pyspark_moldau.source.offset_ranges import OffsetRange
 from pyspark_moldau.source.read_plan import StreamPlan, plan_batch
-from pyspark_moldau.source.worker_exit import leave_quietly
+from pyspark_moldau.source.worker_exit import ignore_broken_pipe_at_exit
 
 
 class BatchReader(DataSourceReader):
@@ -74,34 +74,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return offsets_json(self._plan.latest(offsets_of(start), is_limited=not isinstance(limit, ReadAllAvailable)))
+        return offsets_json(
+            self._plan.latest(parse_offsets_json(start), is_limited=not isinstance(limit, ReadAllAvailable))
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return offsets_json(self._plan.newest) if self._plan.newest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(each) for each in self._plan.ranges(offsets_of(start), offsets_of(end))]
+        return [InputPartition(each) for each in self._plan.ranges(parse_offsets_json(start), parse_offsets_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(partition.value, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._plan.commit(offsets_of(end))
+        self._plan.commit(parse_offsets_json(end))
 
     def stop(self) -> None:
         if self._planned is not None and isinstance(self._planned.cluster, ConfluentCluster):
             self._planned.cluster.close()
-        leave_quietly()
+        ignore_broken_pipe_at_exit()
 
 
-def read_range(wanted: Range | None, options: SourceOptions) -> Iterator[Any]:
+def read_range(wanted: OffsetRange | None, options: SourceOptions) -> Iterator[Any]:
     """In a task. Spark makes up a partition without a range where there is none."""
     if wanted is None:
         return iter(())
     if options.fetcher is Fetcher.LIBRDKAFKA:
-        from pyspark_moldau.source.librdkafka_consumer import read_through_librdkafka
+        from pyspark_moldau.source.librdkafka_consumer import read_with_librdkafka
 
-        return read_through_librdkafka(wanted, options)
+        return read_with_librdkafka(wanted, options)
     from pyspark_moldau.source.raw_fetcher import read_raw
 
     return read_raw(wanted, options)

@@ -13,11 +13,11 @@ def _encoded(topic_id: TopicId) -> str:
 _NONE: Final = _encoded(NO_TOPIC_ID)
 
 
-def text_of(topic_id: TopicId) -> str:
-    return cleaned(_encoded(topic_id))
+def topic_id_text(topic_id: TopicId) -> str:
+    return normalize_topic_id(_encoded(topic_id))
 
 
-def cleaned(text: str) -> str:
+def normalize_topic_id(text: str) -> str:
     """The same for an id that librdkafka has written out, which takes the other two of the 64 characters."""
     alike = text.rstrip("=").replace("+", "-").replace("/", "_")
     return "" if alike == _NONE else alike

@@ -11,13 +11,13 @@ from typing import Final
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-def leave_quietly() -> None:
+def ignore_broken_pipe_at_exit() -> None:
     """From now on, if this is such a process, it is no error that nobody listens."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == _RUNNER:
-        sys.excepthook = tell_unless_unheard
+        sys.excepthook = ignore_broken_pipe
 
 
-def tell_unless_unheard(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def ignore_broken_pipe(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, BrokenPipeError | ConnectionResetError):
         sys.__excepthook__(kind, error, trace)
