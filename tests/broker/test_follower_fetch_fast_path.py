@@ -12,6 +12,7 @@ from replica_scene import copy_of, create, values
 
 from moldau.broker.fastpath.follower_fetch import PARTITIONS_MAX, FollowerFetchFastPath
 from moldau.broker.fetch import follower_fetch
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
@@ -46,6 +47,7 @@ class Follower:
         await cluster.until(lambda: len(leading(cluster).machine.isr) == 2, 5.0)
         cluster.host(ME).pause()
         for session in {each.session for each in copy_of(cluster, LEADER).followers}:
+            assert isinstance(session, ReplicaFetchSession)
             session.end()
         return cls(cluster, await cluster.connect(LEADER), cluster.broker(ME).epoch)
 
@@ -326,6 +328,7 @@ def test_changes_in_many_partitions_are_sent_in_several_responses() -> None:
         await asyncio.sleep(0.1)
         for index in range(count):
             for followed in copy_of(cluster, LEADER, "t", index).followers:
+                assert isinstance(followed, SessionPartition)
                 followed.told_high_watermark = NO_OFFSET
                 followed.changed()
         first = told(await waiting)

@@ -1,7 +1,6 @@
 """Which role a partition takes on the word of an image, and what becomes of those who wait on it."""
 
 import asyncio
-import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -84,7 +83,6 @@ class Stage:
             "PLAINTEXT",
             nobody,
             self.clock,
-            random.Random(1),
             nobody,
             ReplicaSettings,
             nobody.ask,

@@ -172,7 +172,7 @@ def test_a_leader_that_forgot_a_session_is_told_everything_anew() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3, 1]] * 3)
         await send(cluster, b"a")
-        cluster.nodes[2].broker.replicas.sessions.close()
+        cluster.nodes[2].broker.replica_sessions.close()
         for index in range(3):
             await send(cluster, b"b", index=index)
             await are_same(cluster, 1, 2, 3, index=index)

@@ -299,7 +299,7 @@ def test_partitions_between_the_same_brokers_share_one_session() -> None:
         for index in range(20):
             await send(cluster, b"x", index=index)
         leader = cluster.nodes[2].broker
-        assert len(leader.replicas.sessions) == 2
+        assert len(leader.replica_sessions) == 2
         assert len(cluster.nodes[3].broker.replicas.fetchers) == 1
         for index in range(20):
             await are_same(cluster, 1, 2, 3, index=index)

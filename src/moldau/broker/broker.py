@@ -22,6 +22,7 @@ from moldau.broker.controllers.failure_detector import FailureDetector
 from moldau.broker.controllers.producer_ids import ProducerIds
 from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.fetch.replica_sessions import ReplicaFetchSessions
 from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.partitions.log_cleaner import LogCleaner
@@ -113,13 +114,13 @@ class Broker:
         self.inspection = RecordValidator(ports.executor)
         self.syncing = LogFlusher(ports.executor, ports.clock, on_failure)
         self.gathering = WriteCoalescer()
+        self.replica_sessions = ReplicaFetchSessions(ports.random)
         self.replicas = Replicas(
             self.node_id,
             self.incarnation_id,
             self.inter_broker_listener,
             peers,
             ports.clock,
-            ports.random,
             self.syncing,
             lambda: self.settings,
             self.controller.ask,
@@ -267,6 +268,7 @@ class Broker:
         await self.transactions.close()
         await self.groups.close()
         await self.replicas.close()
+        self.replica_sessions.close()
         await self.partitions.close()
         await self._store.close()
 

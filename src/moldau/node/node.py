@@ -195,7 +195,7 @@ class Node:
         """Start failure detection, which runs while this controller is active, and register the controller."""
         self.broker.failure_detector.start()
         if self._configuration.listeners.for_controllers:
-            self._registration_loop = ControllerRegistration(self.broker, self._controller_registration())
+            self._registration_loop = ControllerRegistration(self.broker.controller, self._controller_registration())
             self._registration_loop.start()
 
     def _controller_registration(self) -> ControllerRegistrationRequest:

@@ -1,13 +1,20 @@
 """What of the cluster can be reached by those who came in through one listener, as Metadata tells it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Protocol
 
-from moldau.machines.metadata.image import PartitionImage
+from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import NO_NODE
+from moldau.model.ids import NO_NODE, Address
 
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
+
+class ListenerView(Protocol):
+    """The brokers of the cluster, and their addresses on a listener."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def reachable_brokers(self, listener: str) -> Iterator[tuple[BrokerImage, Address]]: ...
 
 
 class ReachableBrokers:
@@ -15,7 +22,7 @@ class ReachableBrokers:
 
     __slots__ = ("_alive", "_known")
 
-    def __init__(self, broker: "Broker", listener: str) -> None:
+    def __init__(self, broker: ListenerView, listener: str) -> None:
         self._alive = frozenset(each.broker_id for each, _ in broker.reachable_brokers(listener))
         self._known = frozenset(each.broker_id for each in broker.image.brokers.values() if not each.is_fenced)
 

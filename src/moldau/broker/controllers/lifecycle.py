@@ -11,17 +11,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from moldau.broker.cluster.metadata_publisher import MetadataPublisher
+from moldau.broker.configs.controller_settings import LifecycleSettings
+from moldau.broker.controllers.controller_channel import ControllerChannel
+from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.client.errors import error_of
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, KafkaError, RequestTimedOut, UnsupportedVersion
 from moldau.model.ids import NO_EPOCH
+from moldau.model.ports import Clock
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +49,37 @@ _LASTING: Final = frozenset(
 )
 
 
+class LifecycleHost(Protocol):
+    """The parts of the broker that its lifecycle uses."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def settings(self) -> LifecycleSettings: ...
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def metadata(self) -> MetadataDriver: ...
+
+    @property
+    def controller(self) -> ControllerChannel: ...
+
+    @property
+    def publishing(self) -> MetadataPublisher: ...
+
+
 class BrokerLifecycle:
     """One life of a broker. `register`, `take_up_work`, later `shut_down`."""
 
     def __init__(
         self,
-        broker: "Broker",
+        broker: LifecycleHost,
         registration: BrokerRegistrationRequest,
         on_registered: Callable[[int], None],
         on_failure: Callable[[str, BaseException], None],

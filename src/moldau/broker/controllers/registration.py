@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.client.errors import error_of
 from moldau.model.errors import ErrorCode, RequestTimedOut
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import ControllerRegistrationRequest
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +19,8 @@ PAUSE_S: Final = 10.0
 class ControllerRegistration:
     """Tries until it is registered; nothing waits for it."""
 
-    def __init__(self, broker: "Broker", request: ControllerRegistrationRequest) -> None:
-        self._broker = broker
+    def __init__(self, controller: ControllerChannel, request: ControllerRegistrationRequest) -> None:
+        self._controller = controller
         self._request = request
         self._task: asyncio.Task[None] | None = None
 
@@ -32,7 +30,7 @@ class ControllerRegistration:
     async def _register(self) -> None:
         while True:
             try:
-                answer = await self._broker.controller.ask(self._request, timeout_ms=PATIENCE_MS)
+                answer = await self._controller.ask(self._request, timeout_ms=PATIENCE_MS)
             except RequestTimedOut as error:
                 logger.debug("This controller is not registered yet: %s", error.message)
                 continue

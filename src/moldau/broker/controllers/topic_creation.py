@@ -1,12 +1,11 @@
 """The creation of topics: decided here if this node is the active controller, forwarded to it otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Final, Protocol
 
 from moldau.broker.cluster.metadata_publisher import MetadataPublisher
 from moldau.broker.controllers.controller_channel import ControllerChannel, ForwardedRequest, OwnRequest
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.partitions.table import Partitions
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import (
     ErrorCode,
@@ -39,7 +38,7 @@ class TopicHost(Protocol):
     def publishing(self) -> MetadataPublisher: ...
 
     @property
-    def partitions(self) -> Partitions: ...
+    def partitions(self) -> Sized: ...
 
     @property
     def partitions_max(self) -> int: ...

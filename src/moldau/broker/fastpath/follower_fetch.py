@@ -81,7 +81,7 @@ class FollowerFetchFastPath:
         request = read_request(frame)
         if request is None or not broker.allows_all or not broker.gathering.is_empty:
             return False
-        sessions = broker.replicas.sessions
+        sessions = broker.replica_sessions
         session = sessions.find(request.session_id, request.session_epoch, request.replica)
         if session is None or request.replica not in broker.partitions.image.brokers:
             return False

@@ -76,7 +76,7 @@ def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSess
     replica = replica_of(request)
     if replica == broker.node_id or replica not in broker.partitions.image.brokers:
         raise NotLeaderOrFollower(f"Broker {replica} is not registered, so it follows nothing.")
-    session = broker.replicas.sessions.begin(request, replica)
+    session = broker.replica_sessions.begin(request, replica)
     session.broker_epoch = NO_EPOCH if request.replica_state is None else request.replica_state.replica_epoch
     session.fetched_ms = context.started_ms
     session.forget(request.forgotten_topics_data)

@@ -124,6 +124,9 @@ class SessionPartition:
         self.session.ready[self] = None
         self.session.wake()
 
+    def request_fetch(self) -> None:
+        self.session.request_fetch(self)
+
 
 class ReplicaFetchSession:
     """What one follower fetches here."""

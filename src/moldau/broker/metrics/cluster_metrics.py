@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.prometheus_text import plain
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-    from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.broker.partitions.table import Partitions
+from moldau.broker.replicas.replicas import Replicas
+from moldau.machines.metadata.image import MetadataImage
 
 CONTROLLER = "controller"
 
@@ -33,7 +34,29 @@ _OF_BROKERS: tuple[Metric, ...] = (
 )
 
 
-def cluster_lines(broker: "Broker") -> Iterator[str]:
+class ClusterMetricsHost(Protocol):
+    """The parts of the broker that metrics of the cluster are read from."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def metadata(self) -> MetadataDriver: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+
+def cluster_lines(broker: ClusterMetricsHost) -> Iterator[str]:
     """Dashboards add up what brokers say, and take any controller's word for what controllers say."""
     is_controller = CONTROLLER in broker.settings.process_roles
     here, everywhere = _counted_here(broker), _counted_everywhere(broker) if is_controller else Counter()
@@ -47,7 +70,7 @@ def cluster_lines(broker: "Broker") -> Iterator[str]:
     yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
 
 
-def _counted_here(broker: "Broker") -> Counter[str]:
+def _counted_here(broker: ClusterMetricsHost) -> Counter[str]:
     found: Counter[str] = Counter()
     for partition in broker.partitions.all():
         found[catalogue.PARTITIONS.name] += 1
@@ -65,7 +88,7 @@ def _counted_here(broker: "Broker") -> Counter[str]:
     return found
 
 
-def _counted_everywhere(broker: "Broker") -> Counter[str]:
+def _counted_everywhere(broker: ClusterMetricsHost) -> Counter[str]:
     image = broker.image
     found: Counter[str] = Counter({catalogue.TOPICS.name: len(image.topics)})
     for topic in image.topics.values():
@@ -78,7 +101,7 @@ def _counted_everywhere(broker: "Broker") -> Counter[str]:
     return found
 
 
-def _replication(broker: "Broker") -> Iterator[str]:
+def _replication(broker: ClusterMetricsHost) -> Iterator[str]:
     changes = broker.replicas.isr_changes
     numbers = (
         (catalogue.ISR_SHRINKS, changes.shrinks),
@@ -90,7 +113,7 @@ def _replication(broker: "Broker") -> Iterator[str]:
         yield from plain(metric, [((), number)])
 
 
-def _follower_lag(broker: "Broker") -> int:
+def _follower_lag(broker: ClusterMetricsHost) -> int:
     lags = (
         leading.machine.end_offset - max(follower.end_offset, 0)
         for leading in broker.replicas.led
@@ -99,7 +122,7 @@ def _follower_lag(broker: "Broker") -> int:
     return max(lags, default=0)
 
 
-def _raft(metadata: "MetadataDriver") -> Iterator[str]:
+def _raft(metadata: MetadataDriver) -> Iterator[str]:
     machine = metadata.quorum.machine
     yield from plain(catalogue.RAFT_STATE, [((machine.role.value,), 1)])
     numbers = (

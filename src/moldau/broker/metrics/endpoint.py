@@ -2,22 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from moldau.broker.fetch.sessions import FetchSessions
+from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.groups.lag import Position
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
-from moldau.broker.metrics.cluster_metrics import cluster_lines
+from moldau.broker.metrics.cluster_metrics import ClusterMetricsHost, cluster_lines
 from moldau.broker.metrics.prometheus_text import CONTENT_TYPE, Sample, histogram, plain, summary
+from moldau.broker.network.connection_limits import ConnectionLimits
+from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.requests.router import Api
+from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
 from moldau.model.ports import Page
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-    from moldau.broker.network.connection_limits import ConnectionLimits
-    from moldau.broker.partitions.partition import Partition
-    from moldau.broker.requests.router import Api
 
 LINES_PER_SLICE: Final = 200
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
@@ -38,14 +40,44 @@ _IN_ALL: Final[tuple[tuple[Metric, str], ...]] = (
 )
 
 
+class MetricsHost(ClusterMetricsHost, Protocol):
+    """The parts of the broker that metrics are read from."""
+
+    @property
+    def bugs(self) -> int: ...
+
+    @property
+    def disk_errors(self) -> int: ...
+
+    def disk_room(self) -> tuple[int, int]: ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def groups(self) -> Groups: ...
+
+    @property
+    def transactions(self) -> Transactions: ...
+
+    @property
+    def stalls(self) -> LoopStalls: ...
+
+    @property
+    def syncing(self) -> LogFlusher: ...
+
+    @property
+    def traffic(self) -> TrafficMeter: ...
+
+
 class MetricsEndpoint:
     """Answers `/metrics`, and `/health` for whoever only wants to know whether the broker serves."""
 
     def __init__(
         self,
-        broker: "Broker",
-        apis: Sequence["Api"],
-        limits: "ConnectionLimits",
+        broker: MetricsHost,
+        apis: Sequence[Api],
+        limits: ConnectionLimits,
         more: Callable[[], Iterator[str]] = lambda: iter(()),
     ) -> None:
         """`more` adds lines that only the process knows."""

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.fetch.replica_sessions import SessionPartition
 from moldau.broker.partitions.leadership_check import LeadershipCheck
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.remote_follower import RemoteFollower
 from moldau.broker.partitions.uncommitted_bytes import UncommittedBytes
 from moldau.broker.partitions.waiters import OffsetWaiters
 from moldau.machines.metadata.image import PartitionImage
@@ -98,7 +98,7 @@ class LeaderRole:
         for each in followers:
             each.grew(count)
 
-    def _was_caught_up(self, follower: SessionPartition) -> None:
+    def _was_caught_up(self, follower: RemoteFollower) -> None:
         """Until now it was: its last fetch said so, though it may not have named this partition again."""
         session = follower.session
         progress = self.machine.followers.get(session.replica)
@@ -124,7 +124,7 @@ class LeaderRole:
 
     # -- followers
 
-    def fetched(self, follower: SessionPartition) -> None:
+    def fetched(self, follower: RemoteFollower) -> None:
         """It asked for what is at its offset, and its log is a prefix of ours."""
         if follower.session.replica not in self.machine.followers:
             # In our leader epoch, so its metadata is newer than ours: it will be one of the replicas in a moment.
@@ -136,7 +136,7 @@ class LeaderRole:
         if self._start_waits.waits:
             self._start_waits.reached(self.machine.low_watermark)
 
-    def _count(self, follower: SessionPartition) -> None:
+    def _count(self, follower: RemoteFollower) -> None:
         session = follower.session
         proposal = self.machine.follower_fetched(
             session.replica, session.broker_epoch, follower.offset, session.fetched_ms, follower.log_start_offset

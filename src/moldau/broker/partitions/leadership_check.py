@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from moldau.broker.partitions.remote_follower import RemoteFollower
 from moldau.machines.replication import LeaderMachine
 
 if TYPE_CHECKING:
-    from moldau.broker.fetch.replica_sessions import SessionPartition
     from moldau.broker.partitions.partition import Partition
 
 IN_FLIGHT_MAX: Final = 2  # fetches per session: the second is sent only to end the wait of the first
@@ -27,7 +27,7 @@ class PendingConfirmation:
 
     __slots__ = ("_in_flight", "_missing", "confirmed")
 
-    def __init__(self, missing: Iterable[int], waiting: Iterable["SessionPartition"]) -> None:
+    def __init__(self, missing: Iterable[int], waiting: Iterable[RemoteFollower]) -> None:
         """Sessions in `waiting` have a fetch waiting here: at most one more can have been sent before the check."""
         self.confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._missing = frozenset(missing)
@@ -37,7 +37,7 @@ class PendingConfirmation:
     def is_missing(self, replica: int) -> bool:
         return replica in self._missing
 
-    def fetched(self, follower: "SessionPartition") -> bool:
+    def fetched(self, follower: RemoteFollower) -> bool:
         """Count a fetch of the follower's session; return whether another one is needed."""
         replica = follower.session.replica
         if replica not in self._missing:
@@ -81,7 +81,7 @@ class LeadershipCheck:
         if not check.confirmed.done():
             self._pending[check] = None
             for each in followers:
-                each.session.request_fetch(each)
+                each.request_fetch()
             self._limit(check, timeout_ms)
         return check.confirmed
 
@@ -94,12 +94,12 @@ class LeadershipCheck:
         check.end(is_leader=False)
         self._pending.pop(check, None)
 
-    def follower_added(self, follower: "SessionPartition") -> None:
+    def follower_added(self, follower: RemoteFollower) -> None:
         """A follower has entered a session, or continues in another epoch: a check may be waiting for it."""
         if self._pending and any(each.is_missing(follower.session.replica) for each in self._pending):
-            follower.session.request_fetch(follower)
+            follower.request_fetch()
 
-    def fetched(self, follower: "SessionPartition") -> bool:
+    def fetched(self, follower: RemoteFollower) -> bool:
         """Count a fetch of the follower's session; return whether another one is needed.
 
         A broker epoch unknown to this leader does not count: that broker may have led before it restarted.

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.broker.partitions.remote_follower import RemoteFollower
 from moldau.broker.partitions.waiters import CommitWaiter, FetchWatcher, OffsetWaiters
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.runtime.meters import TrafficMeter
@@ -24,7 +25,6 @@ from moldau.storage.corrupt_range import CorruptRange, find_corruption_at, unrea
 from moldau.storage.log import AppendResult, Log
 
 if TYPE_CHECKING:
-    from moldau.broker.fetch.replica_sessions import SessionPartition
     from moldau.broker.partitions.follower_role import FollowerRole
     from moldau.broker.partitions.leader_role import LeaderRole
 
@@ -100,7 +100,7 @@ class Partition:
         self.is_leader = True
         self.leading: LeaderRole | None = None  # where others follow
         self.following: FollowerRole | None = None
-        self.followers: dict[SessionPartition, None] = {}  # in the fetch sessions of other brokers
+        self.followers: dict[RemoteFollower, None] = {}  # in the fetch sessions of other brokers
         self.is_cut = False  # and the cut is not on disk yet
         self.damage: CorruptRange | None = None  # the first that was found; it is not served
         self.on_damage: Callable[[Partition], None] | None = None

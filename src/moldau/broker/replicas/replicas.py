@@ -7,7 +7,6 @@ from typing import Final
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.replica_settings import ReplicaSettings
-from moldau.broker.fetch.replica_sessions import ReplicaFetchSessions
 from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.broker.partitions.log_flusher import LogFlusher
@@ -21,7 +20,7 @@ from moldau.broker.replicas.truncation_sync import TruncationSync
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
-from moldau.model.ports import Clock, Random
+from moldau.model.ports import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,6 @@ class Replicas:
         inter_broker_listener: str,
         peers: Peers,
         clock: Clock,
-        random: Random,
         syncing: LogFlusher,
         settings: Callable[[], ReplicaSettings],
         ask_controller: AskController,
@@ -55,7 +53,6 @@ class Replicas:
         self._settings = settings
         self._image = MetadataImage()
         self._incarnation_id = incarnation_id
-        self.sessions = ReplicaFetchSessions(random)
         self.throttles = Throttles(node_id, clock, settings)
         self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
         self._lost_copies = LostReplicas(node_id, ask_controller, lambda: self.broker_epoch, failed)
@@ -251,4 +248,3 @@ class Replicas:
         await self._cuts.close()
         await self.isr_changes.close()
         await self._lost_copies.close()
-        self.sessions.close()

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from moldau.broker.partitions.remote_follower import RemoteFollower
 from moldau.model.ports import Clock
 from moldau.storage.settings import LogSettings
 
@@ -9,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.broker.configs.replica_settings import ReplicaSettings
-    from moldau.broker.fetch.replica_sessions import SessionPartition
     from moldau.broker.partitions.leader_role import LeaderRole
 
 UNLIMITED: Final = 2**63 - 1
@@ -64,17 +64,17 @@ class Throttles:
 
     # As a leader
 
-    def leader_delay_ms(self, followed: "SessionPartition", leading: "LeaderRole") -> float:
+    def leader_delay_ms(self, followed: RemoteFollower, leading: "LeaderRole") -> float:
         """How long a follower has to wait for more of this partition; 0 for nearly every one."""
         if not self._holds_back(followed, leading):
             return 0.0
         return self._sent.delay_ms(self._settings().leader_throttled_rate)
 
-    def sent(self, followed: "SessionPartition", leading: "LeaderRole", count: int) -> None:
+    def sent(self, followed: RemoteFollower, leading: "LeaderRole", count: int) -> None:
         if count and self._holds_back(followed, leading):
             self._sent.took(count, self._settings().leader_throttled_rate)
 
-    def _holds_back(self, followed: "SessionPartition", leading: "LeaderRole") -> bool:
+    def _holds_back(self, followed: RemoteFollower, leading: "LeaderRole") -> bool:
         """The topic names who sends: this node, whoever takes it."""
         named = leading.partition.log.settings.leader_replication_throttled_replicas
         return is_throttled(named, followed.key[1], self._me) and followed.session.replica not in leading.machine.isr
