@@ -133,7 +133,7 @@ def test_a_disk_that_refuses_when_a_topic_goes_leaves_no_offsets_to_the_new_one(
 
 @pytest.mark.proves("C3", part="told as committed")
 def test_many_offsets_go_with_their_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
+    monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
 
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)

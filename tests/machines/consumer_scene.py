@@ -6,12 +6,12 @@ from typing import Any, Protocol
 from groups_scene import WALL_AHEAD_MS, Scene
 
 from moldau.machines.decision import Decision, Ticket
-from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Record
+from moldau.machines.groups import Caller, GroupSettings, GroupsMachine, Record
 from moldau.machines.groups.consumer.consumer_protocol import read_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
-from moldau.machines.groups.consumer.groups import everything_is_seen
+from moldau.machines.groups.consumer.groups import can_describe_all
 from moldau.machines.groups.consumer.member import Member
-from moldau.machines.groups.consumer.partitions import Assignment, Holding
+from moldau.machines.groups.consumer.partitions import Assignment, CurrentAssignment
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, Resource, ResourceType, TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
@@ -23,7 +23,7 @@ HEARTBEAT_MS = 5_000
 UNSETTLED_MS = 1_000
 REBALANCE_TIMEOUT_MS = 30_000
 
-REQUESTER = Asker("client", "/10.0.0.1", 1)
+REQUESTER = Caller("client", "/10.0.0.1", 1)
 JOIN: dict[str, Any] = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["a"], "topic_partitions": []}
 PARTITION = PartitionImage((1,), (1,), 1, 0, 0)
 
@@ -135,18 +135,18 @@ class ConsumerScene(Scene):
             member_epoch=epoch,
             **{"rebalance_timeout_ms": -1, **fields},
         )
-        return self.send_heartbeat(request, Asker(client_id, host, version))
+        return self.send_heartbeat(request, Caller(client_id, host, version))
 
     def send_heartbeat(
         self,
         request: messages.ConsumerGroupHeartbeatRequest,
-        asker: Asker = REQUESTER,
-        may_see: Callable[[str], bool] = everything_is_seen,
+        caller: Caller = REQUESTER,
+        can_describe: Callable[[str], bool] = can_describe_all,
     ) -> messages.ConsumerGroupHeartbeatResponse:
         randomness = self.random_bytes()
         response = self.run(
             lambda: self.machine.decide_consumer_heartbeat(
-                request, asker, now=self.now, randomness=randomness, may_see=may_see
+                request, caller, now=self.now, randomness=randomness, can_describe=can_describe
             )
         )
         assert isinstance(response, messages.ConsumerGroupHeartbeatResponse)
@@ -234,7 +234,7 @@ class Consumer:
         return sum(map(len, self.held.values()))
 
 
-def each_partition(assignment: Assignment | Holding) -> list[tuple[TopicId, int]]:
+def each_partition(assignment: Assignment | CurrentAssignment) -> list[tuple[TopicId, int]]:
     """One by one, in an order that does not depend on how the sets came about."""
     return [(topic_id, index) for topic_id in sorted(assignment) for index in sorted(assignment[topic_id])]
 

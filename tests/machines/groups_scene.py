@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from moldau.machines.decision import REQUESTER, CancelTimer, Decision, SetTimer, Ticket
-from moldau.machines.groups import Asker, GroupSettings, GroupsMachine, Now, Record, record_version
+from moldau.machines.groups import Caller, GroupSettings, GroupsMachine, Now, Record, record_version
 from moldau.machines.groups.classic.group import ClassicGroup
-from moldau.machines.groups.deleted_topics import GoneTopic
+from moldau.machines.groups.deleted_topics import DeletedTopic
 from moldau.machines.groups.records import PendingOffset, TransactionEnded
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_TOPIC_ID
@@ -147,9 +147,10 @@ class Scene:
             protocol_type=protocol_type,
             protocols=offered,
         )
-        ticket, asker, randomness = self.new_ticket(), Asker(client_id, "/10.0.0.1", version), self.random_bytes()
+        ticket, caller, randomness = self.new_ticket(), Caller(client_id, "/10.0.0.1", version), self.random_bytes()
         self.run(
-            lambda: self.machine.decide_join(request, asker, ticket=ticket, now=self.now, randomness=randomness), ticket
+            lambda: self.machine.decide_join(request, caller, ticket=ticket, now=self.now, randomness=randomness),
+            ticket,
         )
         return ticket
 
@@ -221,11 +222,11 @@ class Scene:
             self.pass_time(500)
         return self.sync_all({each: self.answers[each] for each in members}, options.get("group_id", "g"))
 
-    def sync_all(self, joined: dict[Ticket, messages.JoinGroupResponse], group_id: str = "g") -> list[str]:
+    def sync_all(self, join_response: dict[Ticket, messages.JoinGroupResponse], group_id: str = "g") -> list[str]:
         """Everybody who joined syncs; the leader assigns to each its own id. The ids, the leader's first."""
-        ids = [response.member_id for response in joined.values()]
-        (leader,) = {response.leader for response in joined.values()}
-        (generation,) = {response.generation_id for response in joined.values()}
+        ids = [response.member_id for response in join_response.values()]
+        (leader,) = {response.leader for response in join_response.values()}
+        (generation,) = {response.generation_id for response in join_response.values()}
         followers = [each for each in ids if each != leader]
         for each in followers:
             self.send_sync(each, generation, group_id=group_id, protocol_type=None, protocol_name=None)
@@ -340,9 +341,9 @@ class Scene:
         return ErrorCode(self.answers[ticket].error_code)
 
 
-def gone(scene: Scene, name: str) -> GoneTopic:
+def gone(scene: Scene, name: str) -> DeletedTopic:
     """A topic that was deleted just now."""
-    return GoneTopic(NO_TOPIC_ID, name, scene.wall_ms)
+    return DeletedTopic(NO_TOPIC_ID, name, scene.wall_ms)
 
 
 def replayed(log: Iterable[tuple[bytes, bytes | None]], settings: GroupSettings | None = None) -> GroupsMachine:

@@ -126,7 +126,7 @@ class TestRefusing:
             ),
             (-2, {}, "InstanceId can't be null."),
             (-3, {}, "MemberEpoch is invalid."),
-            (0, {**JOIN, "subscribed_topic_names": ["x" * 249] * 10_000}, "SubscribedTopicNames are too many."),
+            (0, {**JOIN, "subscribed_topic_names": ["x" * 249] * 10_000}, "SubscribedTopicNames is too large."),
         ],
     )
     def test_a_request_that_makes_no_sense_is_invalid(self, epoch: int, fields: dict[str, Any], words: str) -> None:

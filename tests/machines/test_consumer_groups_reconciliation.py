@@ -3,7 +3,7 @@
 import pytest
 
 from moldau.machines.groups.consumer.member import Member, MemberState
-from moldau.machines.groups.consumer.reconciliation import Owned, Surroundings, Target, reconcile
+from moldau.machines.groups.consumer.reconciliation import Owned, ReconcileContext, Target, reconcile
 from moldau.model.errors import FencedMemberEpoch
 from moldau.model.ids import TopicId
 
@@ -26,10 +26,10 @@ def around(
     *,
     owned: Owned | None = None,
     taken: tuple[int, ...] = (),
-    readable: frozenset[TopicId] = frozenset({A, B}),
-    is_subscription_new: bool = False,
-) -> Surroundings:
-    return Surroundings(readable, lambda _, index: index not in taken, owned, is_subscription_new)
+    subscribed: frozenset[TopicId] = frozenset({A, B}),
+    has_new_subscription: bool = False,
+) -> ReconcileContext:
+    return ReconcileContext(subscribed, lambda _, index: index not in taken, owned, has_new_subscription)
 
 
 def test_a_stable_member_in_the_targets_epoch_is_left_alone() -> None:
@@ -87,14 +87,14 @@ def test_what_it_gave_up_may_come_back_as_something_new() -> None:
 
 @pytest.mark.proves("C2")
 def test_topics_that_it_no_longer_reads_are_not_given_whatever_the_target_says() -> None:
-    after = reconcile(member(), Target(2, {A: {0}, B: {0}}), around(readable=frozenset({B})))
+    after = reconcile(member(), Target(2, {A: {0}, B: {0}}), around(subscribed=frozenset({B})))
     assert after.assigned == {B: {0: 2}}
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED])
 def test_a_new_subscription_takes_topics_away_before_there_is_a_target_for_it(state: MemberState) -> None:
     before = member(state, assigned=[0, 1], revoking=[2] if state is UNREVOKED else [])
-    said = around(owned=[(A, [0, 1, 2])], readable=frozenset({B}), is_subscription_new=True)
+    said = around(owned=[(A, [0, 1, 2])], subscribed=frozenset({B}), has_new_subscription=True)
     after = reconcile(before, Target(1, {A: {0, 1}}), said)
     expected = {0: 1, 1: 1, 2: 1} if state is UNREVOKED else {0: 1, 1: 1}
     assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {}, {A: expected})
@@ -102,12 +102,12 @@ def test_a_new_subscription_takes_topics_away_before_there_is_a_target_for_it(st
 
 def test_a_new_subscription_to_the_same_topics_changes_nothing() -> None:
     before = member(assigned=[0, 1])
-    assert reconcile(before, Target(1, {A: {0, 1}}), around(is_subscription_new=True)) is before
+    assert reconcile(before, Target(1, {A: {0, 1}}), around(has_new_subscription=True)) is before
 
 
 def test_topics_that_it_stopped_reading_before_it_said_so_are_just_gone() -> None:
     before = member(assigned=[0, 1])
-    after = reconcile(before, Target(1, {}), around(owned=[], readable=frozenset({B}), is_subscription_new=True))
+    after = reconcile(before, Target(1, {}), around(owned=[], subscribed=frozenset({B}), has_new_subscription=True))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 1, {}, {})
 
 

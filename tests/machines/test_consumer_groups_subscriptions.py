@@ -192,7 +192,7 @@ class TestRegexes:
             subscribed_topic_regex="logs*",
             subscribed_topic_names=None,
         )
-        scene.send_heartbeat(request, may_see=lambda name: name != "logs_b")
+        scene.send_heartbeat(request, can_describe=lambda name: name != "logs_b")
         assert scene.consumer_group().resolved["logs*"].topics == {"logs_a"}
         bare = messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=1, rebalance_timeout_ms=-1

@@ -13,8 +13,8 @@ from consumer_scene import (
 )
 
 from moldau.machines.groups import GroupSettings
-from moldau.machines.groups.consumer.records import removal_records
-from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, pace
+from moldau.machines.groups.consumer.records import removal_tombstones
+from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, heartbeat_config
 from moldau.machines.groups.consumer.soft_state import MembersDue
 from moldau.model.errors import ErrorCode
 from moldau.model.settings import declared, parse_settings
@@ -192,7 +192,7 @@ class TestTime:
 
     def test_what_ends_a_group_that_is_gone_is_passed_over(self) -> None:
         scene = ConsumerScene(a=4)
-        for key, value in removal_records("g", "m"):
+        for key, value in removal_tombstones("g", "m"):
             scene.append(key, value)
         assert scene.machine.state.consumer == {}
 
@@ -293,5 +293,5 @@ class TestSettings:
 
     def test_a_groups_own_configs_are_kept_within_the_brokers_bounds(self) -> None:
         own = {"consumer.session.timeout.ms": "1", "consumer.heartbeat.interval.ms": "99999"}
-        assert pace(ConsumerGroupSettings(), own) == (45_000, 15_000)
-        assert pace(ConsumerGroupSettings(), {}) == (45_000, 5_000)
+        assert heartbeat_config(ConsumerGroupSettings(), own) == (45_000, 15_000)
+        assert heartbeat_config(ConsumerGroupSettings(), {}) == (45_000, 5_000)

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 from consumer_scene import SESSION_TIMEOUT_MS, Consumer, ConsumerScene, Prefixes, settle
 
-from moldau.machines.groups import Asker
-from moldau.machines.groups.consumer.soft_state import HEARD_AGAIN_MS
+from moldau.machines.groups import Caller
+from moldau.machines.groups.consumer.soft_state import STALL_GRACE_MS
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 
-REQUESTER = Asker("client", "/10.0.0.1", 1)
+REQUESTER = Caller("client", "/10.0.0.1", 1)
 
 
 def stand_still(scene: ConsumerScene, ms: float) -> None:
@@ -44,7 +44,7 @@ class TestDeafness:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         stand_still(scene, 2 * SESSION_TIMEOUT_MS)
-        scene.pass_time(HEARD_AGAIN_MS)
+        scene.pass_time(STALL_GRACE_MS)
         assert not scene.consumer_group().members
 
     def test_who_has_to_give_up_partitions_has_its_time_for_that(self) -> None:
@@ -63,7 +63,7 @@ class TestHeard:
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=epoch, instance_id=instance_id, topic_partitions=None
         )
-        return scene.machine.decide_alive(request, REQUESTER, scene.now_ms) is not None
+        return scene.machine.decide_keepalive(request, REQUESTER, scene.now_ms) is not None
 
     @pytest.mark.proves("C5", part="who falls silent is out")
     def test_a_member_stays_though_it_has_more_to_say_than_can_be_decided(self) -> None:
@@ -131,4 +131,4 @@ def test_who_syncs_with_a_group_without_being_a_member_leaves_nothing_behind() -
     scene.beat("m", -1)
     assert not scene.consumer_group().members
     assert scene.error(scene.send_sync("m", one.epoch)) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.machine._consumer._watches == {}
+    assert scene.machine._consumer._soft_states == {}

@@ -139,5 +139,5 @@ class TestDeleting:
 
 def test_an_event_that_nobody_waits_for_is_a_bug() -> None:
     scene = Scene()
-    with pytest.raises(AssertionError, match="nobody"):
+    with pytest.raises(AssertionError, match="unknown timer"):
         scene.machine.decide_timed_out("what", 0.0)

@@ -5,8 +5,8 @@ from consumer_scene import ConsumerScene
 from groups_scene import WALL_AHEAD_MS
 
 from moldau.machines.groups import GroupsMachine, record_version
-from moldau.machines.groups.deleted_topics import GoneTopic
-from moldau.machines.groups.offset_cleanup import ELECTED_MS, UpkeepGoesOn
+from moldau.machines.groups.deleted_topics import DeletedTopic
+from moldau.machines.groups.offset_cleanup import FIRST_STEP_DELAY_MS, CleanupContinued
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TOPIC_ID, TopicId
@@ -42,22 +42,22 @@ class TopicsScene(ConsumerScene):
         options = {"topic": topic, "topic_id": self.id_of(topic), "partition": partition, "group_id": group_id}
         assert self.commit(offset, **options) is ErrorCode.NONE  # type: ignore[arg-type]
 
-    def replace(self, name: str = "a") -> GoneTopic:
+    def replace(self, name: str = "a") -> DeletedTopic:
         """The topic is deleted, and another one has its name: this is the old one."""
         was = self.id_of(name)
         self.drop_topic(name)
         self.add_topics(**{name: 2})
         assert self.id_of(name) != was
-        return GoneTopic(was, name, self.wall_ms)
+        return DeletedTopic(was, name, self.wall_ms)
 
-    def tell(self, *topics: GoneTopic) -> None:
+    def tell(self, *topics: DeletedTopic) -> None:
         while not self.run(lambda: self.machine.decide_topics_deleted(topics, now=self.now)):
             pass
 
     def elect_again(self) -> None:
         """As if it had just been loaded, with what is pending, which this log does not hold."""
         self.run(lambda: self.machine.decide_elected(self.now_ms))
-        self.pass_time(ELECTED_MS)
+        self.pass_time(FIRST_STEP_DELAY_MS)
 
     def fetched(
         self, *indexes: int, topic: str = "a", topic_id: TopicId = NO_TOPIC_ID, require_stable: bool = False
@@ -197,10 +197,10 @@ class TestElections:
         scene.commit_for(7, "a", 2)
         scene.drop_topic("b")
         scene.elect()
-        scene.pass_time(ELECTED_MS)
+        scene.pass_time(FIRST_STEP_DELAY_MS)
         kept = {topic: {*partitions} for topic, partitions in scene.machine.state.offsets["g"].items()}
         assert kept == {"a": {1, 2}, "c": {0, 1}}
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers
 
     def test_what_is_pending_for_them_is_forgotten_too(self) -> None:
         scene = TopicsScene(a=1)
@@ -218,12 +218,12 @@ class TestElections:
         scene.pass_time(2 * CHECK_MS)
         assert scene.committed("a") == 5
         scene.image, scene.knows_all = image, True
-        scene.run(lambda: scene.machine.decide_metadata_known(now=scene.now))
+        scene.run(lambda: scene.machine.decide_metadata_loaded(now=scene.now))
         scene.pass_time(0)
         assert scene.committed("a") == 5
         scene.drop_topic("a")
         scene.elect()
-        scene.pass_time(ELECTED_MS)
+        scene.pass_time(FIRST_STEP_DELAY_MS)
         assert scene.committed("a") is None
 
     def test_what_was_loaded_before_they_were_known_is_compared_then(self) -> None:
@@ -232,24 +232,24 @@ class TestElections:
         scene.replace("a")
         scene.knows_all = False
         scene.elect()
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers
         scene.knows_all = True
-        scene.run(lambda: scene.machine.decide_metadata_known(now=scene.now))
+        scene.run(lambda: scene.machine.decide_metadata_loaded(now=scene.now))
         scene.pass_time(0)
         assert scene.committed("a") is None
 
     def test_many_offsets_are_forgotten_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
+        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = TopicsScene(a=10, b=10)
         for number in range(40):
             scene.commit_for(number, "ab"[number % 2], number // 2 % 10, f"g{number // 20}")
         scene.replace("a")
         scene.records_most = 0
         scene.elect()
-        scene.pass_time(ELECTED_MS)
+        scene.pass_time(FIRST_STEP_DELAY_MS)
         assert {(*topics,) for topics in scene.machine.state.offsets.values()} == {("b",)}
         assert scene.records_most == 3
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers
 
     def test_what_was_left_over_is_found_in_time(self) -> None:
         """For instance because something was pending for a successor, and was aborted."""

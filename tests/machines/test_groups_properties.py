@@ -272,10 +272,10 @@ class Groups(RuleBasedStateMachine):
             if each.is_new or not {each.member_id} & (group.joins.keys() | group.syncs.keys())
         ]
         if deadlines or group.pending:
-            assert group.alarm_ms is not None
-            assert group.alarm_ms <= min([*deadlines, *group.pending.values()])
-        if group.alarm_ms is not None:
-            assert abs(timers[SessionsDue("g")] - group.alarm_ms) < 0.001
+            assert group.timer_ms is not None
+            assert group.timer_ms <= min([*deadlines, *group.pending.values()])
+        if group.timer_ms is not None:
+            assert abs(timers[SessionsDue("g")] - group.timer_ms) < 0.001
 
     def teardown(self) -> None:
         self.check_replay()

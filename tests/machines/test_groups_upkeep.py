@@ -4,7 +4,7 @@ import pytest
 from groups_scene import Scene, gone, subscription
 
 from moldau.machines.groups import GroupSettings
-from moldau.machines.groups.offset_cleanup import UpkeepGoesOn
+from moldau.machines.groups.offset_cleanup import CleanupContinued
 from moldau.model.units import DAY_MS, MINUTE_MS
 
 RETENTION_MS = 7 * DAY_MS
@@ -129,22 +129,22 @@ def test_the_wall_clock_may_be_set_while_it_runs(monkeypatch: pytest.MonkeyPatch
 
 class TestManyOffsets:
     def test_that_expire_at_once_are_forgotten_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
+        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for number in range(20):
             scene.commit(number, partition=number % 10, group_id=f"g{number // 10}")
         scene.pass_time(RETENTION_MS + CHECK_MS)
         assert not scene.machine.state.offsets
         assert scene.records_most <= 5  # the offsets of a slice, and the end of a group or two
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers
 
     def test_that_do_not_expire_are_looked_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
+        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for number in range(20):
             scene.commit(number, partition=number % 10, group_id=f"g{number // 10}")
         scene.pass_time(CHECK_MS)
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers
         assert len(scene.log) == 20
 
 
@@ -168,7 +168,7 @@ class TestTopicsThatAreDeleted:
         assert scene.machine.group("i") is None
 
     def test_may_have_many_offsets(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_SLICE", 3)
+        monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for partition in range(10):
             scene.commit(1, partition=partition)
@@ -186,4 +186,4 @@ class TestTopicsThatAreDeleted:
         scene.commit(1)
         self.delete(scene, "other")
         assert scene.committed() == 1
-        assert UpkeepGoesOn() not in scene.timers
+        assert CleanupContinued() not in scene.timers

@@ -8,7 +8,7 @@ from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
 from moldau.broker.configs.resolution import Texts, acceptable, effective_log_settings
 from moldau.broker.configs.topic_defaults import TOPIC_FIELDS
-from moldau.machines.groups.consumer.settings import check_pace
+from moldau.machines.groups.consumer.settings import check_heartbeat_config
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.model.errors import InvalidConfig, InvalidRequest
 from moldau.model.settings import Kind, Scope, Setting, parse_fields
@@ -63,7 +63,7 @@ def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[st
         if name not in GROUP_SETTINGS:
             raise InvalidConfig(unknown("group", name, GROUP_SETTINGS))
         GROUP_SETTINGS[name].parse(texts[name])
-    check_pace(settings, texts, changed)
+    check_heartbeat_config(settings, texts, changed)
 
 
 class ConfigValidator:

@@ -13,7 +13,7 @@ from moldau.broker.groups import patterns
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
 from moldau.machines.decision import Decision, respond
-from moldau.machines.groups.deleted_topics import GoneTopic
+from moldau.machines.groups.deleted_topics import DeletedTopic
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.metadata.image import MetadataImage, TopicImage
@@ -61,7 +61,7 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
         self.write = self._driver.write
         self.decide_now = self._driver.decide_now
         self.new_ticket = self._driver.new_ticket
-        self._gone_topics: dict[TopicId, GoneTopic] = {}  # of which not all offsets are known to be forgotten
+        self._gone_topics: dict[TopicId, DeletedTopic] = {}  # of which not all offsets are known to be forgotten
 
     @property
     def partition(self) -> Partition:
@@ -106,12 +106,12 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
     async def metadata_known(self) -> None:
         """What was loaded before it was sure which topics there are is compared with them."""
         with suppress(KafkaError):  # a machine that is not ready does so when it is
-            await self.write(lambda machine: machine.decide_metadata_known(now=self.now))
+            await self.write(lambda machine: machine.decide_metadata_loaded(now=self.now))
 
     async def topics_deleted(self, topics: Iterable[TopicImage]) -> None:
         """What was committed for them goes: now, or once the shard is loaded and its log can be written."""
         until_ms = self.now.wall_ms
-        self._gone_topics.update({each.topic_id: GoneTopic(each.topic_id, each.name, until_ms) for each in topics})
+        self._gone_topics.update({each.topic_id: DeletedTopic(each.topic_id, each.name, until_ms) for each in topics})
         while self._gone_topics:
             if not self.is_ready:
                 await asyncio.sleep(LOADING_S)

@@ -7,7 +7,7 @@ from moldau.broker.access import Operation
 from moldau.broker.groups.shard import Shard
 from moldau.broker.requests.context import RequestContext
 from moldau.machines.decision import REQUESTER, Decision
-from moldau.machines.groups.draft import Asker, Now
+from moldau.machines.groups.draft import Caller, Now
 from moldau.model.errors import TopicAuthorizationFailed
 from moldau.model.ids import UUID_BYTES
 from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -21,14 +21,18 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext
     _check_topics(request, context)
     broker = context.broker
     shard = broker.groups.shard_of(request.group_id)
-    asker = _asker(context)
+    caller = _asker(context)
     randomness = b"" if request.member_id else broker.random.randbytes(UUID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
     if not shard.can_commit:
-        return await shard.write(lambda machine: _only(machine.decide_alive(request, asker, now.ms), shard))
+        return await shard.write(lambda machine: _only(machine.decide_keepalive(request, caller, now.ms), shard))
     return await shard.write(
         lambda machine: machine.decide_consumer_heartbeat(
-            request, asker, now=now, randomness=randomness, may_see=lambda topic: context.may(Operation.DESCRIBE, topic)
+            request,
+            caller,
+            now=now,
+            randomness=randomness,
+            can_describe=lambda topic: context.may(Operation.DESCRIBE, topic),
         )
     )
 
@@ -40,8 +44,8 @@ def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any,
     return decision
 
 
-def _asker(context: RequestContext) -> Asker:
-    return Asker(context.client_id or "", context.client_host, context.api_version)
+def _asker(context: RequestContext) -> Caller:
+    return Caller(context.client_id or "", context.client_host, context.api_version)
 
 
 def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
@@ -57,13 +61,13 @@ def make_repeat(
     if response.error_code or response.assignment is not None:
         return None
     groups = context.broker.groups
-    asker = _asker(context)
+    caller = _asker(context)
     same: object = None  # the last decision that led to this response
 
     def repeat(now_ms: float) -> bool:
         nonlocal same
         shard = groups.shard_of(request.group_id)
-        decision = shard.decide_now(lambda machine: machine.decide_alive(request, asker, now_ms))
+        decision = shard.decide_now(lambda machine: machine.decide_keepalive(request, caller, now_ms))
         if decision is not same:
             same = decision if decision is not None and decision.responses[REQUESTER] == response else None
         return same is not None

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.broker.access import Operation
 from moldau.broker.requests.context import RequestContext
-from moldau.machines.groups.draft import Asker
+from moldau.machines.groups.draft import Caller
 from moldau.model.errors import KafkaError
 from moldau.model.ids import UUID_BYTES
 from moldau.wire.messages import JoinGroupRequest, JoinGroupResponse
@@ -16,10 +16,10 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
     """Wait for the other members; a member that disconnects is waited for until its session expires."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
-    asker = Asker(context.client_id or "", context.client_host, context.api_version)
+    caller = Caller(context.client_id or "", context.client_host, context.api_version)
     ticket, randomness = shard.new_ticket(), context.broker.random.randbytes(UUID_BYTES)
     response = await shard.commit(
-        lambda machine: machine.decide_join(request, asker, ticket=ticket, now=shard.now, randomness=randomness),
+        lambda machine: machine.decide_join(request, caller, ticket=ticket, now=shard.now, randomness=randomness),
         ticket,
     )
     return _in_version(response, context.api_version)

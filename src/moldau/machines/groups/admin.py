@@ -1,4 +1,4 @@
-"""What admins see of groups."""
+"""Groups as returned to admin clients."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -12,11 +12,11 @@ Listed = messages.ListGroupsResponse.ListedGroup
 Described = messages.DescribeGroupsResponse.DescribedGroup
 DescribedMember = messages.DescribeGroupsResponse.DescribedGroupMember
 
-KNOWS_MISSING_GROUPS_FROM: Final = 6  # the version of DescribeGroups
+GROUP_ID_NOT_FOUND_VERSION: Final = 6  # version of DescribeGroups
 
 
-def listed(groups: Iterable[Group], states: Sequence[str], types: Sequence[str]) -> list[Listed]:
-    """The groups in one of these states and of one of these types; without any, all."""
+def list_groups(groups: Iterable[Group], states: Sequence[str], types: Sequence[str]) -> list[Listed]:
+    """List the groups in any of these states and of any of these types; an empty filter matches all."""
     wanted_states, wanted_types = {each.lower() for each in states}, {each.lower() for each in types}
     return [
         Listed(
@@ -31,19 +31,21 @@ def listed(groups: Iterable[Group], states: Sequence[str], types: Sequence[str])
     ]
 
 
-def described(group_id: str, group: ClassicGroup | None, api_version: int, *, is_other: bool = False) -> Described:
-    """A classic group. Old clients take one that is not there, or is of another type, for dead; newer are told so."""
+def describe_group(
+    group_id: str, group: ClassicGroup | None, api_version: int, *, is_other_type: bool = False
+) -> Described:
+    """Describe a classic group. For a missing group or another type old clients get state Dead, newer ones an error."""
     if group is None:
-        if api_version < KNOWS_MISSING_GROUPS_FROM:
+        if api_version < GROUP_ID_NOT_FOUND_VERSION:
             return Described(group_id=group_id, group_state=Phase.DEAD.value)
-        refusal = GroupIdNotFound(
-            f"Group {group_id} is not a classic group." if is_other else f"Group {group_id} not found."
+        error = GroupIdNotFound(
+            f"Group {group_id} is not a classic group." if is_other_type else f"Group {group_id} not found."
         )
         return Described(
             group_id=group_id,
             group_state=Phase.DEAD.value,
-            error_code=refusal.code,
-            error_message=refusal.message,
+            error_code=error.code,
+            error_message=error.message,
         )
     is_stable = group.phase is Phase.STABLE
     return Described(
@@ -51,12 +53,12 @@ def described(group_id: str, group: ClassicGroup | None, api_version: int, *, is
         group_state=group.state,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol or "" if is_stable else "",
-        members=[_described_member(each, group.protocol if is_stable else None) for each in group.members.values()],
+        members=[_describe_member(each, group.protocol if is_stable else None) for each in group.members.values()],
     )
 
 
-def _described_member(member: Member, protocol: str | None) -> DescribedMember:
-    """Only in a stable group is it settled what a member reads and has been assigned."""
+def _describe_member(member: Member, protocol: str | None) -> DescribedMember:
+    """Only a stable group has settled subscriptions and assignments."""
     return DescribedMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

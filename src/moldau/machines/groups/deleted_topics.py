@@ -1,4 +1,4 @@
-"""Topics that are gone: what was committed for them counts for nobody, whatever topic has their name now."""
+"""Deleted topics: their committed offsets are void, even if a new topic has the same name."""
 
 from typing import NamedTuple
 
@@ -7,23 +7,23 @@ from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire import messages
 
 
-class GoneTopic(NamedTuple):
-    """A topic that was deleted."""
+class DeletedTopic(NamedTuple):
+    """A deleted topic."""
 
     topic_id: TopicId
     name: str
-    until_ms: int  # in wall time: by then a commit that does not say the topic's id meant the one that is gone
+    until_ms: int  # wall time; an earlier commit without a topic id refers to the deleted topic
 
-    def has(self, committed: messages.OffsetCommitValue) -> bool:
-        """Whether an offset that was committed under its name was committed for it."""
+    def covers(self, committed: messages.OffsetCommitValue) -> bool:
+        """Whether an offset committed under this name belongs to the deleted topic."""
         if committed.topic_id == NO_TOPIC_ID:
             return committed.commit_timestamp <= self.until_ms
         return committed.topic_id == self.topic_id
 
 
-def is_gone(committed: messages.OffsetCommitValue, topic: TopicImage | None) -> bool:
-    """Whether an offset was committed for another topic than the one that has the name now, if there is one.
+def is_deleted(committed: messages.OffsetCommitValue, topic: TopicImage | None) -> bool:
+    """Whether an offset was committed for another topic than the current one of that name, if any.
 
-    Offsets that were written by an older version, or that say when they expire, do not tell the id of their topic.
+    Offsets written by an older version, and offsets with an explicit expiration, carry no topic id.
     """
     return topic is None or (committed.topic_id != topic.topic_id and committed.topic_id != NO_TOPIC_ID)

@@ -1,4 +1,4 @@
-"""A decision while it is being made: records, answers and timers are added where they arise."""
+"""A decision under construction: records, responses and timers are added as they arise."""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -7,11 +7,11 @@ from moldau.machines.decision import CancelTimer, Decision, Now, SetTimer, Ticke
 from moldau.machines.groups.records import Record
 from moldau.machines.groups.settings import GroupSettings
 
-__all__ = ["Asker", "Draft", "Now"]
+__all__ = ["Caller", "Draft", "Now"]
 
 
-class Asker(NamedTuple):
-    """Who sends a request: what its connection knows, and the request's version."""
+class Caller(NamedTuple):
+    """The client of a request: from its connection, plus the request version."""
 
     client_id: str
     client_host: str
@@ -19,7 +19,7 @@ class Asker(NamedTuple):
 
 
 class Draft:
-    """What one decision will consist of, and what it is based on."""
+    """Contents of a decision, with the time and settings it is based on."""
 
     __slots__ = ("now", "records", "responses", "settings", "timers")
 
@@ -30,10 +30,10 @@ class Draft:
         self.responses: dict[Ticket, Any] = {}
         self.timers: list[SetTimer | CancelTimer] = []
 
-    def answer(self, ticket: Ticket | None, answer: Any) -> None:
-        """A request that waits, if there is one, gets its answer with this decision."""
+    def respond(self, ticket: Ticket | None, respond: Any) -> None:
+        """Respond to a waiting request, if there is one, with this decision."""
         if ticket is not None:
-            self.responses[ticket] = answer
+            self.responses[ticket] = respond
 
     def set_timer(self, event: Hashable, delay_ms: float) -> None:
         self.timers.append(SetTimer(event, delay_ms))

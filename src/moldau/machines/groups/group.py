@@ -1,4 +1,4 @@
-"""What the rest of a shard asks of any group, whichever protocol its members speak."""
+"""The interface of a group to the rest of the shard, independent of its protocol."""
 
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -9,21 +9,21 @@ from moldau.model.ids import TopicId
 from moldau.wire import messages
 
 BaseTimestamp = Callable[[messages.OffsetCommitValue], int]
-"""From which wall time on the retention of an offset is counted."""
+"""Returns the wall time from which an offset's retention counts."""
 
-Places = Iterable[tuple[TopicId, int]]
-"""Partitions, by the ids of their topics."""
+TopicIdPartitions = Iterable[tuple[TopicId, int]]
+"""Partitions by topic id."""
 
 
 class GroupType(Enum):
-    """The kinds of group, as ListGroups names them."""
+    """Group types, as named by ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
 
 
 class Group(Protocol):
-    """One group, as commits, admins and the expiry of offsets see it. `check_x` raises what the client is told."""
+    """A group as seen by offset commits, admin requests and offset expiration. `check_x` raises the error to return."""
 
     @property
     def group_id(self) -> str: ...
@@ -33,51 +33,53 @@ class Group(Protocol):
 
     @property
     def state(self) -> str:
-        """Kafka's name for the state it is in."""
+        """Kafka's name of the group state."""
         ...
 
     @property
     def protocol_type(self) -> str:
-        """What its members are, "consumer" or otherwise; empty where it never had one."""
+        """Protocol type of its members, such as "consumer"; empty if it never had any."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has neither members nor anybody about to become one."""
+        """Whether it has no members and no pending ones."""
         ...
 
     def check_commit(self, request: messages.OffsetCommitRequest, api_version: int) -> None:
-        """Whether whoever commits is entitled to."""
+        """Validate an offset commit."""
         ...
 
-    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:
-        """Whether whoever commits in a transaction, for these partitions, is the member that it says it is."""
+    def check_commit_in_transaction(
+        self, request: messages.TxnOffsetCommitRequest, topic_partitions: TopicIdPartitions
+    ) -> None:
+        """Validate a transactional offset commit for these partitions."""
         ...
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether whoever asks for offsets is entitled to."""
+        """Validate an offset fetch."""
         ...
 
     def check_delete_offsets(self) -> None:
-        """Whether offsets of this group may be deleted at all."""
+        """Validate deleting offsets of this group."""
         ...
 
     def check_delete(self) -> None:
-        """Whether the group may be deleted."""
+        """Validate deleting the group."""
         ...
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read this topic; what cannot be known counts as yes."""
+        """Whether members subscribe to this topic; True if unknown."""
         ...
 
     def expiry_base(self) -> BaseTimestamp | None:
-        """How the age of an offset is told now; None while none of them may expire."""
+        """Return how offsets age; None if none may expire now."""
         ...
 
     def tombstones(self) -> list[Record]:
-        """The records that end the group, its offsets left alone."""
+        """Return the tombstones of the group, without those of its offsets."""
         ...
 
     def keep_alive(self, member_id: str, now_ms: float) -> None:
-        """A commit is a sign of life, where the protocol says so."""
+        """Extend the member's session on a commit, if the protocol does so."""
         ...

@@ -1,14 +1,14 @@
-"""Ids that a coordinator gives to members."""
+"""Member ids assigned by the coordinator."""
 
 from typing import Final
 
 from moldau.model.ids import UUID_BYTES
 
-_PREFIX_CHARACTERS_MAX: Final = 8_000  # of up to four bytes each; a text of the protocol has 32,767 at most
+_PREFIX_CHARACTERS_MAX: Final = 8_000  # up to four bytes each; a string of the protocol has at most 32,767 bytes
 
 
 def member_id_from(prefix: str, randomness: bytes) -> str:
-    """An id that nobody else has: the client's or instance's name, and a random (version 4) UUID."""
+    """Return a unique id: the client's or instance's name and a random (version 4) UUID."""
     raw = bytearray(randomness[:UUID_BYTES])
     if len(raw) != UUID_BYTES:
         raise ValueError("a member id takes 16 random bytes")

@@ -1,4 +1,4 @@
-"""The groups of one shard, a partition of `__consumer_offsets`: decided by requests, changed by records alone."""
+"""Groups machine: the groups of a shard (a partition of `__consumer_offsets`). Only records change its state."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from moldau.machines.decision import REQUESTER, Decision, Ticket, respond
 from moldau.machines.groups import admin, offsets
 from moldau.machines.groups.classic.groups import ClassicGroups
-from moldau.machines.groups.consumer.groups import ConsumerGroups, everything_is_seen
+from moldau.machines.groups.consumer.groups import ConsumerGroups, can_describe_all
 from moldau.machines.groups.consumer.regexes import NoRegexes, RegexMatcher
-from moldau.machines.groups.deleted_topics import GoneTopic
-from moldau.machines.groups.draft import Asker, Draft, Now
+from moldau.machines.groups.deleted_topics import DeletedTopic
+from moldau.machines.groups.draft import Caller, Draft, Now
 from moldau.machines.groups.group import Group
-from moldau.machines.groups.offset_cleanup import Upkeep
+from moldau.machines.groups.offset_cleanup import OffsetCleanup
 from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.groups.settings import JOIN_BYTES_MAX, GroupSettings
 from moldau.machines.groups.state import GroupsState
@@ -19,18 +19,18 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError
 from moldau.wire import messages
 
-LEAVES_IN_BATCHES_FROM: Final = 3
+BATCH_LEAVE_VERSION: Final = 3
 
 
-def _nothing_is_known() -> None:
-    """For shards without a cluster around them."""
+def _no_image() -> None:
+    """For shards without cluster metadata."""
 
 
 class GroupsMachine:
-    """What members, admins and time ask of a shard.
+    """Decisions for requests of members and admin clients, and for timers.
 
-    `state` is replicated; everything else is soft and begins anew when the machine is made anew. A request that may
-    have to wait for others (a join, a sync) brings a ticket, and is answered under it, at once or later.
+    Only `state` is replicated; everything else is soft and starts empty in a new machine. A request that may have to
+    wait for others (a join, a sync) brings a ticket, and its response carries that ticket, now or in a later decision.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class GroupsMachine:
         wall_offset_ms: float = 0.0,
         image: Callable[[], MetadataImage] = MetadataImage,
         matcher: RegexMatcher | None = None,
-        newest_image: Callable[[], MetadataImage | None] = _nothing_is_known,
+        newest_image: Callable[[], MetadataImage | None] = _no_image,
     ) -> None:
-        """`wall_offset_ms` is by how much wall time is ahead of monotonic time, until a request tells it anew.
+        """`wall_offset_ms` is the offset of wall time to monotonic time, updated by each request.
 
-        `image` gives the committed metadata as it is now; consumer groups are assigned the partitions it has.
-        `newest_image` may be newer: it has every topic that exists and that anything was committed for in this shard.
-        None while that is not sure; then no topic is taken for gone.
+        `image` returns the committed metadata, from which consumer groups are assigned partitions. `newest_image` may
+        be newer: it has every existing topic with commits in this shard, or is None while that is not certain; until
+        then no topic counts as deleted.
         """
         self.settings = settings  # may be replaced while running
         self.state = GroupsState()
         self._classic = ClassicGroups(self.state)
         self._consumer = ConsumerGroups(self.state, self._classic, image, matcher or NoRegexes())
-        self._upkeep = Upkeep(self.state, self.group, self.group_ids, newest_image)
+        self._offset_cleanup = OffsetCleanup(self.state, self.group, self.group_ids, newest_image)
         self._image = image
         self._newest_image = newest_image
         self._wall_offset_ms = wall_offset_ms
@@ -61,7 +61,7 @@ class GroupsMachine:
         self.state.apply(record)
 
     def group(self, group_id: str) -> Group | None:
-        """The group, whatever protocol it speaks; None where nobody has heard of it."""
+        """Return the group of either protocol, or None."""
         return self._consumer.group(group_id) or self._classic.group(group_id)
 
     # Members of consumer groups
@@ -69,44 +69,44 @@ class GroupsMachine:
     def decide_consumer_heartbeat(
         self,
         request: messages.ConsumerGroupHeartbeatRequest,
-        asker: Asker,
+        caller: Caller,
         *,
         now: Now,
         randomness: bytes,
-        may_see: Callable[[str], bool] = everything_is_seen,
+        can_describe: Callable[[str], bool] = can_describe_all,
     ) -> Decision[Record, messages.ConsumerGroupHeartbeatResponse]:
-        """Raises what the member must be told. `randomness` is 16 bytes, for the id of a member that brings none.
+        """Raises the error to return. `randomness` is 16 bytes for the id of a member without one.
 
-        `may_see` says whether whoever asks may know of a topic that its regular expression matches.
+        `can_describe` tells whether the client may describe a topic that its regular expression matches.
         """
-        decision = self.decide_alive(request, asker, now.ms)
+        decision = self.decide_keepalive(request, caller, now.ms)
         if decision is not None:
             return decision
         draft = self._draft(now)
-        draft.answer(REQUESTER, self._consumer.answer_heartbeat(draft, request, asker, randomness, may_see))
+        draft.respond(REQUESTER, self._consumer.handle_heartbeat(draft, request, caller, randomness, can_describe))
         return draft.decision()
 
-    def decide_alive(
-        self, request: messages.ConsumerGroupHeartbeatRequest, asker: Asker, now_ms: float
+    def decide_keepalive(
+        self, request: messages.ConsumerGroupHeartbeatRequest, caller: Caller, now_ms: float
     ) -> Decision[Record, messages.ConsumerGroupHeartbeatResponse] | None:
-        """Moves a deadline, for a member that is where it should be; None if there is more to be decided."""
-        return self._consumer.alive(request, asker, now_ms, self.settings)
+        """Extend the session of a member without changes; None if there is more to decide."""
+        return self._consumer.try_keepalive(request, caller, now_ms, self.settings)
 
     # Members of classic groups
 
     def decide_join(
-        self, request: messages.JoinGroupRequest, asker: Asker, *, ticket: Ticket, now: Now, randomness: bytes
+        self, request: messages.JoinGroupRequest, caller: Caller, *, ticket: Ticket, now: Now, randomness: bytes
     ) -> Decision[Record, messages.JoinGroupResponse]:
-        """`randomness` is 16 bytes, for the id of a new member. The answer carries its error code."""
+        """`randomness` is 16 bytes for the id of a new member. An error is part of the response."""
         draft = self._draft(now)
-        error = self._refusal_of_join(request)
+        error = self._validate_join(request)
         if error is not ErrorCode.NONE:
-            draft.answer(ticket, messages.JoinGroupResponse(error_code=error, member_id=request.member_id))
-        elif not self._consumer.join(draft, request, asker, ticket, randomness):
-            self._classic.join(draft, request, asker, ticket, randomness)
+            draft.respond(ticket, messages.JoinGroupResponse(error_code=error, member_id=request.member_id))
+        elif not self._consumer.join(draft, request, caller, ticket, randomness):
+            self._classic.join(draft, request, caller, ticket, randomness)
         return draft.decision()
 
-    def _refusal_of_join(self, request: messages.JoinGroupRequest) -> ErrorCode:
+    def _validate_join(self, request: messages.JoinGroupRequest) -> ErrorCode:
         shortest_ms, longest_ms = self.settings.group_min_session_timeout_ms, self.settings.group_max_session_timeout_ms
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -119,18 +119,18 @@ class GroupsMachine:
     def decide_sync(
         self, request: messages.SyncGroupRequest, *, ticket: Ticket, now: Now
     ) -> Decision[Record, messages.SyncGroupResponse]:
-        """The answer carries its error code."""
+        """An error is part of the response."""
         draft = self._draft(now)
         if not request.group_id:
-            draft.answer(ticket, messages.SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            draft.respond(ticket, messages.SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         elif not self._consumer.sync(draft, request, ticket):
             self._classic.sync(draft, request, ticket)
         return draft.decision()
 
     def decide_heartbeat(self, request: messages.HeartbeatRequest, now_ms: float) -> Decision[Record, None]:
-        """Moves a deadline; raises what the member must be told."""
+        """Extend the session; raises the error to return."""
         if not request.group_id:
-            raise InvalidGroupId("A group id is needed.")
+            raise InvalidGroupId("The group id is empty.")
         if request.group_id in self.state.consumer:
             return self._consumer.classic_heartbeat(self._draft_at(now_ms), request)
         return self._classic.heartbeat(request, now_ms)
@@ -138,18 +138,18 @@ class GroupsMachine:
     def decide_leave(
         self, request: messages.LeaveGroupRequest, *, api_version: int, now: Now
     ) -> Decision[Record, messages.LeaveGroupResponse]:
-        """Answered at once, whatever the others do then. Before version 3 a member could only speak for itself."""
+        """Remove members; does not wait for the rebalance. Before version 3 a member could only remove itself."""
         if not request.group_id:
-            raise InvalidGroupId("A group id is needed.")
+            raise InvalidGroupId("The group id is empty.")
         draft = self._draft(now)
         identities = request.members
-        if api_version < LEAVES_IN_BATCHES_FROM:
+        if api_version < BATCH_LEAVE_VERSION:
             identities = [messages.LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         if request.group_id in self.state.consumer:
             errors = self._consumer.classic_leave(draft, request.group_id, identities)
         else:
             errors = self._classic.leave(draft, request.group_id, identities)
-        draft.answer(REQUESTER, _left(identities, errors, api_version))
+        draft.respond(REQUESTER, _leave_response(identities, errors, api_version))
         return draft.decision()
 
     # Offsets
@@ -157,11 +157,11 @@ class GroupsMachine:
     def decide_commit_offsets(
         self, request: messages.OffsetCommitRequest, *, api_version: int, now: Now
     ) -> Decision[Record, messages.OffsetCommitResponse]:
-        """Raises what forbids the whole commit; the answer says what became of each partition. Topics have names."""
+        """Raises an error for the whole commit; the response has one per partition. Topics are given by name."""
         group = self.group(request.group_id)
         offsets.check_commit(group, request, api_version)
         draft = self._draft(now)
-        draft.answer(REQUESTER, offsets.commit(draft, request))
+        draft.respond(REQUESTER, offsets.commit(draft, request))
         if group is not None:
             group.keep_alive(request.member_id, now.ms)
         return draft.decision()
@@ -169,86 +169,86 @@ class GroupsMachine:
     def decide_commit_in_transaction(
         self, request: messages.TxnOffsetCommitRequest, *, now: Now
     ) -> Decision[Record, messages.TxnOffsetCommitResponse]:
-        """Raises what forbids the whole commit. Whether the transaction is open is for the caller to know."""
+        """Raises an error for the whole commit. The caller verifies that the transaction is open."""
         image = self._image()
         offsets.check_commit_in_transaction(self.group(request.group_id), request, image)
         draft = self._draft(now)
-        draft.answer(REQUESTER, offsets.commit_in_transaction(draft, request, image))
+        draft.respond(REQUESTER, offsets.commit_in_transaction(draft, request, image))
         return draft.decision()
 
     def decide_end_transaction(self, ended: TransactionEnded) -> Decision[Record, None]:
-        """A producer's transaction ends in this shard; its coordinator has decided how."""
+        """End a producer's transaction in this shard, as decided by its coordinator."""
         return respond(None, [ended])
 
     def fetch_offsets(
         self, request: messages.OffsetFetchRequest.OffsetFetchRequestGroup, *, require_stable: bool = False
     ) -> messages.OffsetFetchResponse.OffsetFetchResponseGroup:
-        """What one group has committed; the answer carries the error code of the group."""
+        """Return a group's committed offsets; an error is part of the response."""
         group_id = request.group_id
         return offsets.fetch(
             self.state, self.group(group_id), request, self._newest_image(), require_stable=require_stable
         )
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
-        """Group, topic, partition and offset of everything that is committed, as far as the topics exist."""
+        """Yield group, topic, partition and offset of everything committed for existing topics."""
         image = self._newest_image()
         for group_id, topics in self.state.offsets.items():
-            for topic, partitions in offsets.present(topics, image):
+            for topic, partitions in offsets.existing_offsets(topics, image):
                 for index, value in partitions.items():
                     yield group_id, topic, index, value.offset
 
     def decide_delete_offsets(
         self, request: messages.OffsetDeleteRequest, *, now: Now
     ) -> Decision[Record, messages.OffsetDeleteResponse]:
-        """Raises what forbids all of it; the answer says what became of each partition."""
-        group = self._existing(request.group_id)
+        """Raises an error for the whole request; the response has one per partition."""
+        group = self._get_group(request.group_id)
         group.check_delete_offsets()
         draft = self._draft(now)
-        draft.answer(REQUESTER, offsets.delete(draft, self.state, group, request))
+        draft.respond(REQUESTER, offsets.delete(draft, self.state, group, request))
         return draft.decision()
 
-    def decide_topics_deleted(self, topics: Sequence[GoneTopic], *, now: Now) -> Decision[Record, bool]:
-        """Topics are gone from the cluster, and with them what was committed for them.
+    def decide_topics_deleted(self, topics: Sequence[DeletedTopic], *, now: Now) -> Decision[Record, bool]:
+        """Delete the offsets of deleted topics, a bounded number at a time.
 
-        The answer is whether that is all; otherwise there is more, which is forgotten when this is decided again.
+        Returns whether that is all; otherwise decide it again.
         """
         draft = self._draft(now)
-        draft.answer(REQUESTER, self._upkeep.forget_topics(draft, topics))
+        draft.respond(REQUESTER, self._offset_cleanup.delete_topics(draft, topics))
         return draft.decision()
 
-    def decide_metadata_known(self, *, now: Now) -> Decision[Record, None]:
-        """From now on it is sure which topics are gone: offsets that were loaded before are compared with the rest."""
+    def decide_metadata_loaded(self, *, now: Now) -> Decision[Record, None]:
+        """Deleted topics are known from now on: check the offsets that were loaded before."""
         draft = self._draft(now)
-        self._upkeep.go_on(draft)
-        draft.answer(REQUESTER, None)
+        self._offset_cleanup.resume(draft)
+        draft.respond(REQUESTER, None)
         return draft.decision()
 
-    # Admins
+    # Admin requests
 
     def list_groups(
         self, *, states: Sequence[str] = (), types: Sequence[str] = ()
     ) -> list[messages.ListGroupsResponse.ListedGroup]:
-        """All groups, or those in one of these states and of one of these types, in whatever case they are written."""
+        """List all groups, or those in these states and of these types (case-insensitive)."""
         groups = (self.group(group_id) for group_id in self.group_ids())
-        return admin.listed((group for group in groups if group is not None), states, types)
+        return admin.list_groups((group for group in groups if group is not None), states, types)
 
     def describe_group(self, group_id: str, *, api_version: int) -> messages.DescribeGroupsResponse.DescribedGroup:
-        """A classic group with its members; of any other, that it is dead."""
-        is_other = group_id in self.state.consumer
-        return admin.described(
-            group_id, None if is_other else self._classic.group(group_id), api_version, is_other=is_other
+        """Describe a classic group with its members; any other counts as dead."""
+        is_other_type = group_id in self.state.consumer
+        return admin.describe_group(
+            group_id, None if is_other_type else self._classic.group(group_id), api_version, is_other_type=is_other_type
         )
 
     def describe_consumer_groups(
         self, group_ids: Sequence[str]
     ) -> list[messages.ConsumerGroupDescribeResponse.DescribedGroup]:
-        """Consumer groups with their members; the answer for each carries its error code."""
+        """Describe consumer groups with their members; each has its own error."""
         return self._consumer.describe(group_ids, self.settings)
 
     def decide_delete_groups(
         self, group_ids: Sequence[str], *, now: Now
     ) -> Decision[Record, list[messages.DeleteGroupsResponse.DeletableGroupResult]]:
-        """Each group goes, with its offsets, or is refused by itself."""
+        """Delete groups with their offsets; each has its own error."""
         draft = self._draft(now)
         results = [
             messages.DeleteGroupsResponse.DeletableGroupResult(
@@ -256,47 +256,47 @@ class GroupsMachine:
             )
             for group_id in dict.fromkeys(group_ids)
         ]
-        draft.answer(REQUESTER, results)
+        draft.respond(REQUESTER, results)
         return draft.decision()
 
     def _delete_group(self, draft: Draft, group_id: str) -> ErrorCode:
         try:
-            group = self._existing(group_id)
+            group = self._get_group(group_id)
             group.check_delete()
-        except KafkaError as refusal:
-            return refusal.code
-        offsets.forget_all(draft, self.state, group_id)
+        except KafkaError as error:
+            return error.code
+        offsets.delete_all(draft, self.state, group_id)
         draft.records += group.tombstones()
         self._classic.dissolve(draft, group_id)
         return ErrorCode.NONE
 
     def group_ids(self) -> Iterator[str]:
-        """Every group of the shard, once each."""
+        """Yield every group of the shard once."""
         yield from self._consumer.group_ids()
         yield from (group_id for group_id in self._classic.group_ids() if group_id not in self.state.consumer)
 
-    def _existing(self, group_id: str) -> Group:
+    def _get_group(self, group_id: str) -> Group:
         if not group_id:
-            raise InvalidGroupId("A group id is needed.")
+            raise InvalidGroupId("The group id is empty.")
         group = self.group(group_id)
         if group is None:
-            raise GroupIdNotFound(f"There is no group {group_id}.")
+            raise GroupIdNotFound(f"Group {group_id} not found.")
         return group
 
-    # Time
+    # Timers
 
     def decide_elected(self, now_ms: float) -> Decision[Record, None]:
         draft = self._draft_at(now_ms)
         self._classic.elected(draft)
         self._consumer.elected(draft)
-        self._upkeep.elected(draft)
+        self._offset_cleanup.elected(draft)
         return draft.decision()
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         draft = self._draft_at(now_ms)
-        parts = (self._classic, self._consumer, self._upkeep)
+        parts = (self._classic, self._consumer, self._offset_cleanup)
         if not any(part.timed_out(draft, event) for part in parts):
-            raise AssertionError(f"nobody set a timer for {event}")
+            raise AssertionError(f"unknown timer {event}")
         return draft.decision()
 
     def _draft(self, now: Now) -> Draft:
@@ -304,15 +304,15 @@ class GroupsMachine:
         return Draft(now, self.settings)
 
     def _draft_at(self, now_ms: float) -> Draft:
-        """A timer knows monotonic time alone; what the wall clock says then follows from the last request."""
+        """Derive wall time for a timer from the last request: timers only carry monotonic time."""
         return Draft(Now(now_ms, round(now_ms + self._wall_offset_ms)), self.settings)
 
 
-def _left(
+def _leave_response(
     identities: Sequence[messages.LeaveGroupRequest.MemberIdentity], errors: Sequence[ErrorCode], api_version: int
 ) -> messages.LeaveGroupResponse:
-    """What became of each; before version 3 there is one, and its error is that of the answer."""
-    if api_version < LEAVES_IN_BATCHES_FROM:
+    """Build the response; before version 3 its only error is the top-level one."""
+    if api_version < BATCH_LEAVE_VERSION:
         return messages.LeaveGroupResponse(error_code=errors[0])
     return messages.LeaveGroupResponse(
         members=[

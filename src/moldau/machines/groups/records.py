@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: a key and its value, or None where the key is deleted, as Kafka writes them."""
+"""Records of `__consumer_offsets` as Kafka writes them: a key, and a value or None for a tombstone."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ KeyedRecord = tuple[Key, Value | None]
 
 
 class PendingOffset(NamedTuple):
-    """An offset that is committed in a transaction: it counts once that has been committed."""
+    """An offset committed in a transaction: takes effect when the transaction commits."""
 
     producer_id: int
     producer_epoch: int
@@ -41,7 +41,7 @@ class PendingOffset(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """The marker of a producer's transaction: what it had pending is settled."""
+    """The end marker of a producer's transaction: settles its pending offsets."""
 
     producer_id: int
     producer_epoch: int
@@ -53,17 +53,17 @@ Record = KeyedRecord | PendingOffset | TransactionEnded
 
 
 def record_version(value: Value) -> int:
-    """The version to write a value in: what Kafka 4.x writes, so that older brokers and tools can read it."""
+    """Return the version to write a value with: Kafka 4.x's, which older brokers and tools can read."""
     if isinstance(value, messages.OffsetCommitValue):
-        return 4 if value.expire_timestamp == NO_TIMESTAMP else 1  # only version 1 says when an offset expires
+        return 4 if value.expire_timestamp == NO_TIMESTAMP else 1  # only version 1 has an expire timestamp
     return 3 if isinstance(value, messages.GroupMetadataValue) else 0
 
 
 def offset_record(group_id: str, topic: str, partition: int, value: messages.OffsetCommitValue | None) -> Record:
-    """An offset is committed, or forgotten where there is no value."""
+    """Build an offset commit, or its tombstone without a value."""
     return messages.OffsetCommitKey(group=group_id, topic=topic, partition=partition), value
 
 
 def group_record(group_id: str, value: messages.GroupMetadataValue | None) -> Record:
-    """A classic group as it is from now on, or its end where there is no value."""
+    """Build the metadata of a classic group, or its tombstone without a value."""
     return messages.GroupMetadataKey(group=group_id), value

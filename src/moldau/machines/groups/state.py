@@ -1,4 +1,4 @@
-"""The replicated state of a shard: what its records say, and nothing else. Only `apply` changes it."""
+"""Replicated state of a shard, derived from its records only. Only `apply` changes it."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,14 +11,14 @@ from moldau.machines.groups.records import PendingOffset, Record, TransactionEnd
 from moldau.wire import messages
 
 Partitions = dict[int, messages.OffsetCommitValue]
-"""The offsets of a group for one topic, by partition."""
+"""A group's offsets of a topic, by partition."""
 
 Offsets = dict[str, Partitions]
-"""The offsets of a group by topic and partition."""
+"""A group's offsets by topic and partition."""
 
 
 class GroupsState:
-    """Groups and their offsets. The values are the messages of the log; nobody changes one after it was applied."""
+    """Groups and their offsets. Values are messages of the log and immutable once applied."""
 
     __slots__ = ("classic", "consumer", "offsets", "pending")
 
@@ -29,7 +29,7 @@ class GroupsState:
         self.pending = PendingOffsets()
 
     def apply(self, record: Record) -> None:
-        """Take up one record; of a kind that nobody here reads, nothing is kept."""
+        """Apply a record; unknown kinds are ignored."""
         if isinstance(record, PendingOffset):
             self.pending.add(record.producer_id, record.key, record.value)
             return
@@ -47,23 +47,23 @@ class GroupsState:
         )
 
     def offset(self, group_id: str, topic: str, partition: int) -> messages.OffsetCommitValue | None:
-        """What was last committed for a partition."""
+        """Return the last offset committed for a partition."""
         return self.offsets.get(group_id, {}).get(topic, {}).get(partition)
 
     def _end(self, ended: TransactionEnded) -> None:
-        """The marker of a transaction: what it committed counts from now on, or never will."""
+        """Apply an end marker: commit or drop the transaction's pending offsets."""
         if ended.is_commit:
             for key in self.pending.of_producer(ended.producer_id):
-                self.pending.overtake(key, by=ended.producer_id)
+                self.pending.supersede(key, by=ended.producer_id)
         for key, value in self.pending.end(ended.producer_id).items():
             if ended.is_commit:
                 self._set_offset(*key, value)
 
     def _apply_offset(self, key: messages.OffsetCommitKey, value: messages.OffsetCommitValue | None) -> None:
         if self.pending:
-            self.pending.overtake((key.group, key.topic, key.partition))
+            self.pending.supersede((key.group, key.topic, key.partition))
         if value is None:
-            self._forget_offset(key)
+            self._delete_offset(key)
         else:
             self._set_offset(key.group, key.topic, key.partition, value)
 
@@ -76,7 +76,7 @@ class GroupsState:
             partitions = topics[topic] = {}
         partitions[partition] = value
 
-    def _forget_offset(self, key: messages.OffsetCommitKey) -> None:
+    def _delete_offset(self, key: messages.OffsetCommitKey) -> None:
         topics = self.offsets.get(key.group, {})
         partitions = topics.get(key.topic, {})
         if partitions.pop(key.partition, None) is not None and not partitions:

@@ -1,1 +1,1 @@
-"""The classic protocol: members assign among themselves, the coordinator only gathers them and passes it on."""
+"""The classic protocol: members compute assignments, the coordinator collects members and distributes them."""

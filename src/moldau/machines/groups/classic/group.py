@@ -1,4 +1,4 @@
-"""A classic group while it lives: members, phase, and who waits. Soft state; the log holds only what a sync settled."""
+"""State of a classic group: members, phase and waiting requests. Soft state; the log only has what a sync settled."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 
 from moldau.machines.decision import Ticket
 from moldau.machines.groups.classic.subscriptions import CONSUMER, subscribed_topics
-from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
+from moldau.machines.groups.group import BaseTimestamp, GroupType, TopicIdPartitions
 from moldau.machines.groups.records import Record, group_record
 from moldau.machines.groups.settings import DECISION_BYTES_MAX
 from moldau.model.errors import (
@@ -24,11 +24,11 @@ from moldau.wire import messages
 NO_MEMBER_ID: Final = ""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignors that a member knows, the best first, with what it says of itself to each."""
+"""The member's assignors with its metadata for each, preferred first."""
 
 
 class Phase(Enum):
-    """Where a group is in its life, by Kafka's names."""
+    """Group states, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member of a group. It is expelled at its deadline unless it waits for an answer."""
+    """A group member. Evicted at its deadline unless one of its requests is waiting."""
 
     member_id: str
     instance_id: str | None
@@ -50,38 +50,38 @@ class Member:
     protocols: Protocols
     deadline_ms: float
     assignment: bytes = b""
-    is_new: bool = False  # does not know its id yet, so it cannot send heartbeats; its deadline holds while it waits
+    is_new: bool = False  # cannot send heartbeats before it knows its id; its deadline applies while it waits
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself to one of its assignors."""
+        """Return its metadata for one of its assignors."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Container[str]) -> str:
-        """The assignor it likes best among those that all members know."""
+        """Return its preferred assignor among those that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 class ClassicGroup:
-    """The members of a group and how far they are with the next generation."""
+    """Members of a group and their progress towards the next generation."""
 
     __slots__ = (
-        "alarm_ms",
-        "delay_left_ms",
         "empty_since_ms",
         "generation",
         "group_id",
         "is_initial",
         "joins",
+        "last_join_ms",
         "leader",
         "members",
-        "newcomer_ms",
         "pending",
         "phase",
         "protocol",
         "protocol_type",
+        "remaining_delay_ms",
         "static_ids",
         "support",
         "syncs",
+        "timer_ms",
         "topics",
         "unsynced",
     )
@@ -97,52 +97,52 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_ids: dict[str, str] = {}  # member ids by instance id
-        self.support: Counter[str] = Counter()  # how many members know an assignor
-        self.pending: dict[str, float] = {}  # ids that were given out and have not joined yet, with their deadlines
-        self.joins: dict[str, Ticket] = {}  # who waits for the generation to begin
-        self.syncs: dict[str, Ticket] = {}  # who waits for the leader's assignment
-        self.unsynced: dict[str, None] = {}  # who has not asked for its assignment in this generation
-        self.is_initial = False  # the group was empty, and waits a little for more members
-        self.newcomer_ms: float | None = None  # when somebody last came during that wait, which extends it
-        self.delay_left_ms = 0.0  # by how much at most
-        self.alarm_ms: float | None = None  # when the timer of its sessions will go off
+        self.support: Counter[str] = Counter()  # number of members per supported assignor
+        self.pending: dict[str, float] = {}  # assigned ids that have not joined yet, with deadlines
+        self.joins: dict[str, Ticket] = {}  # joins waiting for the generation to begin
+        self.syncs: dict[str, Ticket] = {}  # syncs waiting for the leader's assignment
+        self.unsynced: dict[str, None] = {}  # members that have not synced in this generation
+        self.is_initial = False  # the group was empty and waits for more members
+        self.last_join_ms: float | None = None  # last join during that wait, which extends it
+        self.remaining_delay_ms = 0.0  # maximum extension of that wait
+        self.timer_ms: float | None = None  # when the session timer expires
         self.empty_since_ms = NO_TIMESTAMP  # wall time
-        self.topics: frozenset[str] | None = None  # what its members read, once somebody asked
+        self.topics: frozenset[str] | None = None  # subscribed topics, computed on demand
 
     @classmethod
-    def restored(cls, group_id: str, stored: messages.GroupMetadataValue, now_ms: float) -> "ClassicGroup":
-        """A group as the log tells of it. Every session begins anew."""
+    def from_record(cls, group_id: str, stored: messages.GroupMetadataValue, now_ms: float) -> "ClassicGroup":
+        """Restore a group from its record. Every session starts over."""
         group = cls(group_id)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type
         group.protocol = stored.protocol
         group.empty_since_ms = stored.current_state_timestamp
         for each in stored.members:
-            group.add(_restored_member(each, stored.protocol or "", now_ms))
+            group.add(_member_from_record(each, stored.protocol or "", now_ms))
         group.leader = stored.leader or group.leader
         group.phase = Phase.STABLE if group.members else Phase.EMPTY
         return group
 
-    def stored(self, wall_ms: int) -> messages.GroupMetadataValue:
-        """What the log is told of the group."""
+    def to_record(self, wall_ms: int) -> messages.GroupMetadataValue:
+        """Build the group's record."""
         return messages.GroupMetadataValue(
             protocol_type=self.protocol_type,
             generation=self.generation,
             protocol=self.protocol,
             leader=self.leader,
             current_state_timestamp=wall_ms,
-            members=[_stored_member(member, self.protocol) for member in self.members.values()],
+            members=[_member_to_record(member, self.protocol) for member in self.members.values()],
         )
 
     def fits_in_log(self, assigned_bytes: int) -> bool:
-        """Whether the log could hold what members say of themselves to the assignor, and what they are assigned."""
-        said_bytes = sum(len(member.metadata(self.protocol)) for member in self.members.values())
-        return said_bytes + assigned_bytes <= DECISION_BYTES_MAX
+        """Whether the metadata and assignments of the members fit into one batch."""
+        metadata_bytes = sum(len(member.metadata(self.protocol)) for member in self.members.values())
+        return metadata_bytes + assigned_bytes <= DECISION_BYTES_MAX
 
     # Members
 
     def add(self, member: Member) -> None:
-        """One more member; a group without a leader is led by it."""
+        """Add a member; it becomes the leader if there is none."""
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
@@ -152,7 +152,7 @@ class ClassicGroup:
             self.static_ids[member.instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """A member is gone; whoever waits in its name is left to the caller."""
+        """Remove a member; its waiting requests are left to the caller."""
         member = self.members.pop(member_id)
         self.topics = None
         self.support.subtract(name for name, _ in member.protocols)
@@ -163,8 +163,8 @@ class ClassicGroup:
         self.unsynced.pop(member_id, None)
         return member
 
-    def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member comes back under another id and takes over everything that was its own."""
+    def replace_member_id(self, old_id: str, new_id: str) -> Member:
+        """Replace a static member's id; it keeps its role, assignment and state."""
         member = self.members[old_id]
         was_leader, was_unsynced = self.leader == old_id, old_id in self.unsynced
         self.remove(old_id)
@@ -176,8 +176,8 @@ class ClassicGroup:
             self.unsynced[new_id] = None
         return member
 
-    def change(self, member: Member, request: messages.JoinGroupRequest) -> None:
-        """A member says anew what it knows and how long it may be waited for."""
+    def update_member(self, member: Member, request: messages.JoinGroupRequest) -> None:
+        """Update a member's protocols and timeouts from a new join."""
         self.topics = None
         self.support.subtract(name for name, _ in member.protocols)
         member.protocols = protocols_of(request)
@@ -186,44 +186,44 @@ class ClassicGroup:
         member.session_timeout_ms = request.session_timeout_ms
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member of this id, unless another has taken its instance over."""
+        """Return the member of this id, unless its instance id belongs to another member."""
         if instance_id is not None:
             current_id = self.static_ids.get(instance_id)
             if current_id is None:
-                raise UnknownMemberId(f"The group has no member with instance id {instance_id}.")
+                raise UnknownMemberId(f"Unknown instance id {instance_id}.")
             if current_id != member_id:
-                raise FencedInstanceId(f"Another member has taken over instance id {instance_id}.")
+                raise FencedInstanceId(f"Instance id {instance_id} is in use by another member.")
         member = self.members.get(member_id)
         if member is None:
-            raise UnknownMemberId("The group has no such member.")
+            raise UnknownMemberId("Unknown member id {member_id}.")
         return member
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is missing who is expected in the next generation."""
+        """Whether every expected member has joined the next generation."""
         return len(self.joins) == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take."""
+        """The largest rebalance timeout of its members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # Assignors
 
-    def knows(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """Whether somebody of this type, with these assignors, can get on with all members."""
+    def is_compatible(self, protocol_type: str, names: Sequence[str]) -> bool:
+        """Whether a member of this type with these assignors is compatible with all members."""
         if not self.members:
             return bool(protocol_type and names)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self.support[name] == count for name in names)
 
     def elected_protocol(self) -> str:
-        """The assignor with the most votes; of several, the one that was named first."""
+        """Return the assignor with the most votes; the first named one on a tie."""
         candidates = {name for name, count in self.support.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
-    # What any group is asked
+    # Group interface
 
     @property
     def state(self) -> str:
@@ -234,37 +234,41 @@ class ClassicGroup:
         return self.phase is Phase.EMPTY and not self.pending
 
     def check_commit(self, request: messages.OffsetCommitRequest, api_version: int) -> None:  # noqa: ARG002
-        """Members commit in their generation. Without members anybody may who does not claim to be one."""
+        """Members commit in their generation. Without members, only a commit without member id is valid."""
         generation = request.generation_id_or_member_epoch
         if generation < 0 and self.phase is Phase.EMPTY:
             return
         if generation < 0 and not request.member_id and request.group_instance_id is None:
-            raise UnknownMemberId("The group has members; only they may commit.")
+            raise UnknownMemberId("Only members may commit while the group has members.")
         self.check_member(request.member_id, request.group_instance_id)
         if generation != self.generation:
             raise IllegalGeneration(f"The group is in generation {self.generation}, not {generation}.")
         if self.phase is Phase.COMPLETING:
-            raise RebalanceInProgress("The generation has begun, but nobody was assigned anything yet.")
+            raise RebalanceInProgress("The group is rebalancing; the assignment is not complete.")
 
-    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:  # noqa: ARG002
-        """Unlike other commits, also while the generation waits for its assignment."""
+    def check_commit_in_transaction(
+        self,
+        request: messages.TxnOffsetCommitRequest,
+        topic_partitions: TopicIdPartitions,  # noqa: ARG002
+    ) -> None:
+        """Unlike plain commits, also valid while the generation waits for its assignment."""
         generation = request.generation_id
         if self.phase is Phase.EMPTY and generation < 0:
             return
         self.check_member(request.member_id, request.group_instance_id)
         if self.generation != generation:
-            raise IllegalGeneration(f"The group is in generation {self.generation} now, not in {generation}.")
+            raise IllegalGeneration(f"The group is in generation {self.generation}, not {generation}.")
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may look."""
+        """Always valid."""
 
     def check_delete_offsets(self) -> None:
         if self.phase is not Phase.EMPTY and self.protocol_type != CONSUMER:
-            raise NonEmptyGroup("The group has members, and what they read is not known.")
+            raise NonEmptyGroup("The group has members, and their subscriptions are unknown.")
 
     def check_delete(self) -> None:
         if self.phase is not Phase.EMPTY:
-            raise NonEmptyGroup("The group has members.")
+            raise NonEmptyGroup("The group is not empty.")
 
     def is_subscribed(self, topic: str) -> bool:
         if self.protocol_type != CONSUMER or not self.members:
@@ -273,13 +277,14 @@ class ClassicGroup:
         return topics is None or topic in topics
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members read; None where that cannot be known."""
+        """Return the members' subscribed topics; None if unknown."""
         if self.topics is None and self.protocol_type == CONSUMER and self.protocol is not None:
             self.topics = subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
         return self.topics
 
     def expiry_base(self) -> BaseTimestamp | None:
-        """Offsets age from the moment when the group became empty; topics that a stable one left, from the commit."""
+        """Offsets age from the time the group became empty; those of unsubscribed topics of a stable group from the
+        commit."""
         if self.protocol_type and self.phase is Phase.EMPTY and self.empty_since_ms != NO_TIMESTAMP:
             return lambda _: self.empty_since_ms
         if not self.protocol_type or self.phase is Phase.EMPTY:
@@ -298,7 +303,7 @@ class ClassicGroup:
 
 
 def protocols_of(request: messages.JoinGroupRequest) -> Protocols:
-    """What a request offers; an assignor that is named twice counts as it was named first."""
+    """Return the offered assignors; the first metadata of an assignor counts."""
     offered: dict[str, bytes] = {}
     for each in request.protocols:
         offered.setdefault(each.name, each.metadata)
@@ -306,12 +311,12 @@ def protocols_of(request: messages.JoinGroupRequest) -> Protocols:
 
 
 def rebalance_timeout_ms(request: messages.JoinGroupRequest) -> int:
-    """How long the others wait for this member; the first version of the request did not say."""
-    asked = request.rebalance_timeout_ms
-    return asked if asked >= 0 else request.session_timeout_ms
+    """Return the rebalance timeout; version 0 of the request has none."""
+    timeout_ms = request.rebalance_timeout_ms
+    return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
 
 
-def _restored_member(stored: messages.GroupMetadataValue.MemberMetadata, protocol: str, now_ms: float) -> Member:
+def _member_from_record(stored: messages.GroupMetadataValue.MemberMetadata, protocol: str, now_ms: float) -> Member:
     return Member(
         member_id=stored.member_id,
         instance_id=stored.group_instance_id,
@@ -325,7 +330,7 @@ def _restored_member(stored: messages.GroupMetadataValue.MemberMetadata, protoco
     )
 
 
-def _stored_member(member: Member, protocol: str | None) -> messages.GroupMetadataValue.MemberMetadata:
+def _member_to_record(member: Member, protocol: str | None) -> messages.GroupMetadataValue.MemberMetadata:
     return messages.GroupMetadataValue.MemberMetadata(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

@@ -1,25 +1,25 @@
-"""Members go: by LeaveGroup, by an admin's word for a static member, or because they were silent for too long."""
+"""Removal of members: LeaveGroup, an admin removing a static member, or session timeout."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from moldau.machines.groups.classic.group import NO_MEMBER_ID, ClassicGroup, Member
-from moldau.machines.groups.classic.rebalance import complete_if_all_joined, expel, rebalance
-from moldau.machines.groups.classic.timers import watch
+from moldau.machines.groups.classic.rebalance import complete_if_all_joined, evict, rebalance
+from moldau.machines.groups.classic.timers import arm_session_timer
 from moldau.machines.groups.draft import Draft
 from moldau.model.errors import ErrorCode, KafkaError, UnknownMemberId
 from moldau.wire import messages
 
-LATE_MS: Final = 1_000  # what a busy loop, or a busy machine, may cost without anybody having been deaf
+STALL_MS: Final = 1_000  # timer delay explained by a busy event loop; a longer one is a stall
 
 Identity = messages.LeaveGroupRequest.MemberIdentity
 
 
 def leave(group: ClassicGroup, draft: Draft, identities: Sequence[Identity]) -> list[ErrorCode]:
-    """Each goes or is refused by itself; the others rebalance once."""
+    """Remove members, each with its own error; the others rebalance once."""
     count = len(group.members)
     errors = [_leave_one(group, draft, identity) for identity in identities]
-    _settle(group, draft, count)
+    _rebalance_if_changed(group, draft, count)
     return errors
 
 
@@ -27,61 +27,63 @@ def _leave_one(group: ClassicGroup, draft: Draft, identity: Identity) -> ErrorCo
     if group.pending.pop(identity.member_id, None) is not None:
         return ErrorCode.NONE
     try:
-        expel(group, _leaver(group, identity).member_id, draft)
-    except KafkaError as refusal:
-        return refusal.code
+        evict(group, _leaving_member(group, identity).member_id, draft)
+    except KafkaError as error:
+        return error.code
     return ErrorCode.NONE
 
 
-def _leaver(group: ClassicGroup, identity: Identity) -> Member:
-    """An admin names a static member by its instance alone."""
+def _leaving_member(group: ClassicGroup, identity: Identity) -> Member:
+    """Return the member; an admin gives only the instance id of a static member."""
     if identity.member_id == NO_MEMBER_ID:
         member_id = group.static_ids.get(identity.group_instance_id or "")
         if member_id is None:
-            raise UnknownMemberId("The group has no such static member.")
+            raise UnknownMemberId("Unknown instance id {identity.group_instance_id}.")
         return group.members[member_id]
     return group.check_member(identity.member_id, identity.group_instance_id)
 
 
-def sessions_are_due(group: ClassicGroup, draft: Draft) -> None:
-    """Whoever was silent for too long is out. Who waits for an answer is not silent, unless it is new."""
-    _forgive_deafness(group, draft.now.ms)
-    group.alarm_ms = None
+def handle_session_timeout(group: ClassicGroup, draft: Draft) -> None:
+    """Evict members with an expired session. A waiting request keeps a member alive, unless the member is new."""
+    _extend_after_stall(group, draft.now.ms)
+    group.timer_ms = None
     now_ms, count = draft.now.ms, len(group.members)
-    silent = [each for each in group.members.values() if each.deadline_ms <= now_ms and _must_speak(group, each)]
-    for member in silent:
-        expel(group, member.member_id, draft)
-    lapsed = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
-    for member_id in lapsed:
+    expired = [
+        each for each in group.members.values() if each.deadline_ms <= now_ms and _has_session_deadline(group, each)
+    ]
+    for member in expired:
+        evict(group, member.member_id, draft)
+    expired_pending = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
+    for member_id in expired_pending:
         del group.pending[member_id]
-    _settle(group, draft, count)
-    watch_all(group, draft)
+    _rebalance_if_changed(group, draft, count)
+    arm_next_session_timer(group, draft)
 
 
-def _forgive_deafness(group: ClassicGroup, now_ms: float) -> None:
-    """A timer that goes off far too late shows that this node stood still: nobody could be heard meanwhile."""
-    late_ms = now_ms - (now_ms if group.alarm_ms is None else group.alarm_ms)
-    if late_ms > LATE_MS:
+def _extend_after_stall(group: ClassicGroup, now_ms: float) -> None:
+    """Extend all sessions after a stall of this node, detected by a late timer: heartbeats could not be received."""
+    stall_ms = now_ms - (now_ms if group.timer_ms is None else group.timer_ms)
+    if stall_ms > STALL_MS:
         for member in group.members.values():
-            member.deadline_ms += late_ms
-        group.pending = {member_id: deadline_ms + late_ms for member_id, deadline_ms in group.pending.items()}
+            member.deadline_ms += stall_ms
+        group.pending = {member_id: deadline_ms + stall_ms for member_id, deadline_ms in group.pending.items()}
 
 
-def _must_speak(group: ClassicGroup, member: Member) -> bool:
+def _has_session_deadline(group: ClassicGroup, member: Member) -> bool:
     return member.is_new or not (member.member_id in group.joins or member.member_id in group.syncs)
 
 
-def watch_all(group: ClassicGroup, draft: Draft) -> None:
-    """Set the timer for the next session that may run out."""
-    deadlines = [each.deadline_ms for each in group.members.values() if _must_speak(group, each)]
+def arm_next_session_timer(group: ClassicGroup, draft: Draft) -> None:
+    """Set the timer to the next session that may expire."""
+    deadlines = [each.deadline_ms for each in group.members.values() if _has_session_deadline(group, each)]
     earliest_ms = min([*deadlines, *group.pending.values()], default=None)
     if earliest_ms is not None:
-        watch(group, earliest_ms, draft)
+        arm_session_timer(group, earliest_ms, draft)
 
 
-def _settle(group: ClassicGroup, draft: Draft, count: int) -> None:
-    """Where there are fewer members than before, those who stay share anew."""
+def _rebalance_if_changed(group: ClassicGroup, draft: Draft, count: int) -> None:
+    """Rebalance if members were removed."""
     if len(group.members) < count:
         rebalance(group, draft)
-    else:  # somebody may be gone who was expected and had not come yet
+    else:  # a pending member may have been the last one missing
         complete_if_all_joined(group, draft)

@@ -1,6 +1,15 @@
-"""How a classic group goes from one generation to the next: everybody joins, one assigns, everybody is told.
+"""Rebalance of a classic group: members join, the leader assigns, members sync.
 
-EMPTY -> PREPARING -> COMPLETING -> STABLE, back to PREPARING at every change, to EMPTY when the last one is gone.
+    EMPTY -> PREPARING -> COMPLETING -> STABLE
+       ^         ^             |           |
+       |         +-------------+-----------+   any change: a join, a leave, an expired session
+       +------ the last member is gone
+
+PREPARING collects JoinGroup requests until all known members have joined or the largest rebalance timeout expires. An
+empty group first waits group.initial.rebalance.delay.ms, extended by each join, so that a starting fleet costs one
+rebalance. `complete_join` begins the generation: dynamic members that did not join are dropped, static ones stay until
+their session expires. COMPLETING lasts until the leader's SyncGroup brings the assignment, which is the only time the
+group is written to the log (see sync.py); all other state here is soft and rebuilt by clients rejoining.
 """
 
 from typing import Final
@@ -13,11 +22,11 @@ from moldau.model.errors import ErrorCode
 from moldau.model.units import SECOND_MS
 from moldau.wire import messages
 
-LOOK_AGAIN_MS: Final = 1 * SECOND_MS  # members need not have any patience at all
+RECHECK_MS: Final = 1 * SECOND_MS  # members may have a rebalance timeout of zero
 
 
 def rebalance(group: ClassicGroup, draft: Draft) -> None:
-    """Something changed: begin to gather the next generation, or see whether it is complete now."""
+    """A member changed: start collecting the next generation, or check whether it is complete."""
     if group.phase is Phase.PREPARING:
         complete_if_all_joined(group, draft)
     else:
@@ -25,15 +34,15 @@ def rebalance(group: ClassicGroup, draft: Draft) -> None:
 
 
 def prepare(group: ClassicGroup, draft: Draft) -> None:
-    """From now on members join anew. One that was empty waits a little, so that more can come at once."""
-    refuse_syncs(group, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+    """Start collecting joins. A group that was empty waits for more members first."""
+    fail_syncs(group, draft, ErrorCode.REBALANCE_IN_PROGRESS)
     draft.cancel_timer(SyncDue(group.group_id))
     group.is_initial = group.phase is Phase.EMPTY
     group.phase = Phase.PREPARING
     if group.is_initial:
         delay_ms = max(draft.settings.group_initial_rebalance_delay_ms, 0)
-        group.newcomer_ms = None
-        group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        group.last_join_ms = None
+        group.remaining_delay_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         draft.set_timer(JoinDue(group.group_id), delay_ms)
     elif group.has_all_joined:
         complete_join(group, draft)
@@ -42,52 +51,52 @@ def prepare(group: ClassicGroup, draft: Draft) -> None:
 
 
 def complete_if_all_joined(group: ClassicGroup, draft: Draft) -> None:
-    """The next generation begins with the last one who was waited for, except after the wait of an empty group."""
+    """Begin the generation if all members have joined, except during the initial delay of an empty group."""
     if group.phase is Phase.PREPARING and not group.is_initial and group.has_all_joined:
         complete_join(group, draft)
 
 
-def join_is_due(group: ClassicGroup, draft: Draft) -> None:
-    """The wait is over, unless newcomers have earned an empty group some more of it."""
+def handle_join_timeout(group: ClassicGroup, draft: Draft) -> None:
+    """Begin the generation, unless joins during the initial delay extend it."""
     if group.phase is not Phase.PREPARING:
         return
-    delay_ms = _more_delay_ms(group, draft)
+    delay_ms = _remaining_delay_ms(group, draft)
     if delay_ms > 0:
-        group.newcomer_ms = None
-        group.delay_left_ms -= delay_ms
+        group.last_join_ms = None
+        group.remaining_delay_ms -= delay_ms
         draft.set_timer(JoinDue(group.group_id), delay_ms)
     else:
         complete_join(group, draft)
 
 
-def _more_delay_ms(group: ClassicGroup, draft: Draft) -> float:
-    """The full delay from the last newcomer on, but in all no more than the members' patience.
+def _remaining_delay_ms(group: ClassicGroup, draft: Draft) -> float:
+    """Return the delay from the last join on, limited by the rebalance timeout in total.
 
-    Kafka adds a whole delay to the one that is over; a burst of newcomers at its beginning then costs twice the time.
+    Kafka adds a whole delay to the expired one, which doubles the wait for a burst of joins at its start.
     """
-    if not group.is_initial or group.newcomer_ms is None:
+    if not group.is_initial or group.last_join_ms is None:
         return 0
-    due_ms = group.newcomer_ms + max(draft.settings.group_initial_rebalance_delay_ms, 0)
-    return min(due_ms - draft.now.ms, group.delay_left_ms)
+    due_ms = group.last_join_ms + max(draft.settings.group_initial_rebalance_delay_ms, 0)
+    return min(due_ms - draft.now.ms, group.remaining_delay_ms)
 
 
 def complete_join(group: ClassicGroup, draft: Draft) -> None:
-    """The next generation consists of those who joined, and of static members, who may come back in their time."""
+    """Complete the join phase with the joined members, and absent static members until their session expires."""
     draft.cancel_timer(JoinDue(group.group_id))
     group.is_initial = False
     for member_id in [
-        each for each, member in group.members.items() if _is_left_behind(group, each, member.instance_id)
+        each for each, member in group.members.items() if _has_missed_join(group, each, member.instance_id)
     ]:
         group.remove(member_id)
     if not group.members:
         _become_empty(group, draft)
-    elif not group.joins:  # only static members are left, none of them here: their sessions will end or they come
-        draft.set_timer(JoinDue(group.group_id), max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
+    elif not group.joins:  # only absent static members are left: they return or their sessions expire
+        draft.set_timer(JoinDue(group.group_id), max(group.rebalance_timeout_ms, RECHECK_MS))
     else:
         _begin_generation(group, draft)
 
 
-def _is_left_behind(group: ClassicGroup, member_id: str, instance_id: str | None) -> bool:
+def _has_missed_join(group: ClassicGroup, member_id: str, instance_id: str | None) -> bool:
     return instance_id is None and member_id not in group.joins
 
 
@@ -96,40 +105,40 @@ def _become_empty(group: ClassicGroup, draft: Draft) -> None:
     group.phase = Phase.EMPTY
     group.protocol = group.leader = None
     group.empty_since_ms = draft.now.wall_ms
-    draft.records.append(group_record(group.group_id, group.stored(draft.now.wall_ms)))
+    draft.records.append(group_record(group.group_id, group.to_record(draft.now.wall_ms)))
 
 
 def _begin_generation(group: ClassicGroup, draft: Draft) -> None:
-    """Everybody who joined is told, and the leader who they are."""
+    """Respond to all joins; the leader's response lists the members."""
     group.generation += 1
     group.phase = Phase.COMPLETING
     group.protocol, group.topics = group.elected_protocol(), None
     if group.leader not in group.joins:
         group.leader = next(iter(group.joins))
     joins, group.joins = group.joins, {}
-    group.unsynced = dict.fromkeys(joins)  # a static member that is away keeps its place until its session ends
+    group.unsynced = dict.fromkeys(joins)  # an absent static member keeps its slot until its session expires
     for member_id, ticket in joins.items():
         member = group.members[member_id]
         member.is_new = False
         extend_session(group, member, draft)
-        draft.answer(ticket, joined(group, member_id))
+        draft.respond(ticket, join_response(group, member_id))
     draft.set_timer(SyncDue(group.group_id), group.rebalance_timeout_ms)
 
 
-def joined(group: ClassicGroup, member_id: str) -> messages.JoinGroupResponse:
-    """What a member of the current generation is told of it; the leader also learns who the others are."""
+def join_response(group: ClassicGroup, member_id: str) -> messages.JoinGroupResponse:
+    """Build the response for a member of the current generation; the leader's lists all members."""
     return messages.JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol,
         leader=group.leader or NO_MEMBER_ID,
         member_id=member_id,
-        members=_everybody(group) if member_id == group.leader else [],
+        members=_members_for_leader(group) if member_id == group.leader else [],
     )
 
 
-def _everybody(group: ClassicGroup) -> list[messages.JoinGroupResponse.JoinGroupResponseMember]:
-    """The members with what they say of themselves, for the leader."""
+def _members_for_leader(group: ClassicGroup) -> list[messages.JoinGroupResponse.JoinGroupResponseMember]:
+    """Return the members with their metadata, for the leader."""
     return [
         messages.JoinGroupResponse.JoinGroupResponseMember(
             member_id=member.member_id,
@@ -140,21 +149,21 @@ def _everybody(group: ClassicGroup) -> list[messages.JoinGroupResponse.JoinGroup
     ]
 
 
-def refuse_syncs(group: ClassicGroup, draft: Draft, error: ErrorCode) -> None:
-    """Whoever waits for an assignment will not get it from this generation."""
+def fail_syncs(group: ClassicGroup, draft: Draft, error: ErrorCode) -> None:
+    """Fail waiting syncs: this generation will have no assignment."""
     syncs, group.syncs = group.syncs, {}
     for member_id, ticket in syncs.items():
-        draft.answer(ticket, messages.SyncGroupResponse(error_code=error))
+        draft.respond(ticket, messages.SyncGroupResponse(error_code=error))
         extend_session(group, group.members[member_id], draft)
 
 
-def expel(group: ClassicGroup, member_id: str, draft: Draft, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-    """A member is out, and hears it if it waits. What that means for the others is for the caller to settle."""
-    refuse_waiting(group, member_id, draft, error)
+def evict(group: ClassicGroup, member_id: str, draft: Draft, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+    """Remove a member and fail its waiting requests. The caller rebalances the rest."""
+    fail_waiting(group, member_id, draft, error)
     group.remove(member_id)
 
 
-def refuse_waiting(group: ClassicGroup, member_id: str, draft: Draft, error: ErrorCode) -> None:
-    """Requests that wait in this member's name are answered with an error."""
-    draft.answer(group.joins.pop(member_id, None), messages.JoinGroupResponse(error_code=error))
-    draft.answer(group.syncs.pop(member_id, None), messages.SyncGroupResponse(error_code=error))
+def fail_waiting(group: ClassicGroup, member_id: str, draft: Draft, error: ErrorCode) -> None:
+    """Fail the member's waiting requests with an error."""
+    draft.respond(group.joins.pop(member_id, None), messages.JoinGroupResponse(error_code=error))
+    draft.respond(group.syncs.pop(member_id, None), messages.SyncGroupResponse(error_code=error))

@@ -1,4 +1,4 @@
-"""What classic members say they read. Their metadata is their own business, except where it is a consumer's."""
+"""Subscriptions in the metadata of classic members, readable for protocol type "consumer" only."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,8 +11,8 @@ _VERSION_BYTES: Final = 2
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics in consumers' subscriptions; None where one of them cannot be read."""
-    read = data_decoder("ConsumerProtocolSubscription", 0)  # every later version begins like this one
+    """Return the topics of these subscriptions; None if one cannot be parsed."""
+    read = data_decoder("ConsumerProtocolSubscription", 0)  # every later version starts like this one
     topics: set[str] = set()
     for subscription in subscriptions:
         try:

@@ -1,8 +1,8 @@
-"""SyncGroup to a classic group: the leader brings the assignment, everybody fetches their part of it."""
+"""SyncGroup for classic groups: the leader sends the assignment, members fetch their part of it."""
 
 from moldau.machines.decision import Ticket
 from moldau.machines.groups.classic.group import ClassicGroup, Phase
-from moldau.machines.groups.classic.rebalance import expel, prepare, refuse_waiting
+from moldau.machines.groups.classic.rebalance import evict, fail_waiting, prepare
 from moldau.machines.groups.classic.timers import SyncDue, extend_session
 from moldau.machines.groups.draft import Draft
 from moldau.machines.groups.records import group_record
@@ -11,10 +11,10 @@ from moldau.wire import messages
 
 
 def sync(group: ClassicGroup, draft: Draft, request: messages.SyncGroupRequest, ticket: Ticket) -> None:
-    """Answer with the assignment, or let the request wait until the leader has brought it."""
-    error = _refusal(group, request)
+    """Respond with the assignment, or leave the request waiting for the leader's."""
+    error = _validate(group, request)
     if error is not ErrorCode.NONE:
-        draft.answer(ticket, messages.SyncGroupResponse(error_code=error))
+        draft.respond(ticket, messages.SyncGroupResponse(error_code=error))
         return
     member_id = request.member_id
     group.unsynced.pop(member_id, None)
@@ -22,19 +22,19 @@ def sync(group: ClassicGroup, draft: Draft, request: messages.SyncGroupRequest, 
         draft.cancel_timer(SyncDue(group.group_id))
     if group.phase is Phase.STABLE:
         extend_session(group, group.members[member_id], draft)
-        draft.answer(ticket, synced(group, member_id))
+        draft.respond(ticket, sync_response(group, member_id))
         return
-    refuse_waiting(group, member_id, draft, ErrorCode.REBALANCE_IN_PROGRESS)
+    fail_waiting(group, member_id, draft, ErrorCode.REBALANCE_IN_PROGRESS)
     group.syncs[member_id] = ticket
     if member_id == group.leader:
         _assign(group, draft, {each.member_id: each.assignment for each in request.assignments})
 
 
-def _refusal(group: ClassicGroup, request: messages.SyncGroupRequest) -> ErrorCode:
+def _validate(group: ClassicGroup, request: messages.SyncGroupRequest) -> ErrorCode:
     try:
         group.check_member(request.member_id, request.group_instance_id)
-    except KafkaError as refusal:
-        return refusal.code
+    except KafkaError as error:
+        return error.code
     if request.generation_id != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol):
@@ -47,26 +47,26 @@ def _refusal(group: ClassicGroup, request: messages.SyncGroupRequest) -> ErrorCo
 
 
 def _is_too_large(group: ClassicGroup, request: messages.SyncGroupRequest) -> bool:
-    """Whether the log could not hold what this leader assigns."""
+    """Whether the leader's assignment does not fit into one batch."""
     if request.member_id != group.leader or group.phase is not Phase.COMPLETING:
         return False
     return not group.fits_in_log(sum(len(each.assignment) for each in request.assignments))
 
 
 def _assign(group: ClassicGroup, draft: Draft, assignment: dict[str, bytes]) -> None:
-    """The generation is settled: written down, and told to all who wait. Only members are assigned anything."""
+    """Settle the generation: write it, and respond to all waiting syncs. Ignores assignments of non-members."""
     for member in group.members.values():
         member.assignment = assignment.get(member.member_id, b"")
     group.phase = Phase.STABLE
-    draft.records.append(group_record(group.group_id, group.stored(draft.now.wall_ms)))
+    draft.records.append(group_record(group.group_id, group.to_record(draft.now.wall_ms)))
     syncs, group.syncs = group.syncs, {}
     for member_id, ticket in syncs.items():
         extend_session(group, group.members[member_id], draft)
-        draft.answer(ticket, synced(group, member_id))
+        draft.respond(ticket, sync_response(group, member_id))
 
 
-def synced(group: ClassicGroup, member_id: str) -> messages.SyncGroupResponse:
-    """A member's part of the assignment."""
+def sync_response(group: ClassicGroup, member_id: str) -> messages.SyncGroupResponse:
+    """Build the response with a member's assignment."""
     return messages.SyncGroupResponse(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol,
@@ -74,9 +74,9 @@ def synced(group: ClassicGroup, member_id: str) -> messages.SyncGroupResponse:
     )
 
 
-def sync_is_due(group: ClassicGroup, draft: Draft) -> None:
-    """Who joined and then did not ask for its assignment is out, and the others share anew."""
+def handle_sync_timeout(group: ClassicGroup, draft: Draft) -> None:
+    """Evict members that joined but did not sync in time, and rebalance."""
     if group.phase in (Phase.COMPLETING, Phase.STABLE) and group.unsynced:
         for member_id in list(group.unsynced):
-            expel(group, member_id, draft)
+            evict(group, member_id, draft)
         prepare(group, draft)

@@ -1,4 +1,4 @@
-"""What a classic group waits for. One timer watches all its sessions, so that a heartbeat need not move any."""
+"""Timers of a classic group. One timer covers all sessions, so that a heartbeat moves no timer."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from moldau.machines.groups.draft import Draft
 
 @dataclass(frozen=True, slots=True)
 class SessionsDue:
-    """Somebody's session may have run out; whoever sent a heartbeat meanwhile has a later deadline."""
+    """A session may have expired; a heartbeat may have extended it since."""
 
     group_id: str
 
@@ -22,19 +22,19 @@ class JoinDue:
 
 @dataclass(frozen=True, slots=True)
 class SyncDue:
-    """The time to fetch one's assignment is over."""
+    """The time to sync is over."""
 
     group_id: str
 
 
 def extend_session(group: ClassicGroup, member: Member, draft: Draft) -> None:
-    """A member showed that it is there."""
+    """Extend a member's session."""
     member.deadline_ms = draft.now.ms + member.session_timeout_ms
-    watch(group, member.deadline_ms, draft)
+    arm_session_timer(group, member.deadline_ms, draft)
 
 
-def watch(group: ClassicGroup, deadline_ms: float, draft: Draft) -> None:
-    """See that the timer goes off by this deadline. It may go off too early, never too late."""
-    if group.alarm_ms is None or deadline_ms < group.alarm_ms:
-        group.alarm_ms = deadline_ms
+def arm_session_timer(group: ClassicGroup, deadline_ms: float, draft: Draft) -> None:
+    """Make the timer expire by this deadline; it may be early, never late."""
+    if group.timer_ms is None or deadline_ms < group.timer_ms:
+        group.timer_ms = deadline_ms
         draft.set_timer(SessionsDue(group.group_id), deadline_ms - draft.now.ms)

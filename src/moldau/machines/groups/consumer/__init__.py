@@ -1,1 +1,1 @@
-"""Consumer groups (KIP-848): the coordinator assigns partitions, members follow in their own time."""
+"""Consumer groups (KIP-848): the coordinator computes assignments, members reconcile incrementally."""

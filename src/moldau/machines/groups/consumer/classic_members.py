@@ -1,6 +1,6 @@
-"""Members of a consumer group that still speak the classic protocol: they join, sync and send heartbeats as ever.
+"""Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-To them the group looks like one that rebalances whenever their share changes; their generation is their member epoch.
+To them the group looks like one that rebalances whenever their assignment changes; the generation is the member epoch.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from moldau.machines.groups.classic.group import NO_MEMBER_ID, protocols_of, reb
 from moldau.machines.groups.consumer.consumer_protocol import by_id, write_assignment
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import ClassicTraits, Member, MemberState
-from moldau.machines.groups.consumer.member_update import Comer, newcomer, returned
+from moldau.machines.groups.consumer.member_update import Sender, new_sender, returning_sender
 from moldau.machines.groups.consumer.reconciliation import Owned
-from moldau.machines.groups.consumer.soft_state import Watch
-from moldau.machines.groups.draft import Asker, Draft
+from moldau.machines.groups.consumer.soft_state import SoftState
+from moldau.machines.groups.draft import Caller, Draft
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import (
     ErrorCode,
@@ -31,48 +31,48 @@ CONSUMER: Final = "consumer"
 Identity = messages.LeaveGroupRequest.MemberIdentity
 
 
-# Joining
+# Join
 
 
 def check_protocols(group: ConsumerGroup, member_id: str, request: messages.JoinGroupRequest) -> None:
-    """Whether it can get on with the other classic members, should the group become classic again."""
+    """Check that it shares an assignor with the other classic members, in case the group is downgraded."""
     is_known = any(group.protocol_counts[each.name] == group.classic_count for each in request.protocols)
     if request.protocol_type != CONSUMER or not is_known:
         raise InconsistentGroupProtocol(f"Member {member_id}'s protocols are not supported.")
 
 
-def comer(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Comer:
-    """Who joins. A static member without an id takes over its instance, whoever had it."""
-    found = _comer(group, request, member_id)
-    if found.before.state is MemberState.UNKNOWN:  # of a later version; it begins anew as somebody else
+def resolve_sender(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Sender:
+    """Resolve the member that joins. A static member without an id takes over its instance id."""
+    found = _resolve_sender(group, request, member_id)
+    if found.before.state is MemberState.UNKNOWN:  # written by a later version; it must rejoin with a new id
         raise UnknownMemberId(f"Member {member_id} is in an unknown state.")
     return found
 
 
-def _comer(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Comer:
+def _resolve_sender(group: ConsumerGroup, request: messages.JoinGroupRequest, member_id: str) -> Sender:
     instance_id = request.group_instance_id
     if instance_id is None:
         member = group.members.get(member_id)
-        return newcomer(member_id) if member is None else Comer(member)
+        return new_sender(member_id) if member is None else Sender(member)
     if request.member_id != NO_MEMBER_ID:
-        return Comer(group.check_instance(member_id, instance_id))
-    there = group.static_member(instance_id)
-    return newcomer(member_id) if there is None else returned(there, member_id)
+        return Sender(group.check_instance(member_id, instance_id))
+    existing = group.static_member(instance_id)
+    return new_sender(member_id) if existing is None else returning_sender(existing, member_id)
 
 
-def described(
+def updated_metadata(
     before: Member,
     request: messages.JoinGroupRequest,
-    asker: Asker,
+    caller: Caller,
     subscription: messages.ConsumerProtocolSubscription,
 ) -> Member:
-    """The member with what it says of itself now. It subscribes by name alone."""
+    """Return the member with the metadata of this join. Classic members subscribe by name only."""
     return replace(
         before,
         instance_id=before.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=subscription.rack_id or before.rack_id,
-        client_id=asker.client_id,
-        client_host=asker.client_host,
+        client_id=caller.client_id,
+        client_host=caller.client_host,
         topics=frozenset(subscription.topics),
         regex="",
         rebalance_timeout_ms=rebalance_timeout_ms(request),
@@ -81,12 +81,12 @@ def described(
 
 
 def owned_by(subscription: messages.ConsumerProtocolSubscription, image: MetadataImage) -> Owned:
-    """What it works on while it joins; one that gives up everything first says nothing here."""
+    """Return the partitions it owns while it joins; an eager member has revoked all of them."""
     return [(topic_id, sorted(indexes)) for topic_id, indexes in by_id(subscription.owned_partitions, image).items()]
 
 
-def joined(member: Member) -> messages.JoinGroupResponse:
-    """Nobody leads: the coordinator assigns."""
+def join_response(member: Member) -> messages.JoinGroupResponse:
+    """Build the response. No member leads: the coordinator assigns."""
     return messages.JoinGroupResponse(
         member_id=member.member_id,
         generation_id=member.epoch,
@@ -95,11 +95,11 @@ def joined(member: Member) -> messages.JoinGroupResponse:
     )
 
 
-# Syncing and heartbeats
+# Sync and heartbeat
 
 
-def speaker(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
-    """The classic member that speaks, if it is in the generation it says."""
+def validate_member(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
+    """Return the classic member if it is in this generation; raises otherwise."""
     if instance_id is None:
         member = group.member(member_id)
     elif group.static_member(instance_id) is None:
@@ -116,31 +116,31 @@ def speaker(group: ConsumerGroup, member_id: str, instance_id: str | None, gener
     return member
 
 
-def syncer(group: ConsumerGroup, request: messages.SyncGroupRequest) -> Member:
-    """Who wants its assignment; raises if it is nobody, or not who it says."""
-    member = speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+def validate_sync(group: ConsumerGroup, request: messages.SyncGroupRequest) -> Member:
+    """Return the classic member if its SyncGroup is valid; raises otherwise."""
+    member = validate_member(group, request.member_id, request.group_instance_id, request.generation_id)
     _check_protocol(member, request)
     return member
 
 
 def sync(
     group: ConsumerGroup,
-    watch: Watch,
+    soft: SoftState,
     draft: Draft,
     member: Member,
     request: messages.SyncGroupRequest,
     image: MetadataImage,
 ) -> messages.SyncGroupResponse:
-    """What the member has now, in the words of its protocol; raises if it must join again first."""
+    """Return the member's current assignment in its protocol; raises if it must rejoin first."""
     traits = _traits(member)
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        watch.expect_join(draft, member)
+        soft.expect_join(draft, member)
         raise RebalanceInProgress(
             f"A new rebalance is triggered in group {group.group_id} and member {member.member_id} should rejoin to "
             "catch up."
         )
-    watch.syncs.pop(member.member_id, None)
-    watch.heard_of(draft, member.member_id, traits.session_timeout_ms)
+    soft.syncs.pop(member.member_id, None)
+    soft.extend_session(draft, member.member_id, traits.session_timeout_ms)
     return messages.SyncGroupResponse(
         protocol_type=CONSUMER if request.protocol_type is None else request.protocol_type,
         protocol_name=traits.protocols[0][0] if request.protocol_name is None else request.protocol_name,
@@ -163,14 +163,14 @@ def _check_protocol(member: Member, request: messages.SyncGroupRequest) -> None:
 
 
 def must_rejoin(group: ConsumerGroup, member: Member) -> bool:
-    """Whether there is something for it: a newer epoch, something to give up, or something that has become free."""
+    """Whether it must rejoin: a new epoch, partitions to revoke, or partitions that have become free."""
     if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _is_waiting(group, member)
 
 
 def _is_waiting(group: ConsumerGroup, member: Member) -> bool:
-    """Whether somebody else still holds what it is meant to have."""
+    """Whether another member still owns part of its target assignment."""
     return any(
         group.owner(topic_id, index) not in (None, member.member_id)
         for topic_id, indexes in group.target(member.member_id).items()
@@ -178,33 +178,33 @@ def _is_waiting(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-# Leaving
+# Leave
 
 
-def leavers(group: ConsumerGroup, identities: Sequence[Identity]) -> tuple[list[Member], list[ErrorCode]]:
-    """Who of those that are named goes, and what each is told. An admin names a static member by its instance alone."""
-    gone: dict[str, Member] = {}
+def leaving_members(group: ConsumerGroup, identities: Sequence[Identity]) -> tuple[list[Member], list[ErrorCode]]:
+    """Return the members to remove and the error of each. An admin gives only the instance id of a static member."""
+    removed: dict[str, Member] = {}
     errors = []
     for identity in identities:
         try:
-            member = _leaver(group, identity)
-            gone[member.member_id] = member
+            member = _leaving_member(group, identity)
+            removed[member.member_id] = member
             errors.append(ErrorCode.NONE)
-        except KafkaError as refusal:
-            errors.append(refusal.code)
-    return list(gone.values()), errors
+        except KafkaError as rejection:
+            errors.append(rejection.code)
+    return list(removed.values()), errors
 
 
-def _leaver(group: ConsumerGroup, identity: Identity) -> Member:
+def _leaving_member(group: ConsumerGroup, identity: Identity) -> Member:
     instance_id = identity.group_instance_id
     if instance_id is None:
         return group.member(identity.member_id)
-    there = group.static_member(instance_id)
-    if there is not None and identity.member_id == NO_MEMBER_ID:
-        return there
+    existing = group.static_member(instance_id)
+    if existing is not None and identity.member_id == NO_MEMBER_ID:
+        return existing
     return group.check_instance(identity.member_id, instance_id)
 
 
 def _traits(member: Member) -> ClassicTraits:
-    assert member.classic is not None, "only classic members come here"
+    assert member.classic is not None, "not a classic member"
     return member.classic

@@ -1,9 +1,9 @@
-"""What classic consumers tell each other through the coordinator: subscriptions and assignments, a version in front."""
+"""The embedded consumer protocol of classic members: versioned subscriptions and assignments."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from moldau.machines.groups.consumer.partitions import Holding
+from moldau.machines.groups.consumer.partitions import CurrentAssignment
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicId
 from moldau.wire import messages
@@ -12,36 +12,36 @@ from moldau.wire.data_records import PREFIX_BYTES, encode_versioned
 from moldau.wire.primitives import DECODE_FAILURES, Malformed
 
 OLDEST: Final = 0
-NEWEST: Final = 3  # a later version begins like this one
+NEWEST: Final = 3  # a later version starts like this one
 
 _Topic: Final = messages.ConsumerProtocolAssignment.TopicPartition
 
 
 def read_subscription(metadata: bytes) -> messages.ConsumerProtocolSubscription:
-    """What a consumer reads and has; `Malformed` if it is no subscription."""
+    """Parse a subscription; raises `Malformed`."""
     read: messages.ConsumerProtocolSubscription = _read("ConsumerProtocolSubscription", metadata)
     return read
 
 
 def read_assignment(assignment: bytes) -> messages.ConsumerProtocolAssignment:
-    """What a leader assigned to a consumer; `Malformed` if it is no assignment."""
+    """Parse an assignment; raises `Malformed`."""
     read: messages.ConsumerProtocolAssignment = _read("ConsumerProtocolAssignment", assignment)
     return read
 
 
-def write_assignment(holding: Holding, image: MetadataImage, metadata: bytes) -> bytes:
-    """An assignment for the consumer whose subscription this is, in the version it speaks, or in the oldest."""
-    named = sorted((image.topic_name(topic_id) or "", sorted(holding[topic_id])) for topic_id in holding)
+def write_assignment(assignment: CurrentAssignment, image: MetadataImage, metadata: bytes) -> bytes:
+    """Encode an assignment in the version of the consumer's subscription, or the oldest."""
+    named = sorted((image.topic_name(topic_id) or "", sorted(assignment[topic_id])) for topic_id in assignment)
     topics = [_Topic(topic=name, partitions=indexes) for name, indexes in named if name]
     try:
         version = _version(metadata)
-    except Malformed:  # only the subscription to the assignor that was chosen has been read
+    except Malformed:  # only the subscription of the chosen assignor has been validated
         version = OLDEST
     return encode_versioned(messages.ConsumerProtocolAssignment(assigned_partitions=topics), version)
 
 
 def by_id(topics: Iterable[Any], image: MetadataImage) -> Mapping[TopicId, frozenset[int]]:
-    """Partitions of named topics; those of topics that do not exist are left out."""
+    """Map partitions of named topics to topic ids; unknown topics are skipped."""
     found: dict[TopicId, frozenset[int]] = {}
     for each in topics:
         topic = image.topics.get(each.topic)

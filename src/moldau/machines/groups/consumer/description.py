@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe tells of a group."""
+"""Consumer groups as returned by ConsumerGroupDescribe."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,15 +20,15 @@ CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 
 
-def missing(group_id: str, *, is_other: bool) -> Described:
-    """There is no such group, or it is of another type."""
-    words = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
-    refusal = GroupIdNotFound(words)
-    return Described(group_id=group_id, error_code=refusal.code, error_message=refusal.message)
+def describe_missing(group_id: str, *, is_other_type: bool) -> Described:
+    """Describe a group that does not exist or has another type."""
+    message = f"Group {group_id} is not a consumer group." if is_other_type else f"Group {group_id} not found."
+    error = GroupIdNotFound(message)
+    return Described(group_id=group_id, error_code=error.code, error_message=error.message)
 
 
-def described(group: ConsumerGroup, image: MetadataImage, assignors: Sequence[str]) -> Described:
-    """The group with its members, what they have and what they should have."""
+def describe_group(group: ConsumerGroup, image: MetadataImage, assignors: Sequence[str]) -> Described:
+    """Describe the group with its members, their current and target assignments."""
     return Described(
         group_id=group.group_id,
         group_state=group.state,
@@ -49,20 +49,20 @@ def _member(member: Member, target: Assignment, image: MetadataImage) -> Describ
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment(_held(member), image),
+        assignment=_assignment(_owned(member), image),
         target_assignment=_assignment(target, image),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
-def _held(member: Member) -> Assignment:
-    """What nobody else can have yet, also if the member is about to give it up."""
+def _owned(member: Member) -> Assignment:
+    """Return its assigned partitions, including those it is revoking."""
     topic_ids = {*member.assigned, *member.revoking}
     return {each: {*member.assigned.get(each, ()), *member.revoking.get(each, ())} for each in topic_ids}
 
 
 def _assignment(partitions: Assignment, image: MetadataImage) -> DescribedAssignment:
-    """Topics that are gone have no name to tell."""
+    """Deleted topics have no name and are skipped."""
     named = sorted((image.topic_name(topic_id) or "", topic_id) for topic_id in partitions)
     return DescribedAssignment(
         topic_partitions=[

@@ -1,21 +1,21 @@
-"""A consumer group as its records tell of it: members, epochs, what they are meant to have and what they hold."""
+"""Replicated state of a consumer group: members, epochs, target and current assignments."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from moldau.machines.groups.consumer.member import Member
-from moldau.machines.groups.consumer.partitions import NO_PARTITIONS, Assignment, Holding
+from moldau.machines.groups.consumer.partitions import NO_PARTITIONS, Assignment, CurrentAssignment
 from moldau.machines.groups.consumer.records import (
-    group_end_record,
-    holding_end_record,
-    member_end_record,
-    regex_end_record,
-    target_end_record,
-    target_epoch_end_record,
-    topics_end_record,
+    current_assignment_tombstone,
+    group_tombstone,
+    member_tombstone,
+    partition_metadata_tombstone,
+    regex_tombstone,
+    target_epoch_tombstone,
+    target_tombstone,
 )
-from moldau.machines.groups.group import BaseTimestamp, GroupType, Places
+from moldau.machines.groups.group import BaseTimestamp, GroupType, TopicIdPartitions
 from moldau.machines.groups.records import Record
 from moldau.model.errors import (
     FencedInstanceId,
@@ -29,19 +29,19 @@ from moldau.model.ids import NO_TIMESTAMP, TopicId
 from moldau.wire import messages
 
 NO_ASSIGNMENT_EPOCH: Final = -1
-MEMBER_EPOCHS_FROM: Final = 9  # the first version of OffsetCommit that speaks of member epochs
+MEMBER_EPOCH_VERSION: Final = 9  # first version of OffsetCommit with member epochs
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression matched, and when it was asked."""
+    """The topics matched by a regular expression, and when."""
 
     topics: frozenset[str]
-    version: int  # the offset of the metadata it was asked in
+    version: int  # metadata offset of the match
     timestamp_ms: int  # wall time
 
 
 class ConsumerGroup:
-    """Replicated state: only `apply` changes it. What can be reckoned from the members is kept beside them."""
+    """Replicated state: only `apply` changes it. Counters derived from the members are kept up to date."""
 
     __slots__ = (
         "assignment_epoch",
@@ -78,11 +78,11 @@ class ConsumerGroup:
         self.resolved: dict[str, Resolved] = {}  # by regular expression
         self.has_partition_metadata = False
         self.static_ids: dict[str, str] = {}  # member ids by instance id
-        self.owners: dict[TopicId, dict[int, str]] = {}  # who holds a partition, even if it is on its way out
-        self.topic_counts: Counter[str] = Counter()  # how many members subscribe to a topic by its name
+        self.owners: dict[TopicId, dict[int, str]] = {}  # member that owns a partition, also while revoking it
+        self.topic_counts: Counter[str] = Counter()  # number of members subscribed to a topic by name
         self.regex_counts: Counter[str] = Counter()
         self.assignor_counts: Counter[str] = Counter()
-        self.protocol_counts: Counter[str] = Counter()  # of assignors that classic members know
+        self.protocol_counts: Counter[str] = Counter()  # of assignors supported by classic members
         self.classic_count = 0
 
     def __eq__(self, other: object) -> bool:
@@ -95,10 +95,10 @@ class ConsumerGroup:
     # Members
 
     def put(self, member: Member) -> None:
-        """A member is new or has changed."""
+        """Add or replace a member."""
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
-        if old is None or not old.describes_same(member):
+        if old is None or not old.has_same_metadata(member):
             if old is not None:
                 self._uncount(old)
             self._count(member)
@@ -107,7 +107,7 @@ class ConsumerGroup:
         self._own(member.member_id, member.assigned, member.revoking)
 
     def remove(self, member_id: str) -> None:
-        """A member is gone, if it was there."""
+        """Remove a member if it exists."""
         old = self.members.pop(member_id, None)
         if old is not None:
             self._uncount(old)
@@ -135,14 +135,14 @@ class ConsumerGroup:
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member.member_id:
             del self.static_ids[member.instance_id]
 
-    def _own(self, member_id: str, *holdings: Holding) -> None:
-        for holding in holdings:
-            for topic_id, indexes in holding.items():
+    def _own(self, member_id: str, *assignments: CurrentAssignment) -> None:
+        for assignment in assignments:
+            for topic_id, indexes in assignment.items():
                 self.owners.setdefault(topic_id, {}).update(dict.fromkeys(indexes, member_id))
 
-    def _disown(self, member_id: str, *holdings: Holding) -> None:
-        for holding in holdings:
-            for topic_id, indexes in holding.items():
+    def _disown(self, member_id: str, *assignments: CurrentAssignment) -> None:
+        for assignment in assignments:
+            for topic_id, indexes in assignment.items():
                 owners = self.owners.get(topic_id, {})
                 for index in indexes:
                     if owners.get(index) == member_id:
@@ -154,23 +154,23 @@ class ConsumerGroup:
         return self.owners.get(topic_id, {}).get(index)
 
     def target(self, member_id: str) -> Assignment:
-        """What a member is meant to have."""
+        """Return a member's target assignment."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def member(self, member_id: str) -> Member:
-        """The member of this id; `UnknownMemberId` if there is none."""
+        """Return the member of this id; raises `UnknownMemberId`."""
         member = self.members.get(member_id)
         if member is None:
             raise UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
         return member
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """Whoever stands for this instance now."""
+        """Return the current member of this instance id."""
         member_id = None if instance_id is None else self.static_ids.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def check_instance(self, member_id: str, instance_id: str) -> Member:
-        """The static member, unless another has taken its instance over."""
+        """Return the static member, unless its instance id belongs to another member."""
         member = self.static_member(instance_id)
         if member is None:
             raise UnknownMemberId(f"Instance id {instance_id} is unknown.")
@@ -180,7 +180,7 @@ class ConsumerGroup:
             )
         return member
 
-    # What any group is asked
+    # Group interface
 
     @property
     def state(self) -> str:
@@ -196,40 +196,44 @@ class ConsumerGroup:
         return not self.members
 
     def check_commit(self, request: messages.OffsetCommitRequest, api_version: int) -> None:
-        """Members commit in their epoch. Without members anybody may who does not claim to be one.
+        """Members commit in their epoch. Without members, only a commit without member id is valid.
 
-        A commit may be overtaken by the answer to a heartbeat; in an older epoch it still counts for partitions that
-        the member has held since.
+        A commit may be overtaken by a heartbeat response; with an older epoch it is valid for partitions that the
+        member has owned since.
         """
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self.members:
             return
         member = self.member(request.member_id)
-        if member.classic is None and api_version < MEMBER_EPOCHS_FROM:
+        if member.classic is None and api_version < MEMBER_EPOCH_VERSION:
             raise UnsupportedVersion(
                 "OffsetCommit version 9 or above must be used by members using the modern group protocol"
             )
-        places = ((TopicId(each.topic_id), one.partition_index) for each in request.topics for one in each.partitions)
-        if not _has_held_since(member, epoch, places):
+        topic_partitions = (
+            (TopicId(each.topic_id), one.partition_index) for each in request.topics for one in each.partitions
+        )
+        if not _has_owned_since(member, epoch, topic_partitions):
             _check_epoch(member, epoch)
 
-    def check_commit_in_transaction(self, request: messages.TxnOffsetCommitRequest, places: Places) -> None:
-        """As for other commits; but producers know of generations alone, so an epoch that has passed is told as one."""
+    def check_commit_in_transaction(
+        self, request: messages.TxnOffsetCommitRequest, topic_partitions: TopicIdPartitions
+    ) -> None:
+        """As for plain commits; but producers only know generations, so a stale epoch is reported as one."""
         generation = request.generation_id
         if generation < 0 and not self.members:
             return
         member = self.member(request.member_id)
-        if generation != member.epoch and not _has_held_since(member, generation, places):
+        if generation != member.epoch and not _has_owned_since(member, generation, topic_partitions):
             raise IllegalGeneration(f"The member is in epoch {member.epoch}, not {generation}.")
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Members fetch in their epoch; who does not claim to be one may look."""
+        """Members fetch in their epoch; without member id and epoch any fetch is valid."""
         if member_id is None and member_epoch < 0:
             return
         _check_epoch(self.member(member_id or ""), member_epoch)
 
     def check_delete_offsets(self) -> None:
-        """Those of topics that nobody reads may go at any time."""
+        """Always valid; offsets of subscribed topics are rejected one by one."""
 
     def check_delete(self) -> None:
         if self.members:
@@ -239,35 +243,35 @@ class ConsumerGroup:
         return topic in self.topic_counts or any(topic in each.topics for each in self.resolved.values())
 
     def expiry_base(self) -> BaseTimestamp | None:
-        """Offsets age from their commit; those of topics that are read never do."""
+        """Offsets age from their commit; those of subscribed topics do not expire."""
         return lambda committed: committed.commit_timestamp
 
     def tombstones(self) -> list[Record]:
-        """Everything that the log holds of the group, ended in the order in which it depends on each other."""
+        """Return tombstones for all records of the group, dependent records first."""
         return self.tombstones_of(self.members)
 
     def tombstones_of(self, member_ids: Iterable[str]) -> list[Record]:
-        """The same for a group that is about to have these members."""
+        """Return the tombstones for a group with these members."""
         group_id, member_ids = self.group_id, list(member_ids)
         return [
-            *(holding_end_record(group_id, member_id) for member_id in member_ids),
-            *(target_end_record(group_id, member_id) for member_id in member_ids),
-            target_epoch_end_record(group_id),
-            *(member_end_record(group_id, member_id) for member_id in member_ids),
-            *(regex_end_record(group_id, regex) for regex in sorted(self.resolved)),
-            *([topics_end_record(group_id)] if self.has_partition_metadata else []),
-            group_end_record(group_id),
+            *(current_assignment_tombstone(group_id, member_id) for member_id in member_ids),
+            *(target_tombstone(group_id, member_id) for member_id in member_ids),
+            target_epoch_tombstone(group_id),
+            *(member_tombstone(group_id, member_id) for member_id in member_ids),
+            *(regex_tombstone(group_id, regex) for regex in sorted(self.resolved)),
+            *([partition_metadata_tombstone(group_id)] if self.has_partition_metadata else []),
+            group_tombstone(group_id),
         ]
 
     def keep_alive(self, member_id: str, now_ms: float) -> None:
-        """Only a heartbeat is a sign of life."""
+        """Does nothing: only a heartbeat extends the session."""
 
 
-def _has_held_since(member: Member, epoch: int, places: Places) -> bool:
-    """Whether all of these were the member's in that epoch and are still; topics without an id are not known."""
+def _has_owned_since(member: Member, epoch: int, topic_partitions: TopicIdPartitions) -> bool:
+    """Whether the member has owned all of these since that epoch; False for topics without an id."""
     if epoch >= member.epoch or member.classic is not None:
         return False
-    return all(member.held_since(topic_id, index, epoch) for topic_id, index in places)
+    return all(member.assigned_since(topic_id, index, epoch) for topic_id, index in topic_partitions)
 
 
 def _check_epoch(member: Member, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: members come, stay, change what they read, and learn what they should have."""
+"""ConsumerGroupHeartbeat: validation, resolving the member, and the response."""
 
 from dataclasses import replace
 from typing import Final
@@ -11,11 +11,11 @@ from moldau.machines.groups.consumer.member import (
     Member,
     MemberState,
 )
-from moldau.machines.groups.consumer.member_update import Change, Comer, newcomer, returned
-from moldau.machines.groups.consumer.partitions import Holding, is_within
+from moldau.machines.groups.consumer.member_update import MemberUpdate, Sender, new_sender, returning_sender
+from moldau.machines.groups.consumer.partitions import CurrentAssignment, is_within
 from moldau.machines.groups.consumer.reconciliation import Owned, as_owned
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings
-from moldau.machines.groups.draft import Asker
+from moldau.machines.groups.draft import Caller
 from moldau.model.errors import (
     FencedMemberEpoch,
     GroupMaxSizeReached,
@@ -28,15 +28,15 @@ from moldau.wire import messages
 Request = messages.ConsumerGroupHeartbeatRequest
 Response = messages.ConsumerGroupHeartbeatResponse
 
-MEMBER_ID_NEEDED_FROM: Final = 1
+MEMBER_ID_REQUIRED_VERSION: Final = 1
 UNSET: Final = -1
-SUBSCRIPTION_CHARACTERS_MAX: Final = 1_000_000  # it is one record
+SUBSCRIPTION_CHARACTERS_MAX: Final = 1_000_000  # a subscription is one record
 
 
 def check_request(request: Request, api_version: int, settings: ConsumerGroupSettings) -> None:
-    """Whether the request makes sense at all, whatever the group."""
+    """Validate the request regardless of the group."""
     epoch = request.member_epoch
-    if api_version >= MEMBER_ID_NEEDED_FROM or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
+    if api_version >= MEMBER_ID_REQUIRED_VERSION or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
         _check_not_blank(request.member_id, "MemberId can't be empty.")
     _check_not_blank(request.group_id, "GroupId can't be empty.")
     _check_not_blank(request.instance_id, "InstanceId can't be empty.")
@@ -49,7 +49,7 @@ def check_request(request: Request, api_version: int, settings: ConsumerGroupSet
         raise InvalidRequest("MemberEpoch is invalid.")
     names = request.subscribed_topic_names
     if names is not None and sum(map(len, names)) > SUBSCRIPTION_CHARACTERS_MAX:
-        raise InvalidRequest("SubscribedTopicNames are too many.")
+        raise InvalidRequest("SubscribedTopicNames is too large.")
     known = settings.group_consumer_assignors
     if request.server_assignor is not None and request.server_assignor not in known:
         raise UnsupportedAssignor(
@@ -57,9 +57,9 @@ def check_request(request: Request, api_version: int, settings: ConsumerGroupSet
         )
 
 
-def _check_not_blank(text: str | None, complaint: str) -> None:
+def _check_not_blank(text: str | None, message: str) -> None:
     if text is not None and not text.strip():
-        raise InvalidRequest(complaint)
+        raise InvalidRequest(message)
 
 
 def _check_joining(request: Request) -> None:
@@ -72,36 +72,36 @@ def _check_joining(request: Request) -> None:
 
 
 def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, size_max: int) -> None:
-    """Whether one more fits in. Who takes the place of a static member needs none."""
+    """Check the group size. A member that replaces a static one needs no slot."""
     is_known = member_id in group.members or group.static_member(instance_id) is not None
     if not is_known and len(group.members) >= size_max:
         raise GroupMaxSizeReached(f"The consumer group has reached its maximum capacity of {size_max} members.")
 
 
-def comer(group: ConsumerGroup, request: Request, member_id: str) -> Comer:
-    """Who sends this heartbeat; raises if it is nobody, or not who it says."""
+def resolve_sender(group: ConsumerGroup, request: Request, member_id: str) -> Sender:
+    """Resolve the member that sent this heartbeat; raises if it is unknown or fenced."""
     owned, instance_id = as_owned(_pairs(request)), request.instance_id
     if request.member_epoch != JOINING_EPOCH:
         member = group.member(member_id) if instance_id is None else group.check_instance(member_id, instance_id)
         check_epoch(member, request.member_epoch, owned)
-        return Comer(member)
-    there = group.static_member(instance_id)
-    if there is None:
+        return Sender(member)
+    existing = group.static_member(instance_id)
+    if existing is None:
         known = group.members.get(member_id)
-        return newcomer(member_id) if known is None else Comer(known)
-    is_away = there.epoch == STATIC_LEAVING_EPOCH
-    if there.member_id == member_id and not is_away:  # it asks again, because the answer was lost or it was fenced
-        return Comer(there)
-    if not there.is_classic and not is_away:
+        return new_sender(member_id) if known is None else Sender(known)
+    is_away = existing.epoch == STATIC_LEAVING_EPOCH
+    if existing.member_id == member_id and not is_away:  # a retry: the response was lost, or it was fenced
+        return Sender(existing)
+    if not existing.is_classic and not is_away:
         raise UnreleasedInstanceId(
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
-            f"is owned by {there.member_id} member."
+            f"is owned by {existing.member_id} member."
         )
-    return returned(there, member_id)
+    return returning_sender(existing, member_id)
 
 
 def check_epoch(member: Member, epoch: int, owned: Owned | None) -> None:
-    """Whether the member is where the group has it. One epoch behind is enough if the answer may have been lost."""
+    """Check the member epoch. The previous one is valid too, because the response may have been lost."""
     if epoch == member.epoch:
         return
     is_behind = epoch < member.epoch
@@ -114,22 +114,22 @@ def check_epoch(member: Member, epoch: int, owned: Owned | None) -> None:
 
 
 def check_state(member: Member, request: Request) -> None:
-    """A member in a state that is not known here can only begin anew."""
+    """A member in an unknown state (written by a later version) must rejoin."""
     if member.state is MemberState.UNKNOWN and (request.topic_partitions is None or request.topic_partitions):
         raise FencedMemberEpoch(
             "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin."
         )
 
 
-def described(before: Member, request: Request, asker: Asker) -> Member:
-    """The member with what it says of itself now; what it leaves out stays as it was."""
+def updated_metadata(before: Member, request: Request, caller: Caller) -> Member:
+    """Return the member with the metadata of this request; omitted fields keep their values."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     return replace(
         before,
         instance_id=before.instance_id if request.instance_id is None else request.instance_id,
         rack_id=before.rack_id if request.rack_id is None else request.rack_id,
-        client_id=asker.client_id,
-        client_host=asker.client_host,
+        client_id=caller.client_id,
+        client_host=caller.client_host,
         topics=before.topics if names is None else frozenset(names),
         regex=before.regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
         rebalance_timeout_ms=before.rebalance_timeout_ms if timeout_ms == UNSET else timeout_ms,
@@ -138,17 +138,17 @@ def described(before: Member, request: Request, asker: Asker) -> Member:
     )
 
 
-def beat(change: Change, before: Member, request: Request, asker: Asker) -> tuple[Member, bool]:
-    """The member after this heartbeat, and whether it must be told what it has."""
-    after = described(before, request, asker)
-    change.describe(after)
-    after = change.reconcile(after, as_owned(_pairs(request)))
-    is_told = request.member_epoch == JOINING_EPOCH or is_full(request) or after.assigned != before.assigned
-    return after, is_told
+def update_member(update: MemberUpdate, before: Member, request: Request, caller: Caller) -> tuple[Member, bool]:
+    """Return the member after this heartbeat, and whether the response includes its assignment."""
+    after = updated_metadata(before, request, caller)
+    update.update_metadata(after)
+    after = update.reconcile(after, as_owned(_pairs(request)))
+    includes_assignment = request.member_epoch == JOINING_EPOCH or is_full(request) or after.assigned != before.assigned
+    return after, includes_assignment
 
 
 def is_full(request: Request) -> bool:
-    """Whether the member tells everything of itself, as it does when an answer may have been lost."""
+    """Whether the request has all fields, as sent after a lost response."""
     return (
         request.rebalance_timeout_ms != UNSET
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -156,8 +156,8 @@ def is_full(request: Request) -> bool:
     )
 
 
-def is_bare(request: Request) -> bool:
-    """Whether the member only says who it is and that it is there."""
+def is_keepalive(request: Request) -> bool:
+    """Whether the request only extends the session."""
     return (
         request.subscribed_topic_names is None
         and request.topic_partitions is None
@@ -168,20 +168,20 @@ def is_bare(request: Request) -> bool:
     )
 
 
-def answer(member: Member, heartbeat_interval_ms: int, *, is_told: bool) -> Response:
+def build_response(member: Member, heartbeat_interval_ms: int, *, includes_assignment: bool) -> Response:
     return Response(
         member_id=member.member_id,
         member_epoch=member.epoch,
         heartbeat_interval_ms=heartbeat_interval_ms,
-        assignment=assignment_of(member.assigned) if is_told else None,
+        assignment=assignment_of(member.assigned) if includes_assignment else None,
     )
 
 
-def assignment_of(holding: Holding) -> Response.Assignment:
+def assignment_of(assignment: CurrentAssignment) -> Response.Assignment:
     return Response.Assignment(
         topic_partitions=[
-            Response.TopicPartitions(topic_id=topic_id, partitions=sorted(holding[topic_id]))
-            for topic_id in sorted(holding)
+            Response.TopicPartitions(topic_id=topic_id, partitions=sorted(assignment[topic_id]))
+            for topic_id in sorted(assignment)
         ]
     )
 

@@ -1,11 +1,11 @@
-"""A member of a consumer group: what it told of itself, and how far it has come towards its target."""
+"""A member of a consumer group: its metadata, epoch and current assignment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from moldau.machines.groups.consumer.partitions import NO_INDEXES, NOTHING_HELD, Holding
+from moldau.machines.groups.consumer.partitions import NO_CURRENT_ASSIGNMENT, NO_INDEXES, CurrentAssignment
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
@@ -14,33 +14,33 @@ LEAVING_EPOCH: Final = -1
 STATIC_LEAVING_EPOCH: Final = -2
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignors a classic member knows with its subscription for each, the best first."""
+"""A classic member's assignors with its subscription for each, preferred first."""
 
 
 class MemberState(IntEnum):
-    """How far a member has come, by Kafka's numbers."""
+    """Reconciliation states, with Kafka's numbers."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # it must give up partitions before it may go on to the next epoch
-    UNRELEASED_PARTITIONS = 2  # it waits for partitions that others have not given up yet
+    UNREVOKED_PARTITIONS = 1  # must revoke partitions before it advances to the next epoch
+    UNRELEASED_PARTITIONS = 2  # waits for partitions that other members still own
     UNKNOWN = 127  # written by a later version
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicTraits:
-    """What is kept of a member that speaks the classic protocol, so that the group can become classic again."""
+    """Metadata of a classic member, kept so that the group can be downgraded."""
 
     session_timeout_ms: int
     protocols: Protocols
 
 
-def _nothing_held() -> Holding:
-    return NOTHING_HELD
+def _no_current_assignment() -> CurrentAssignment:
+    return NO_CURRENT_ASSIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member. A change makes a new object; records are what the difference is written as."""
+    """An immutable member. Records are written for the difference between two of them."""
 
     member_id: str
     instance_id: str | None = None
@@ -48,7 +48,7 @@ class Member:
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()  # subscribed by name
-    regex: str = ""  # subscribed by regular expression; empty is none
+    regex: str = ""  # subscribed by regular expression; empty if none
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicTraits | None = None
@@ -56,8 +56,10 @@ class Member:
     epoch: int = JOINING_EPOCH
     previous_epoch: int = JOINING_EPOCH
     state: MemberState = MemberState.STABLE
-    assigned: Holding = field(default_factory=_nothing_held)
-    revoking: Holding = field(default_factory=_nothing_held)  # taken from it, but it has not said yet that it stopped
+    assigned: CurrentAssignment = field(default_factory=_no_current_assignment)
+    revoking: CurrentAssignment = field(
+        default_factory=_no_current_assignment
+    )  # to be revoked; the member has not confirmed it yet
 
     @property
     def is_classic(self) -> bool:
@@ -66,25 +68,27 @@ class Member:
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
-    def held_since(self, topic_id: TopicId, index: int, epoch: int) -> bool:
-        """Whether this partition was given to it by then and never to anybody else, even if it is on its way out."""
+    def assigned_since(self, topic_id: TopicId, index: int, epoch: int) -> bool:
+        """Whether it has owned this partition without interruption since that epoch, revoking included."""
         since = self.assigned.get(topic_id, NO_INDEXES).get(index)
         if since is None:
             since = self.revoking.get(topic_id, NO_INDEXES).get(index)
         return since is not None and since <= epoch
 
-    def describes_same(self, other: "Member") -> bool:
-        """Whether what the two told of themselves is the same, whatever they hold."""
-        return _description(self) == _description(other)
+    def has_same_metadata(self, other: "Member") -> bool:
+        """Whether the metadata of both is equal, regardless of assignments."""
+        return _metadata(self) == _metadata(other)
 
-    def advanced(self, epoch: int, state: MemberState, assigned: Holding, revoking: Holding) -> "Member":
-        """The same member a step further, or the same object where nothing changes."""
+    def advance(
+        self, epoch: int, state: MemberState, assigned: CurrentAssignment, revoking: CurrentAssignment
+    ) -> "Member":
+        """Return the member in its next state, or the same object if nothing changes."""
         if (epoch, state, assigned, revoking) == (self.epoch, self.state, self.assigned, self.revoking):
             return self
         return replace(self, epoch=epoch, previous_epoch=self.epoch, state=state, assigned=assigned, revoking=revoking)
 
 
-def _description(member: Member) -> tuple[object, ...]:
+def _metadata(member: Member) -> tuple[object, ...]:
     return (
         member.instance_id,
         member.rack_id,
@@ -98,8 +102,8 @@ def _description(member: Member) -> tuple[object, ...]:
     )
 
 
-def with_description(member: Member, value: messages.ConsumerGroupMemberMetadataValue) -> Member:
-    """What a record says of the member itself; what it holds stays."""
+def with_metadata(member: Member, value: messages.ConsumerGroupMemberMetadataValue) -> Member:
+    """Apply a metadata record; the assignment is kept."""
     classic = value.classic_member_metadata
     return replace(
         member,
@@ -119,22 +123,26 @@ def with_description(member: Member, value: messages.ConsumerGroupMemberMetadata
     )
 
 
-def with_holding(member: Member, value: messages.ConsumerGroupCurrentMemberAssignmentValue) -> Member:
-    """What a record says of how far the member has come; what it told of itself stays."""
+def with_current_assignment(member: Member, value: messages.ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+    """Apply a current assignment record; the metadata is kept."""
     return replace(
         member,
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         state=_state(value.state),
-        assigned=_holding(value.assigned_partitions, value.member_epoch),
-        revoking=_holding(value.partitions_pending_revocation, value.member_epoch),
+        assigned=_current_assignment(value.assigned_partitions, value.member_epoch),
+        revoking=_current_assignment(value.partitions_pending_revocation, value.member_epoch),
     )
 
 
-def without_holding(member: Member) -> Member:
-    """It has left; what is known of it is about to go too."""
+def without_current_assignment(member: Member) -> Member:
+    """Apply a current assignment tombstone: the member has left and its metadata will follow."""
     return replace(
-        member, epoch=LEAVING_EPOCH, previous_epoch=LEAVING_EPOCH, assigned=NOTHING_HELD, revoking=NOTHING_HELD
+        member,
+        epoch=LEAVING_EPOCH,
+        previous_epoch=LEAVING_EPOCH,
+        assigned=NO_CURRENT_ASSIGNMENT,
+        revoking=NO_CURRENT_ASSIGNMENT,
     )
 
 
@@ -145,13 +153,13 @@ def _state(number: int) -> MemberState:
         return MemberState.UNKNOWN
 
 
-def _holding(
+def _current_assignment(
     topics: Sequence[messages.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], member_epoch: int
-) -> Holding:
+) -> CurrentAssignment:
     held: dict[TopicId, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
-        if epochs is None or len(epochs) != len(topic.partitions):  # an older broker did not write them
+        if epochs is None or len(epochs) != len(topic.partitions):  # not written by older brokers
             epochs = [max(member_epoch, 0)] * len(topic.partitions)
         held[TopicId(topic.topic_id)] = dict(zip(topic.partitions, epochs, strict=True))
-    return held or NOTHING_HELD
+    return held or NO_CURRENT_ASSIGNMENT

@@ -1,4 +1,4 @@
-"""A group changes its protocol while it lives: from classic when a consumer joins, back when the last of them goes."""
+"""Online migration of a group: upgrade when a consumer joins, downgrade when the last consumer leaves."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -14,10 +14,10 @@ from moldau.machines.groups.consumer.consumer_protocol import (
 )
 from moldau.machines.groups.consumer.group import ConsumerGroup
 from moldau.machines.groups.consumer.member import ClassicTraits, Member, MemberState
-from moldau.machines.groups.consumer.partitions import Assignment, held_since
+from moldau.machines.groups.consumer.partitions import Assignment, assigned_since
 from moldau.machines.groups.consumer.records import (
+    current_assignment_record,
     epoch_record,
-    holding_record,
     member_record,
     target_epoch_record,
     target_record,
@@ -38,22 +38,25 @@ COOPERATIVE_STICKY: Final = "cooperative-sticky"
 
 
 def check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
-    """Whether a classic group with members may become a consumer group."""
-    refusal = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
+    """Check that a classic group with members may be upgraded."""
+    rejection = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
     if not settings.may_upgrade:
-        raise GroupIdNotFound(f"{refusal} online upgrade is disabled.")
+        raise GroupIdNotFound(f"{rejection} online upgrade is disabled.")
     if classic.protocol_type != CONSUMER:
-        raise GroupIdNotFound(f"{refusal} the group does not use the consumer embedded protocol.")
+        raise GroupIdNotFound(f"{rejection} the group does not use the consumer embedded protocol.")
     if len(classic.members) > settings.group_consumer_max_size:
-        raise GroupIdNotFound(f"{refusal} the group size exceeds the consumer group maximum size.")
-    if sum(len(said) for member in classic.members.values() for _, said in member.protocols) > DECISION_BYTES_MAX:
-        raise GroupIdNotFound(f"{refusal} its members say more of themselves than can be written at once.")
+        raise GroupIdNotFound(f"{rejection} the group size exceeds the consumer group maximum size.")
+    if (
+        sum(len(metadata) for member in classic.members.values() for _, metadata in member.protocols)
+        > DECISION_BYTES_MAX
+    ):
+        raise GroupIdNotFound(f"{rejection} the metadata of its members does not fit into one batch.")
 
 
-def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple[ConsumerGroup, list[Record]]:
-    """The consumer group that a classic one becomes, and the records that make it so.
+def upgrade_group(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple[ConsumerGroup, list[Record]]:
+    """Return the consumer group that replaces a classic one, and the records for it.
 
-    All its members keep what they have and are in the epoch that was the generation of the classic group.
+    All members keep their assignment; the member epoch is the generation of the classic group.
     """
     try:
         members = _upgraded_members(classic, image)
@@ -68,7 +71,7 @@ def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple
         epoch_record(group_id, epoch, NO_TOPICS_HASH, wall_ms),
         *(target_record(group_id, member.member_id, _partitions(member)) for member in members),
         target_epoch_record(group_id, epoch, wall_ms),
-        *(holding_record(group_id, member) for member in members),
+        *(current_assignment_record(group_id, member) for member in members),
     ]
     made: dict[str, ConsumerGroup] = {}
     for record in records:
@@ -78,15 +81,15 @@ def upgraded(classic: ClassicGroup, draft: Draft, image: MetadataImage) -> tuple
 
 def _upgraded_members(classic: ClassicGroup, image: MetadataImage) -> list[Member]:
     taken: set[tuple[TopicId, int]] = set()
-    # A leader could have assigned a partition twice; here it can have one holder only.
-    assigned = {each.member_id: _claimed(_assigned(classic, each, image), taken) for each in classic.members.values()}
+    # A leader could have assigned a partition twice; a consumer group allows one owner only.
+    assigned = {each.member_id: _claim(_assigned(classic, each, image), taken) for each in classic.members.values()}
     return [
         _upgraded_member(classic, each, assigned[each.member_id], taken, image) for each in classic.members.values()
     ]
 
 
-def _claimed(partitions: Assignment, taken: set[tuple[TopicId, int]]) -> Assignment:
-    """Those that are nobody's yet; from now on they are taken."""
+def _claim(partitions: Assignment, taken: set[tuple[TopicId, int]]) -> Assignment:
+    """Return the partitions without an owner and mark them as taken."""
     mine = {
         topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
         for topic_id, indexes in partitions.items()
@@ -104,9 +107,9 @@ def _upgraded_member(
 ) -> Member:
     metadata = member.metadata(classic.protocol) or member.protocols[0][1]
     subscription = read_subscription(metadata)
-    # A cooperative member reads on, while it joins and syncs, what it had. What its leader has taken from it is free
-    # when it joins again without that, and it may not even have been told.
-    revoking = _claimed(by_id(subscription.owned_partitions, image), taken)
+    # A cooperative member keeps reading its owned partitions while it joins and syncs. Partitions that the leader took
+    # from it become free when it rejoins without them; it may not know of it yet.
+    revoking = _claim(by_id(subscription.owned_partitions, image), taken)
     return Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -119,17 +122,17 @@ def _upgraded_member(
         epoch=classic.generation,
         previous_epoch=classic.generation,
         state=MemberState.UNREVOKED_PARTITIONS if revoking else MemberState.STABLE,
-        assigned=held_since(assigned, classic.generation),
-        revoking=held_since(revoking, classic.generation),
+        assigned=assigned_since(assigned, classic.generation),
+        revoking=assigned_since(revoking, classic.generation),
     )
 
 
 def _assigned(classic: ClassicGroup, member: ClassicMember, image: MetadataImage) -> Mapping[TopicId, frozenset[int]]:
-    """What its leader assigned to it; one that has just joined has nothing yet."""
+    """Return the leader's assignment to it; empty for a member that has just joined."""
     if not member.assignment:
         return {}
     assignment = read_assignment(member.assignment)
-    # Unlike Java's, a leader with librdkafka returns to each member what that had told it, and nobody reads it.
+    # Unlike Java's, a librdkafka leader returns each member's user data, which has no use.
     if assignment.user_data and classic.protocol != COOPERATIVE_STICKY:
         raise GroupIdNotFound(
             f"Cannot upgrade classic group {classic.group_id} to consumer group because an unsupported custom assignor "
@@ -146,8 +149,8 @@ def _partitions(member: Member) -> Assignment:
 # Downgrade
 
 
-def may_downgrade(members: Collection[Member], settings: GroupSettings) -> bool:
-    """Whether a group of these members may be classic: nobody is left who would not understand."""
+def can_downgrade(members: Collection[Member], settings: GroupSettings) -> bool:
+    """Whether these members can form a classic group: no consumer is left."""
     return (
         bool(members)
         and all(member.is_classic for member in members)
@@ -156,12 +159,12 @@ def may_downgrade(members: Collection[Member], settings: GroupSettings) -> bool:
     )
 
 
-def downgraded(
+def downgrade_group(
     group: ConsumerGroup, members: Mapping[str, Member], draft: Draft, image: MetadataImage
 ) -> ClassicGroup | None:
-    """The classic group that these members make; None where they have no assignor in common.
+    """Return the classic group of these members; None if they share no assignor.
 
-    Each is assigned what it holds, not what it was meant to get: nobody may read a partition that another still has.
+    Each is assigned its current assignment, not its target: no partition may be read while another member owns it.
     """
     classic = ClassicGroup(group.group_id)
     classic.generation = group.epoch
@@ -176,7 +179,7 @@ def downgraded(
 
 
 def _downgraded_member(member: Member, draft: Draft, image: MetadataImage) -> ClassicMember:
-    assert member.classic is not None, "only classic members stay"
+    assert member.classic is not None, "not a classic member"
     traits = member.classic
     return ClassicMember(
         member_id=member.member_id,

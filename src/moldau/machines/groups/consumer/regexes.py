@@ -1,7 +1,7 @@
-"""Subscriptions by regular expression: which topics each of them matches, and when that is asked anew.
+"""Subscriptions by regular expression: the matched topics, and when to match again.
 
-The machine reads no expression itself. It is given a matcher, because the patterns are a client's and must be read by
-something whose time does not explode.
+The machine does not evaluate expressions itself: patterns come from clients, so the injected matcher must run in linear
+time (RE2).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 from moldau.machines.groups.consumer.group import ConsumerGroup, Resolved
 from moldau.machines.groups.consumer.member import Member
-from moldau.machines.groups.consumer.records import regex_end_record, regex_record
+from moldau.machines.groups.consumer.records import regex_record, regex_tombstone
 from moldau.machines.groups.consumer.settings import REGEX_REFRESH_MIN_MS
-from moldau.machines.groups.consumer.soft_state import Watch
+from moldau.machines.groups.consumer.soft_state import SoftState
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidRegularExpression
@@ -19,19 +19,19 @@ from moldau.model.settings import shorten
 
 
 class RegexMatcher(Protocol):
-    """Reads patterns in RE2's syntax. Its answers depend on its arguments alone. A module with these two will do."""
+    """Evaluates patterns in RE2 syntax. A pure function of its arguments; a module with these two functions will do."""
 
     def check_pattern(self, pattern: str) -> None:
-        """`ValueError` with the reason if it is no pattern."""
+        """Raise `ValueError` with the reason if the pattern is invalid."""
         ...
 
     def matching(self, pattern: str, names: Iterable[str]) -> Sequence[str]:
-        """Those of the names that the pattern matches from end to end; `ValueError` if it is no pattern."""
+        """Return the names that the pattern matches completely; `ValueError` if it is invalid."""
         ...
 
 
 class NoRegexes:
-    """Matches nothing and takes no pattern: for whoever has no matcher."""
+    """Rejects every pattern: for shards without a matcher."""
 
     def check_pattern(self, pattern: str) -> None:  # noqa: ARG002
         raise ValueError("regular expressions are not supported here")
@@ -40,77 +40,75 @@ class NoRegexes:
         return ()
 
 
-class Matching(NamedTuple):
-    """With what patterns are held against topics."""
+class TopicMatcher(NamedTuple):
+    """Matches patterns against the topics that a client may describe."""
 
     matcher: RegexMatcher
     image: MetadataImage
-    may_see: Callable[[str], bool]  # whether whoever asks may know of a topic
+    can_describe: Callable[[str], bool]  # whether the client may describe a topic
 
     def topics(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
-        return frozenset(name for name in self.matcher.matching(pattern, names) if self.may_see(name))
+        return frozenset(name for name in self.matcher.matching(pattern, names) if self.can_describe(name))
 
 
 class Regexes:
-    """The regular expressions of a group, in one decision about one of its members."""
+    """The regular expressions of a group within a decision about a member."""
 
-    def __init__(self, group: ConsumerGroup, watch: Watch, draft: Draft, matching: Matching) -> None:
+    def __init__(self, group: ConsumerGroup, soft: SoftState, draft: Draft, matching: TopicMatcher) -> None:
         self._group = group
-        self._watch = watch
+        self._soft = soft
         self._draft = draft
         self._matching = matching
         self.resolved: dict[str, Resolved] = dict(group.resolved)
-        self.is_changed = False  # whether members read other topics now
+        self.is_changed = False  # whether the subscribed topics changed
 
     def update(self, before: Member, after: Member) -> None:
-        """Take up what the member changed, and ask anew if it is time."""
+        """Apply the member's new expression, and match all again if due."""
         if before.regex != after.regex:
-            self._leave(before.regex)
+            self._unsubscribe(before.regex)
             if after.regex:
-                self._enter(after.regex)
+                self._subscribe(after.regex)
             self.is_changed = True
         if self.resolved and self._is_due():
             self._refresh()
 
-    def _leave(self, regex: str) -> None:
+    def _unsubscribe(self, regex: str) -> None:
         if regex and self._group.regex_counts[regex] <= 1 and self.resolved.pop(regex, None) is not None:
-            self._draft.records.append(regex_end_record(self._group.group_id, regex))
+            self._draft.records.append(regex_tombstone(self._group.group_id, regex))
 
-    def _enter(self, regex: str) -> None:
+    def _subscribe(self, regex: str) -> None:
         if regex in self.resolved:
             return
         if not self.resolved:
-            self._watch.matched, self._watch.matched_ms = self._matching.image.topics, self._draft.now.ms
+            self._soft.matched, self._soft.matched_ms = self._matching.image.topics, self._draft.now.ms
         self._resolve(regex, self._matching.topics(regex, self._matching.image.topics))
 
     def _is_due(self) -> bool:
-        """Topics are looked for when some were created, and now and then because what may be seen can change."""
-        last_ms, topics = self._watch.matched_ms, self._matching.image.topics
+        """Match again after topics were created, and periodically because ACLs may change."""
+        last_ms, topics = self._soft.matched_ms, self._matching.image.topics
         is_early = last_ms is not None and self._draft.now.ms - last_ms < REGEX_REFRESH_MIN_MS
-        return self._must_start_over() or (not is_early and self._watch.matched is not topics)
+        return self._needs_full_refresh() or (not is_early and self._soft.matched is not topics)
 
-    def _must_start_over(self) -> bool:
-        last_ms, interval_ms = self._watch.matched_ms, self._draft.settings.group_consumer_regex_refresh_interval_ms
+    def _needs_full_refresh(self) -> bool:
+        last_ms, interval_ms = self._soft.matched_ms, self._draft.settings.group_consumer_regex_refresh_interval_ms
         return last_ms is None or self._draft.now.ms - last_ms >= interval_ms
 
     def _refresh(self) -> None:
-        """Usually only topics that are new are looked at, for there may be many others."""
-        topics, watch = self._matching.image.topics, self._watch
-        looked_at = {} if self._must_start_over() or watch.matched is None else watch.matched
-        names = [name for name in topics if name not in looked_at]
+        """Usually match only new topics; there may be many others."""
+        topics, soft = self._matching.image.topics, self._soft
+        checked = {} if self._needs_full_refresh() or soft.matched is None else soft.matched
+        names = [name for name in topics if name not in checked]
         for regex, old in list(self.resolved.items()):
-            new = self._matched_anew(regex, old, looked_at, names)
+            new = self._rematch(regex, old, checked, names)
             if new != old.topics:
                 self._resolve(regex, new)
-        watch.matched, watch.matched_ms = topics, self._draft.now.ms
+        soft.matched, soft.matched_ms = topics, self._draft.now.ms
 
-    def _matched_anew(
-        self, regex: str, old: Resolved, looked_at: Container[str], names: Iterable[str]
-    ) -> frozenset[str]:
-        """A pattern that only the broker who took it could read matches what it matched then."""
+    def _rematch(self, regex: str, old: Resolved, checked: Container[str], names: Iterable[str]) -> frozenset[str]:
+        """A pattern that this broker cannot parse keeps the existing topics it matched before."""
         still = frozenset(name for name in old.topics if name in self._matching.image.topics)
         try:
-            return frozenset(name for name in still if name in looked_at) | self._matching.topics(regex, names)
+            return frozenset(name for name in still if name in checked) | self._matching.topics(regex, names)
         except ValueError:
             return still
 
@@ -130,8 +128,8 @@ def check_regex(matcher: RegexMatcher, regex: str) -> None:
         ) from None
 
 
-def without(group: ConsumerGroup, leavers: Iterable[Member]) -> Mapping[str, Resolved]:
-    """The regular expressions that are still somebody's when these members are gone."""
+def regexes_without(group: ConsumerGroup, removed: Iterable[Member]) -> Mapping[str, Resolved]:
+    """Return the expressions still in use after these members are removed."""
     counts = group.regex_counts.copy()
-    counts.subtract(member.regex for member in leavers if member.regex)
+    counts.subtract(member.regex for member in removed if member.regex)
     return {regex: each for regex, each in group.resolved.items() if counts[regex] > 0}

@@ -1,10 +1,15 @@
-"""How records change consumer groups. What a tombstone ends may be gone already: compaction orders nothing."""
+"""Replay of consumer group records. A tombstone may refer to a missing record: compaction preserves no order."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.machines.groups.consumer.group import NO_ASSIGNMENT_EPOCH, ConsumerGroup, Resolved
-from moldau.machines.groups.consumer.member import Member, with_description, with_holding, without_holding
+from moldau.machines.groups.consumer.member import (
+    Member,
+    with_current_assignment,
+    with_metadata,
+    without_current_assignment,
+)
 from moldau.machines.groups.records import KeyedRecord
 from moldau.model.ids import TopicId
 from moldau.wire import messages
@@ -13,7 +18,7 @@ Groups = dict[str, ConsumerGroup]
 
 
 def apply_consumer_record(groups: Groups, record: KeyedRecord) -> None:
-    """Take up a record of a consumer group; a value makes the group where it is not known yet."""
+    """Apply a record of a consumer group; a value creates the group if it is missing."""
     key, value = record
     group_id: str = key.group_id  # type: ignore[union-attr]
     group = groups.get(group_id)
@@ -45,7 +50,7 @@ def _member(
     if value is None:
         group.remove(key.member_id)
     else:
-        group.put(with_description(group.members.get(key.member_id) or Member(key.member_id), value))
+        group.put(with_metadata(group.members.get(key.member_id) or Member(key.member_id), value))
 
 
 def _target_epoch(
@@ -68,16 +73,16 @@ def _target(
         }
 
 
-def _holding(
+def _current_assignment(
     group: ConsumerGroup,
     key: messages.ConsumerGroupCurrentMemberAssignmentKey,
     value: messages.ConsumerGroupCurrentMemberAssignmentValue | None,
 ) -> None:
     member = group.members.get(key.member_id)
     if value is not None:
-        group.put(with_holding(member or Member(key.member_id), value))
+        group.put(with_current_assignment(member or Member(key.member_id), value))
     elif member is not None:
-        group.put(without_holding(member))
+        group.put(without_current_assignment(member))
 
 
 def _regex(
@@ -97,6 +102,6 @@ APPLY: Final[dict[type, Callable[[ConsumerGroup, Any, Any], None]]] = {
     messages.ConsumerGroupMemberMetadataKey: _member,
     messages.ConsumerGroupTargetAssignmentMetadataKey: _target_epoch,
     messages.ConsumerGroupTargetAssignmentMemberKey: _target,
-    messages.ConsumerGroupCurrentMemberAssignmentKey: _holding,
+    messages.ConsumerGroupCurrentMemberAssignmentKey: _current_assignment,
     messages.ConsumerGroupRegularExpressionKey: _regex,
 }

@@ -1,4 +1,4 @@
-"""What rules consumer groups, by Kafka's names, and what a single group may set for itself."""
+"""Settings of consumer groups by Kafka's names, and the configs of a single group."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from moldau.model.settings import INT_MAX, Kind, setting
 from moldau.model.units import MINUTE_MS, SECOND_MS
 
 REGEX_REFRESH_MIN_MS: Final = 10 * SECOND_MS
-"""Topics that are created one after another cost one rebalance in this time, not one each."""
+"""Minimum interval between regular expression refreshes: several topics created in it cost one rebalance."""
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
-POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")  # in any case, as Kafka takes them
+POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")  # case-insensitive, as in Kafka
 
 
 def _assignors(names: tuple[str, ...]) -> str | None:
     if not names:
-        return "at least one assignor is needed"
+        return "at least one assignor is required"
     return None if len(set(names)) == len(names) else "an assignor is named twice"
 
 
@@ -29,69 +29,69 @@ def _policy(word: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerGroupSettings:
-    """How long members may be silent, how often they are to be heard, and who may be one."""
+    """Session timeouts, heartbeat intervals and group sizes."""
 
     group_consumer_session_timeout_ms: int = setting(
         "group.consumer.session.timeout.ms",
         45 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="After this long without a heartbeat a member of a consumer group is removed.",
+        doc="Time without a heartbeat after which a member of a consumer group is removed.",
     )
     group_consumer_min_session_timeout_ms: int = setting(
         "group.consumer.min.session.timeout.ms",
         45 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="The shortest session timeout that a single consumer group may be given.",
+        doc="Minimum session timeout configurable for a single consumer group.",
     )
     group_consumer_max_session_timeout_ms: int = setting(
         "group.consumer.max.session.timeout.ms",
         MINUTE_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="The longest session timeout that a single consumer group may be given.",
+        doc="Maximum session timeout configurable for a single consumer group.",
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         "group.consumer.heartbeat.interval.ms",
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How often members of consumer groups are told to send heartbeats.",
+        doc="Heartbeat interval of members of consumer groups.",
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         "group.consumer.min.heartbeat.interval.ms",
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="The shortest heartbeat interval that a single consumer group may be given.",
+        doc="Minimum heartbeat interval configurable for a single consumer group.",
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
         "group.consumer.max.heartbeat.interval.ms",
         15 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="The longest heartbeat interval that a single consumer group may be given.",
+        doc="Maximum heartbeat interval configurable for a single consumer group.",
     )
     group_consumer_max_size: int = setting(
         "group.consumer.max.size",
         INT_MAX,
         kind=Kind.INT,
         at_least=1,
-        doc="The most members of a consumer group; further ones are refused.",
+        doc="Maximum number of members of a consumer group; further joins are rejected.",
     )
     group_consumer_assignors: tuple[str, ...] = setting(
         "group.consumer.assignors",
         tuple(ASSIGNORS),
         one_of=tuple(ASSIGNORS),
         check=_assignors,
-        doc="The assignors that members may ask for; the first is for those who do not ask.",
+        doc="Server-side assignors that members may select; the first is the default.",
     )
     group_consumer_migration_policy: str = setting(
         "group.consumer.migration.policy",
         "bidirectional",
         check=_policy,
-        doc="Which way a group may change between the classic and the consumer protocol while it has members.",
+        doc="Allowed online migrations of a group between the classic and the consumer protocol.",
     )
     group_consumer_regex_refresh_interval_ms: int = setting(
         "group.consumer.regex.refresh.interval.ms",
@@ -99,14 +99,14 @@ class ConsumerGroupSettings:
         kind=Kind.INT,
         at_least=REGEX_REFRESH_MIN_MS,
         is_internal=True,
-        doc="How often regular expressions of consumer groups are matched anew, even if no topic was created.",
+        doc="Interval at which regular expressions of consumer groups are matched again, even if no topic was created.",
     )
     group_consumer_unsettled_heartbeat_interval_ms: int = setting(
         "moldau.group.consumer.unsettled.heartbeat.interval.ms",
         SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How often members are told to send heartbeats while partitions change hands, if that is more often.",
+        doc="Heartbeat interval while partitions change owners, if shorter than the configured one.",
     )
 
     @property
@@ -118,16 +118,16 @@ class ConsumerGroupSettings:
         return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
 
 
-class Pace(NamedTuple):
-    """How long the members of one group may be silent, and how often they are to be heard."""
+class HeartbeatConfig(NamedTuple):
+    """Session timeout and heartbeat interval of a group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
-def pace(settings: ConsumerGroupSettings, configs: Mapping[str, str]) -> Pace:
-    """What a group's own configs say, within what the broker allows."""
-    return Pace(
+def heartbeat_config(settings: ConsumerGroupSettings, configs: Mapping[str, str]) -> HeartbeatConfig:
+    """Return a group's configs, limited to the broker's bounds."""
+    return HeartbeatConfig(
         _bounded(
             configs.get(SESSION_TIMEOUT),
             settings.group_consumer_session_timeout_ms,
@@ -143,8 +143,8 @@ def pace(settings: ConsumerGroupSettings, configs: Mapping[str, str]) -> Pace:
     )
 
 
-def check_pace(settings: ConsumerGroupSettings, configs: Mapping[str, str], changed: Set[str]) -> None:
-    """Refuse a change of a group's own configs that the broker does not allow, rather than to bound it unheard."""
+def check_heartbeat_config(settings: ConsumerGroupSettings, configs: Mapping[str, str], changed: Set[str]) -> None:
+    """Reject group configs outside the broker's bounds instead of limiting them silently."""
     bounds = {
         SESSION_TIMEOUT: (
             settings.group_consumer_min_session_timeout_ms,
@@ -164,11 +164,11 @@ def check_pace(settings: ConsumerGroupSettings, configs: Mapping[str, str], chan
                 f"Invalid value {configs[name]} for configuration {name}: it must be from {least} to {most} "
                 f"(group.consumer.min.{kind}, group.consumer.max.{kind})."
             )
-    found = pace(settings, configs)
+    found = heartbeat_config(settings, configs)
     if news and found.session_timeout_ms <= found.heartbeat_interval_ms:
         raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}.")
 
 
 def _bounded(text: str | None, default: int, least: int, most: int) -> int:
-    """Configs are checked when they are set; the bounds may have changed since."""
+    """Limit a value: configs are validated when they are set, but the bounds may have changed since."""
     return default if text is None else min(max(int(text), least), most)

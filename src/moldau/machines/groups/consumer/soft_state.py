@@ -1,6 +1,6 @@
-"""What a shard remembers of a consumer group only while it looks after it: deadlines, and what it has looked at.
+"""Soft state of a consumer group: deadlines of its members, and which metadata has been processed.
 
-A heartbeat moves a deadline and no timer. One timer watches all deadlines of a group; it may go off too early.
+A heartbeat extends a deadline and moves no timer. One timer covers all deadlines of a group; it may expire early.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,24 +9,24 @@ from typing import Any, Final, NamedTuple
 
 from moldau.machines.decision import Decision
 from moldau.machines.groups.consumer.member import Member, MemberState
-from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, Pace
+from moldau.machines.groups.consumer.settings import ConsumerGroupSettings, HeartbeatConfig
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import MetadataImage, Resource, TopicImage
 from moldau.model.units import SECOND_MS
 
-LATE_MS: Final = 1 * SECOND_MS  # what a busy loop, or a busy machine, may cost without anybody having been deaf
-HEARD_AGAIN_MS: Final = 5 * SECOND_MS  # until members have sent again what was lost, and it is read
+STALL_MS: Final = 1 * SECOND_MS  # timer delay explained by a busy event loop; a longer one is a stall
+STALL_GRACE_MS: Final = 5 * SECOND_MS  # for members to resend lost heartbeats, and to process them
 
 
 @dataclass(frozen=True, slots=True)
 class MembersDue:
-    """The time of some member of a consumer group may be over."""
+    """A deadline of a member may have passed."""
 
     group_id: str
 
 
-class Told(NamedTuple):
-    """What a member hears for as long as there is nothing new."""
+class CachedResponse(NamedTuple):
+    """Cached response of a member without changes."""
 
     epoch: int
     interval_ms: int
@@ -34,35 +34,35 @@ class Told(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
-    """Soft state of one group; lost with the leadership, and begun anew in full."""
+class SoftState:
+    """Soft state of a group; rebuilt after a change of leadership."""
 
     group_id: str
-    sessions: dict[str, float] = field(default_factory=dict)  # by member id: until when it must be heard of
-    revocations: dict[str, tuple[float, int]] = field(default_factory=dict)  # until when it must leave which epoch
-    joins: dict[str, float] = field(default_factory=dict)  # until when a classic member must join anew
-    syncs: dict[str, float] = field(default_factory=dict)  # until when a classic member must fetch its assignment
-    told: dict[str, Told] = field(default_factory=dict)
-    alarm_ms: float | None = None
-    topics: Mapping[str, TopicImage] | None = None  # those that the group's epoch was last held against
-    matched: Mapping[str, TopicImage] | None = None  # those that its regular expressions were last held against
+    sessions: dict[str, float] = field(default_factory=dict)  # session deadline by member id
+    revocations: dict[str, tuple[float, int]] = field(default_factory=dict)  # deadline to leave an epoch by revoking
+    joins: dict[str, float] = field(default_factory=dict)  # deadline for a classic member to rejoin
+    syncs: dict[str, float] = field(default_factory=dict)  # deadline for a classic member to sync
+    cached: dict[str, CachedResponse] = field(default_factory=dict)
+    timer_ms: float | None = None
+    topics: Mapping[str, TopicImage] | None = None  # topics last compared with the group's epoch
+    matched: Mapping[str, TopicImage] | None = None  # topics last matched with its regular expressions
     matched_ms: float | None = None
-    changed_ms: float | None = None  # when the group's epoch last grew
-    pace: Pace | None = None
-    settings: ConsumerGroupSettings | None = None  # those that `pace` is from, with the groups' own
+    changed_ms: float | None = None  # when the group epoch was last bumped
+    heartbeat_config: HeartbeatConfig | None = None
+    settings: ConsumerGroupSettings | None = None  # inputs of `heartbeat_config`, together with `configs`
     configs: Mapping[Resource, Mapping[str, str]] | None = None
 
-    def has_pace_of(self, settings: ConsumerGroupSettings, image: MetadataImage) -> bool:
-        """Whether the pace is the one that these settings and configs lead to."""
+    def has_config_of(self, settings: ConsumerGroupSettings, image: MetadataImage) -> bool:
+        """Whether the cached timeouts were derived from these settings and configs."""
         return self.settings is settings and self.configs is image.configs
 
-    def heard_of(self, draft: Draft, member_id: str, session_timeout_ms: int) -> None:
-        """A member showed that it is there."""
+    def extend_session(self, draft: Draft, member_id: str, session_timeout_ms: int) -> None:
+        """Extend a member's session."""
         self.sessions[member_id] = deadline_ms = draft.now.ms + session_timeout_ms
         self.arm(draft, deadline_ms)
 
-    def reconciled(self, draft: Draft, member: Member) -> None:
-        """A member that must give something up has its own time for that. Classic members are given other deadlines."""
+    def track_revocation(self, draft: Draft, member: Member) -> None:
+        """Set or clear the member's revocation deadline. Classic members have join and sync deadlines instead."""
         if member.is_classic:
             return
         if member.state is MemberState.UNREVOKED_PARTITIONS:
@@ -73,36 +73,36 @@ class Watch:
             self.revocations.pop(member.member_id, None)
 
     def expect_join(self, draft: Draft, member: Member) -> None:
-        """A classic member was told to join anew; the first time counts."""
+        """Start a classic member's deadline to rejoin, unless it is running."""
         if member.member_id not in self.joins:
             self.joins[member.member_id] = deadline_ms = draft.now.ms + member.rebalance_timeout_ms
             self.arm(draft, deadline_ms)
 
     def expect_sync(self, draft: Draft, member: Member) -> None:
-        """A classic member has joined and will want its assignment."""
+        """Start a classic member's deadline to sync."""
         self.joins.pop(member.member_id, None)
         self.syncs[member.member_id] = deadline_ms = draft.now.ms + member.rebalance_timeout_ms
         self.arm(draft, deadline_ms)
 
     def has_matched(self, topics: Mapping[str, TopicImage], now_ms: float, settings: ConsumerGroupSettings) -> bool:
-        """Whether regular expressions were held against these topics, and not too long ago."""
+        """Whether regular expressions were matched with these topics within the refresh interval."""
         if self.matched is not topics or self.matched_ms is None:
             return False
         return now_ms - self.matched_ms < settings.group_consumer_regex_refresh_interval_ms
 
-    def forget(self, member_id: str) -> None:
-        for each in (self.sessions, self.revocations, self.joins, self.syncs, self.told):
+    def remove(self, member_id: str) -> None:
+        for each in (self.sessions, self.revocations, self.joins, self.syncs, self.cached):
             each.pop(member_id, None)
 
     def arm(self, draft: Draft, deadline_ms: float) -> None:
-        """See that the timer goes off by then."""
-        if self.alarm_ms is None or deadline_ms < self.alarm_ms:
-            self.alarm_ms = deadline_ms
+        """Make the timer expire by this deadline."""
+        if self.timer_ms is None or deadline_ms < self.timer_ms:
+            self.timer_ms = deadline_ms
             draft.set_timer(MembersDue(self.group_id), deadline_ms - draft.now.ms)
 
     def arm_next(self, draft: Draft) -> None:
-        """The timer went off; the next deadline is looked for among all."""
-        self.alarm_ms = None
+        """Set the timer to the next deadline after it has expired."""
+        self.timer_ms = None
         earliest_ms = min(self._deadlines(), default=None)
         if earliest_ms is not None:
             self.arm(draft, earliest_ms)
@@ -113,24 +113,23 @@ class Watch:
         yield from self.joins.values()
         yield from self.syncs.values()
 
-    def _forgive_deafness(self, now_ms: float) -> None:
-        """A timer that goes off far too late shows that this node stood still, or could decide nothing: what members
-        had to do, they could not. All have that time once more, and a moment to be heard in.
-        """
-        late_ms = 0.0 if self.alarm_ms is None else now_ms - self.alarm_ms
-        if late_ms > LATE_MS:
-            more_ms = late_ms + HEARD_AGAIN_MS
+    def _extend_after_stall(self, now_ms: float) -> None:
+        """Extend all deadlines after a stall of this node, detected by a late timer: requests could not be processed.
+        Members get the lost time back, plus a grace period."""
+        stall_ms = 0.0 if self.timer_ms is None else now_ms - self.timer_ms
+        if stall_ms > STALL_MS:
+            more_ms = stall_ms + STALL_GRACE_MS
             for deadlines in (self.sessions, self.joins, self.syncs):
                 for member_id in deadlines:
                     deadlines[member_id] += more_ms
             for member_id, (deadline_ms, epoch) in self.revocations.items():
                 self.revocations[member_id] = deadline_ms + more_ms, epoch
 
-    def overdue(self, members: Mapping[str, Member], now_ms: float) -> list[str]:
-        """The members whose time is over. Deadlines of those who are gone, or have gone on, are forgotten."""
-        self._forgive_deafness(now_ms)
+    def expired_members(self, members: Mapping[str, Member], now_ms: float) -> list[str]:
+        """Return members with an expired deadline. Drops the deadlines of removed members and passed epochs."""
+        self._extend_after_stall(now_ms)
         for member_id in [each for each in self.sessions if each not in members]:
-            self.forget(member_id)
+            self.remove(member_id)
         for member_id, (_, epoch) in list(self.revocations.items()):
             if members[member_id].epoch != epoch:
                 del self.revocations[member_id]

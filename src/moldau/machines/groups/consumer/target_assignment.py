@@ -1,4 +1,4 @@
-"""What the members of a group are meant to have, reckoned anew by one of the assignors."""
+"""Computation of a group's target assignment by one of the assignors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,22 +7,22 @@ from moldau.machines.groups.consumer.group import ConsumerGroup, Resolved
 from moldau.machines.groups.consumer.member import Member
 from moldau.machines.groups.consumer.partitions import Assignment
 from moldau.machines.groups.consumer.records import target_epoch_record, target_record
-from moldau.machines.groups.consumer.subscription_metadata import Reading
+from moldau.machines.groups.consumer.subscription_metadata import SubscribedTopics
 from moldau.machines.groups.draft import Draft
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import TopicId
 
 
 def preferred_assignor(members: Iterable[Member], known: Sequence[str]) -> str:
-    """The one that most members ask for; of several, the one that the broker names first. Classic ones do not ask."""
+    """Return the assignor with the most votes, the broker's first on a tie. Classic members do not vote."""
     votes = dict.fromkeys(known, 0)
     for member in members:
         if member.assignor in votes:
             votes[member.assignor] += 1
-    return max(known, key=lambda name: votes[name])  # the first of the greatest
+    return max(known, key=lambda name: votes[name])  # the first maximum
 
 
-def reckon_target(
+def compute_target(
     group: ConsumerGroup,
     members: Mapping[str, Member],
     previous: Mapping[str, Assignment],
@@ -30,10 +30,15 @@ def reckon_target(
     image: MetadataImage,
     assignor: str,
 ) -> Mapping[str, Assignment]:
-    """What these members should have, given what they were meant to have before."""
-    reading = Reading(resolved, image.topics)
+    """Compute the members' target assignments from their previous ones."""
+    subscribed_topics = SubscribedTopics(resolved, image.topics)
     subscribers = [
-        Subscriber(member_id, reading.by(member), previous.get(member_id, group.target(member_id)), member.instance_id)
+        Subscriber(
+            member_id,
+            subscribed_topics.of(member),
+            previous.get(member_id, group.target(member_id)),
+            member.instance_id,
+        )
         for member_id, member in members.items()
     ]
     counts: dict[TopicId, int] = {}
@@ -46,7 +51,7 @@ def reckon_target(
 def write_target(
     group: ConsumerGroup, draft: Draft, epoch: int, new: Mapping[str, Assignment], written: Mapping[str, Assignment]
 ) -> None:
-    """Only what changed goes to the log; `written` is what this decision has put there already."""
+    """Write the changed target assignments; `written` are those already in this decision."""
     for member_id, partitions in new.items():
         old = written.get(member_id, group.targets.get(member_id))
         if old is None or (old is not partitions and old != partitions):

@@ -1,4 +1,4 @@
-"""The server-side assignors, by the names that members and `group.consumer.assignors` use."""
+"""Server-side assignors, by the names in heartbeats and `group.consumer.assignors`."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,8 +1,8 @@
-"""The `range` assignor: each topic is cut into ranges, so partitions of equal number meet at the same member.
+"""The `range` assignor: contiguous ranges per topic, so equal partition numbers go to the same member.
 
-Members that read the same topics with the same number of partitions get the same ranges of all of them: their streams
-can be joined. It does not look at who had what; static members come first, by instance id, and so keep their ranges
-over restarts.
+Members with the same subscription to topics of equal partition counts get the same ranges of all of them, so that their
+streams can be joined. It ignores previous assignments; static members come first, by instance id, and so keep their
+ranges across restarts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from moldau.model.ids import TopicId
 
 
 def assign_range(members: Sequence[Subscriber], counts: PartitionCounts) -> Mapping[str, Assignment]:
-    """Contiguous ranges per topic; the first readers of a topic get one partition more where it does not divide."""
+    """Assign contiguous ranges per topic; the first subscribers get one more partition if it does not divide."""
     members = sorted(members, key=_rank)
     assigned: list[dict[TopicId, frozenset[int]]] = [{} for _ in members]
     for topic_id, readers in subscribers_by_topic(members).items():

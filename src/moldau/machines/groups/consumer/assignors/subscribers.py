@@ -1,4 +1,4 @@
-"""What an assignor is told, and what it must answer."""
+"""Input and output of an assignor."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
@@ -8,29 +8,29 @@ from moldau.model.ids import TopicId
 
 
 class Subscriber(NamedTuple):
-    """One member, as an assignor sees it."""
+    """A member as input of an assignor."""
 
     member_id: str
-    topic_ids: Set[TopicId]  # what it reads; only topics that exist
-    previous: Assignment = NO_PARTITIONS  # what it was meant to have before
+    topic_ids: Set[TopicId]  # subscribed topics that exist
+    previous: Assignment = NO_PARTITIONS  # previous target assignment
     instance_id: str | None = None
 
 
 PartitionCounts = Mapping[TopicId, int]
-"""How many partitions each topic has that anybody reads."""
+"""Partition counts of the subscribed topics."""
 
 
 class Assignor(Protocol):
-    """Gives every partition that somebody reads to exactly one member that reads its topic.
+    """Assigns every partition of a subscribed topic to exactly one of the topic's subscribers.
 
-    The answer has every member. Who keeps what he had gets the same object back.
+    The result has every member. An unchanged assignment is returned as the same object.
     """
 
     def __call__(self, members: Sequence[Subscriber], counts: PartitionCounts) -> Mapping[str, Assignment]: ...
 
 
 def subscribers_by_topic(members: Sequence[Subscriber]) -> dict[TopicId, list[int]]:
-    """The positions of a topic's readers in `members`, by topic; topics in the order of their ids."""
+    """Return by topic the positions of its subscribers in `members`, ordered by topic id."""
     readers: dict[TopicId, list[int]] = {}
     for position, member in enumerate(members):
         for topic_id in member.topic_ids:
@@ -39,5 +39,5 @@ def subscribers_by_topic(members: Sequence[Subscriber]) -> dict[TopicId, list[in
 
 
 def is_homogeneous(members: Sequence[Subscriber]) -> bool:
-    """Whether all of them read the same topics."""
+    """Whether all members have the same subscription."""
     return all(member.topic_ids == members[0].topic_ids for member in members)

@@ -1,7 +1,7 @@
-"""The `uniform` assignor: members get the same number of partitions, and as few as possible change hands.
+"""The `uniform` assignor: equal partition counts with as few moves as possible.
 
-Balance comes before stickiness. Where all members read the same topics their counts differ by one at most, and no
-assignment with that property moves fewer partitions. Where they do not, no single move could even the counts further.
+Balance has priority over stickiness. With equal subscriptions the counts differ by at most one, and no assignment with
+that property moves fewer partitions. With different subscriptions no single move could improve the balance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Partition = tuple[TopicId, int]
 
 
 def assign_uniform(members: Sequence[Subscriber], counts: PartitionCounts) -> Mapping[str, Assignment]:
-    """Every partition to one of its readers, evenly."""
+    """Assign every partition to one of its subscribers, evenly."""
     if not members:
         return {}
     members = sorted(members, key=lambda member: member.member_id)
@@ -28,7 +28,7 @@ def assign_uniform(members: Sequence[Subscriber], counts: PartitionCounts) -> Ma
 
 
 def _deal(members: Sequence[Subscriber], counts: PartitionCounts) -> Mapping[str, Assignment]:
-    """All read the same: each keeps what fits into its share, and the rest is dealt out in turn."""
+    """Equal subscriptions: each keeps partitions up to its share, the rest is distributed in turn."""
     topic_ids = sorted(members[0].topic_ids)
     free = {topic_id: set(range(counts[topic_id])) for topic_id in topic_ids}
     held = [_claim(member.previous, free) for member in members]
@@ -42,7 +42,7 @@ def _deal(members: Sequence[Subscriber], counts: PartitionCounts) -> Mapping[str
 
 
 def _claim(previous: Assignment, free: Mapping[TopicId, set[int]]) -> list[Partition]:
-    """What a member may keep, in the order in which it should: an equal part of each topic before more of any."""
+    """Return the partitions a member may keep, in order of preference: spread over topics first."""
     claimed: list[tuple[int, TopicId, int]] = []
     for topic_id, indexes in previous.items():
         left = free.get(topic_id)
@@ -55,7 +55,7 @@ def _claim(previous: Assignment, free: Mapping[TopicId, set[int]]) -> list[Parti
 
 
 def _shares(held: Sequence[int], total: int) -> list[int]:
-    """How many each gets. What does not divide goes to those who hold most: from them, one more would have to move."""
+    """Return each member's share. The remainder goes to the members with most partitions, which saves moves."""
     least, extra = divmod(total, len(held))
     shares = [least] * len(held)
     for position in sorted(range(len(held)), key=lambda position: -held[position])[:extra]:
@@ -64,7 +64,7 @@ def _shares(held: Sequence[int], total: int) -> list[int]:
 
 
 def _deal_out(free: Sequence[Partition], held: Sequence[list[Partition]], shares: Sequence[int]) -> None:
-    """One to each in turn, so that a topic is spread over many members and not given to the first."""
+    """Assign in turn, so that a topic is spread over many members."""
     open_positions = [position for position, kept in enumerate(held) if len(kept) < shares[position]]
     turn = 0
     for partition in free:
@@ -86,23 +86,23 @@ def _as_assignment(member: Subscriber, partitions: Sequence[Partition]) -> Assig
 
 
 class _Balance:
-    """Members read different topics: keep what can be kept, place the rest at the least loaded, then even out."""
+    """Different subscriptions: keep previous partitions, place the rest at the least loaded, then balance."""
 
     def __init__(self, members: Sequence[Subscriber], counts: PartitionCounts) -> None:
         self._members = members
         self._readers = subscribers_by_topic(members)
         self._free = {topic_id: set(range(counts[topic_id])) for topic_id in self._readers}
-        # By topic, then by position of the member: kept partitions first, then those newly given.
+        # By topic, then by position of the member: kept partitions first, then new ones.
         self._held: dict[TopicId, dict[int, list[int]]] = {topic_id: {} for topic_id in self._readers}
         self._load = [0] * len(members)
 
     def run(self) -> Mapping[str, Assignment]:
         self._keep()
-        # Topics with few readers leave the least choice, so they choose first.
+        # Topics with few subscribers have the least choice and go first.
         for topic_id in sorted(self._readers, key=lambda topic_id: (len(self._readers[topic_id]), topic_id)):
             self._place(topic_id)
         while sum(self._even_out(topic_id) for topic_id in self._readers):
-            pass  # every move makes the counts more even, so this ends
+            pass  # terminates: every move improves the balance
         return self._assignments()
 
     def _keep(self) -> None:
@@ -116,7 +116,7 @@ class _Balance:
                         self._load[position] += len(mine)
 
     def _place(self, topic_id: TopicId) -> None:
-        """Each free partition goes to the reader with the smallest load."""
+        """Assign each free partition to the subscriber with the smallest load."""
         free = sorted(self._free[topic_id])
         if not free:
             return
@@ -130,7 +130,7 @@ class _Balance:
             heapreplace(idlest, (load[position], position))
 
     def _even_out(self, topic_id: TopicId) -> int:
-        """Move partitions of one topic from its busiest holders to its idlest readers while that helps; how many."""
+        """Move a topic's partitions from its most to its least loaded members while that helps; return the number."""
         held, load = self._held[topic_id], self._load
         idlest = [(load[position], position) for position in self._readers[topic_id]]
         busiest = [(-load[position], position) for position in held]
