@@ -62,7 +62,7 @@ def test_a_sample_has_the_newest_of_every_partition() -> None:
 def test_a_query_without_a_topic_is_refused_before_anything_starts(moldau_broker: Broker) -> None:
     result = CliRunner().invoke(app, ["sql", "select 1", "-b", moldau_broker.bootstrap_servers])
     assert result.exit_code == 1
-    assert "names no topic that is there" in result.stderr
+    assert "names no topic" in result.stderr
 
 
 class HalfDown(AsyncClient):

@@ -1,19 +1,28 @@
 """Failures that a user can act on, each as one line and an exit code."""
 
 import errno
+import os
 import re
 import socket
+from typing import Final
 
 from moldau.model.errors import InvalidConfig, KafkaError
 from moldau.model.ids import Address
 
+DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
+
 
 class CommandError(Exception):
-    """Something is wrong that the user can put right: what, and what to do. 2 is for wrong usage, 1 for the rest."""
+    """An error that the user can fix: the message says what is wrong and what to do. Exit code 2 is wrong usage."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def is_debugging() -> bool:
+    """Return whether --debug was given."""
+    return bool(os.environ.get(DEBUG_VARIABLE))
 
 
 def usage_error(message: str) -> CommandError:

@@ -11,12 +11,11 @@ from typer.core import TyperGroup
 
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
-from moldau.cli.errors import CommandError, explain
+from moldau.cli.errors import DEBUG_VARIABLE, CommandError, explain, is_debugging
 from moldau.cli.parameter_checks import add_parameter_checks
 from moldau.cli.standard_streams import discard_output
 
 INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
-DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
 STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # as the system numbers them
 
 
@@ -55,7 +54,7 @@ class Program(TyperGroup):
             raise typer.Exit(_tell(CommandError("not confirmed, nothing was changed; --yes does not ask"))) from None
         except Exception as error:
             complaint = explain(error)
-            if complaint is None or os.environ.get(DEBUG_VARIABLE):
+            if complaint is None or is_debugging():
                 raise
             raise typer.Exit(_tell(complaint)) from None
 
@@ -129,7 +128,7 @@ def main() -> None:
         program(args=arguments, prog_name="moldau")
     except OSError as error:  # of the help or the version, which are printed before there is a command
         complaint = explain(error)
-        if complaint is None or os.environ.get(DEBUG_VARIABLE):
+        if complaint is None or is_debugging():
             raise
         sys.exit(_tell(complaint))
     finally:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import date, datetime
 from itertools import count
 from math import isfinite
@@ -14,10 +15,11 @@ import typer
 
 from moldau.cli import pipeline_options as given
 from moldau.cli.connection_options import Connection
-from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.errors import CommandError, is_debugging, usage_error
 from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
+from moldau.cli.standard_streams import divert_standard_error
 
 if TYPE_CHECKING:
     from moldau.client.async_client import AsyncClient
@@ -72,7 +74,7 @@ def sql(
         ends = asyncio.run(_extents(servers, query))
     topics = list(dict.fromkeys(place.topic for place in ends))
     if not topics:
-        raise CommandError("the query names no topic that is there; put names with dots or dashes in backquotes")
+        raise CommandError("the query names no topic; put names with dots or dashes in backquotes")
     places = [_place_of(connection, topic, start, until) for topic in topics]
     tables = Tables(
         bootstrap_servers=servers,
@@ -122,11 +124,20 @@ class QueryRun:
         self._with_session(self._go_on)
 
     def _with_session(self, work: "Callable[[Any, Signals], Result]") -> "Result":
-        """Ctrl-C is how a stream ends, and no error."""
+        """Run `work` in a Spark session. Ctrl-C ends a stream and is not an error.
+
+        Spark's JVM prints a dozen lines while it starts, before its log level can be set. They are dropped unless it
+        fails to start, or --debug is given.
+        """
         from moldau.pipelines.job_runner import Stopped, with_session
 
+        def begin(spark: Any, signals: "Signals") -> "Result":
+            show_errors()
+            return work(spark, signals)
+
         try:
-            return with_session("moldau-sql", self._master, self._settings, work)
+            with divert_standard_error() if not is_debugging() else nullcontext(lambda: None) as show_errors:
+                return with_session("moldau-sql", self._master, self._settings, begin)
         except Stopped as stopped:
             raise typer.Exit(130 if stopped.args == (signal.SIGINT,) else 0) from None
 
@@ -184,11 +195,13 @@ async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[in
 async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartition, tuple[int, int]]":
     """Of the topics that the query names. The others may be in whatever state they are."""
     from moldau.cli.positions import extents
+    from moldau.cli.query_check import check_query
     from moldau.client.types import Isolation
     from moldau.model.ids import TopicPartition
     from moldau.pipelines.tables import named_topics
 
     views = {view.name: view for view in await client.describe_topics() if view.error is None and not view.is_internal}
+    check_query(query, views)
     named = named_topics(query, views)
     places = [TopicPartition(name, each.index) for name in named for each in views[name].partitions]
     known = await extents(client, places, Isolation.READ_COMMITTED)

@@ -11,8 +11,9 @@ import select
 import signal
 import stat
 import sys
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import IO
 
@@ -33,6 +34,36 @@ def ignore_full_disk(stream: IO[str]) -> Iterator[None]:
         raise
     except OSError:
         discard_output(stream)
+
+
+@contextmanager
+def divert_standard_error() -> Iterator[Callable[[], None]]:
+    """Send standard error, and that of processes started meanwhile, to a temporary file until the yielded function is
+    called. If the work fails before that, the file's content is printed."""
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        is_diverted = True
+
+        def restore() -> None:
+            nonlocal is_diverted
+            if is_diverted:
+                is_diverted = False
+                sys.stderr.flush()
+                os.dup2(original, 2)
+
+        sys.stderr.flush()
+        os.dup2(file.fileno(), 2)
+        try:
+            yield restore
+        except Exception:
+            if is_diverted:
+                restore()
+                file.seek(0)
+                os.write(2, file.read())
+            raise
+        finally:
+            restore()
+            os.close(original)
 
 
 def write_out(data: bytes) -> None:
