@@ -26,12 +26,12 @@ def test_a_client_is_told_that_there_is_nobody(version: int) -> None:
 def test_many_keys_are_answered_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"group-{number}" for number in range(10_000)]
     turns = 0
-    give_way = TimeSlice.next
+    yield_to_requests = TimeSlice.next
 
     async def counted(turn: TimeSlice) -> None:
         nonlocal turns
         turns += 1
-        await give_way(turn)
+        await yield_to_requests(turn)
 
     monkeypatch.setattr(TimeSlice, "next", counted)
 

@@ -8,7 +8,7 @@ import pytest
 from driver_scene import Driver, Scene, add, turn, wait
 from tally import Tally
 
-from moldau.broker.drivers.replicated import SLICE_RECORDS, Refusals
+from moldau.broker.drivers.replicated import SLICE_RECORDS, UnavailableErrors
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     KafkaError,
@@ -140,7 +140,7 @@ def test_a_long_replay_lets_the_loop_turn() -> None:
 
 
 def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
-    scene = Scene(refusals=Refusals(lost=NotController))
+    scene = Scene(errors=UnavailableErrors(lost=NotController))
 
     async def act(driver: Driver) -> None:
         scene.log.refuses = NotLeaderOrFollower("epoch 7 has begun")
@@ -153,7 +153,7 @@ def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("error", "expected"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), StorageFailed),
         (NotEnoughReplicas("one replica is in sync, two are needed"), NotEnoughReplicas),
@@ -161,14 +161,14 @@ def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
     ],
 )
 def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leadership(
-    refusal: Exception, told: type[KafkaError]
+    error: Exception, expected: type[KafkaError]
 ) -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
-        scene.log.refuses = refusal
+        scene.log.refuses = error
         answer = add(driver, 1)
-        with pytest.raises(told, match=r"No space left|two are needed|its log says more"):
+        with pytest.raises(expected, match=r"No space left|two are needed|see the broker.s log"):
             await answer
         with pytest.raises(CoordinatorLoadInProgress):
             await add(driver, 1)

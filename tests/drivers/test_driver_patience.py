@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from driver_scene import Driver, Scene, add, turn, wait
 
-from moldau.broker.drivers.commit_waiters import Patience
-from moldau.broker.drivers.replicated import PUT_OFF_S, Refusals
+from moldau.broker.drivers.commit_waiters import CommitTimeout
+from moldau.broker.drivers.replicated import TIMER_RETRY_S, UnavailableErrors
 from moldau.machines.decision import SetTimer, respond
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest
 
@@ -18,8 +18,10 @@ class Impatient(Scene):
 
     def __init__(self, *numbers: int) -> None:
         self.can_commit = True
-        patience = Patience(lambda: HELD_MS, lambda: self.can_commit)
-        super().__init__(*numbers, refusals=Refusals(late=CoordinatorNotAvailable), patience=patience)
+        commit_timeout = CommitTimeout(lambda: HELD_MS, lambda: self.can_commit)
+        super().__init__(
+            *numbers, errors=UnavailableErrors(late=CoordinatorNotAvailable), commit_timeout=commit_timeout
+        )
 
 
 def now_s() -> float:
@@ -140,7 +142,7 @@ def test_timers_are_put_off_while_nothing_can_be_committed() -> None:
         await asyncio.sleep(20)
         assert scene.log.records == []
         scene.can_commit = True
-        await asyncio.sleep(PUT_OFF_S + 0.1)
+        await asyncio.sleep(TIMER_RETRY_S + 0.1)
         assert scene.log.records == [-1]
 
     scene.run(act)

@@ -402,7 +402,7 @@ def test_a_node_does_not_start_on_half_of_its_metadata() -> None:
     host.run(lambda driver: fill(driver, *names(60)))
     for name in host.names(".checkpoint"):
         spoil(host, name)
-    with pytest.raises(StorageFailed, match="no snapshot leads there"):
+    with pytest.raises(StorageFailed, match="no snapshot covers"):
         host.run(look)
 
 

@@ -92,10 +92,10 @@ def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> N
 @pytest.mark.parametrize(
     ("batches", "words"),
     [
-        (batch(1, 1), "where the leader of 3 should send 0"),
-        (batch(0, 4), "of epoch 4 where the leader of 3"),
+        (batch(1, 1), "the leader of epoch 3 must send offset 0"),
+        (batch(0, 4), "of epoch 4, but the leader of epoch 3"),
         (batch(0, 1)[:-1] + b"\xff", "checksum"),
-        (batch(0, 1) + batch(3, 1), "should send 1"),
+        (batch(0, 1) + batch(3, 1), "must send offset 1"),
     ],
 )
 def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
@@ -157,7 +157,7 @@ def test_what_is_committed_is_never_cut() -> None:
 def test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it() -> None:
     async def follow(log: MetadataLog) -> None:
         told: list[int] = []
-        log.tell(appended=lambda _: None, synced=told.append)
+        log.set_listeners(appended=lambda _: None, synced=told.append)
         log.append_as_follower(batch(0, 1), 1)
         await log.synced(1)
         log.append_as_follower(batch(1, 1, 5), 1)  # its sync begins with the next turn of the loop
@@ -176,7 +176,7 @@ def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3), 1)
         await log.snapshots.write(SnapshotId(10, 4), MetadataImage(), VOTERS, 1)
-        await log.begin_at(SnapshotId(10, 4))
+        await log.restart_at(SnapshotId(10, 4))
         assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 10, 4)
         assert log.end_of_epoch(3) == OffsetAndEpoch(10, 4)
         log.append_as_follower(batch(10, 6), 6)

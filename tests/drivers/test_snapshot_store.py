@@ -223,7 +223,7 @@ def test_two_may_drop_old_snapshots_at_once() -> None:
             incoming = store.receive(each)
             incoming.add(0, len(WHOLE), WHOLE)
             await incoming.keep()
-        await asyncio.gather(store.drop_superfluous(), store.drop_superfluous())
+        await asyncio.gather(store.drop_obsolete(), store.drop_obsolete())
         assert store.ids == ids[2:]
         assert names(disk) == [each.name for each in ids[2:]]
 

@@ -164,7 +164,7 @@ class PartitionLog(Generic[Record]):
         while position < len(batches):
             position, offset = newest.note(batches, position, BATCHES_PER_LOOK)
             if slices.is_over():
-                await slices.give_way()
+                await slices.yield_to_requests()
         return offset
 
     def _decoded(self, newest: NewestValues) -> Iterator[tuple[int, Record]]:

@@ -7,8 +7,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
-from moldau.broker.drivers.commit_waiters import Patience
-from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.drivers.commit_waiters import CommitTimeout
+from moldau.broker.drivers.replicated import ReplicatedDriver, UnavailableErrors
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.decision import Decision, Now, ReplicatedMachine, Ticket
 from moldau.model.errors import (
@@ -57,8 +57,8 @@ class CoordinatingShard(Generic[Machine, Record]):
             log,
             new_machine,
             broker.clock,
-            refusals=Refusals(lost=self._refusal, late=self.too_few, unwritten=self._unwritten),
-            patience=Patience(commit_ms_max, lambda: self.can_commit),
+            errors=UnavailableErrors(lost=self._refusal, late=self.too_few, unwritten=self._unwritten),
+            commit_timeout=CommitTimeout(commit_ms_max, lambda: self.can_commit),
             failed=lambda error: on_failure(f"{partition.name} cannot coordinate any {kind}", error),
             **options,
         )

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from moldau.broker.drivers.time_slices import give_way
+from moldau.broker.drivers.time_slices import yield_to_requests
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
 
@@ -62,7 +62,7 @@ class ShardLoading:
                 shard = next(iter(self._waiting))
                 del self._waiting[shard]
                 await self._load(shard)
-                await give_way()
+                await yield_to_requests()
         except Exception as error:
             self._on_failure(f"{self._topic} could not be loaded", error)
         finally:

@@ -1,4 +1,4 @@
-"""A controller that does not vote asks to be made a voter (KIP-1186), where the settings allow it."""
+"""Auto-join (KIP-1186): an observer controller requests to become a voter, if the settings allow it."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ from moldau.wire.messages import AddRaftVoterRequest, RemoveRaftVoterRequest
 
 log = logging.getLogger(__name__)
 
-PATIENCE_MS: Final = 30_000
-JOINING: Final = "quorum joining"  # the answer waits until the newcomer has caught up: nothing else waits behind it
+JOIN_TIMEOUT_MS: Final = 30_000
+JOIN_PURPOSE: Final = "quorum joining"  # its own connection: the response comes only once the new voter has caught up
 
 
-class Joining:
-    """Looks from time to time whether it should ask, and asks the leader."""
+class AutoJoin:
+    """Checks periodically whether this controller should join, and sends the request to the leader."""
 
     def __init__(self, membership: Membership, machine: RaftMachine, peers: Peers) -> None:
         self._membership = membership
@@ -40,13 +40,13 @@ class Joining:
             await asyncio.sleep(self._membership.settings.fetch_timeout_ms / 1000)
             endpoints = self._machine.leadership.endpoints
             if endpoints and (request := self._request()) is not None:
-                await self._ask(endpoints[0][1], request)
+                await self._send(endpoints[0][1], request)
 
     def _request(self) -> AddRaftVoterRequest | RemoveRaftVoterRequest | None:
-        """An older self with another disk has to go before this one can come."""
+        """If this node is a voter with an older directory id, remove that voter first."""
         voters, me = self._machine.voters, self._membership.me
-        is_written = any(each.directory_id != bytes(len(each.directory_id)) for each in voters)
-        if self._machine.role is not RoleName.OBSERVER or not is_written:
+        has_directory_ids = any(each.directory_id != bytes(len(each.directory_id)) for each in voters)
+        if self._machine.role is not RoleName.OBSERVER or not has_directory_ids:
             return None
         known = voters.get(me.node_id)
         if known is not None:
@@ -57,21 +57,21 @@ class Joining:
             )
         return AddRaftVoterRequest(
             cluster_id=self._membership.cluster_id,
-            timeout_ms=PATIENCE_MS,
+            timeout_ms=JOIN_TIMEOUT_MS,
             voter_id=me.node_id,
             voter_directory_id=me.directory_id,
             listeners=[
                 AddRaftVoterRequest.Listener(name=name, host=address.host, port=address.port)
                 for name, address in me.endpoints
             ],
-            ack_when_committed=False,  # to be counted for its own change, it has to fetch meanwhile
+            ack_when_committed=False,  # it must fetch while the change is pending, to count for it
         )
 
-    async def _ask(self, address: Address, request: Any) -> None:
+    async def _send(self, address: Address, request: Any) -> None:
         try:
-            answer = await self._peers.ask(address, request, timeout_ms=PATIENCE_MS, purpose=JOINING)
+            response = await self._peers.ask(address, request, timeout_ms=JOIN_TIMEOUT_MS, purpose=JOIN_PURPOSE)
         except (OSError, KafkaError) as error:
-            log.debug("the leader was not asked to let this controller vote: %s", error)
+            log.debug("AddRaftVoter could not be sent: %s", error)
             return
-        if answer.error_code != ErrorCode.NONE:
-            log.info("this controller does not vote yet: %s", answer.error_message)
+        if response.error_code != ErrorCode.NONE:
+            log.info("AddRaftVoter rejected: %s", response.error_message)

@@ -1,4 +1,4 @@
-"""Fetches of other nodes that wait at the leader of the metadata log for something new."""
+"""Fetches of other nodes that wait at the leader of the metadata log for new records."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from moldau.model.errors import CorruptMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The answer to a fetch, with what the log held at that moment."""
+class FetchResult:
+    """A fetch response, with the state of the log when it was read."""
 
     records: bytes
     start_offset: int
@@ -20,63 +20,63 @@ class Served:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _DelayedFetch:
     wanted: ServeFetch
     max_bytes: int
-    answer: "asyncio.Future[RespondToFetch | Served]"
+    response: "asyncio.Future[RespondToFetch | FetchResult]"
 
 
-class WaitingFetches:
-    """Answered as soon as the log has grown or more of it is committed, so that commits spread without delay."""
+class DelayedFetches:
+    """Completed as soon as the log grows or the high watermark advances, so that commits propagate without delay."""
 
     def __init__(
         self,
         log: MetadataLog,
-        facts: Callable[[], tuple[int, Leadership]],
+        log_state: Callable[[], tuple[int, Leadership]],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`facts` are the high watermark and who leads; `failed` hears that the log cannot be read any more."""
+        """`facts` returns the high watermark and the leadership; `failed` is called when the log cannot be read."""
         self._log = log
-        self._facts = facts
+        self._log_state = log_state
         self._failed = failed
-        self._waiting: dict[Ticket, _Waiting] = {}
+        self._waiting: dict[Ticket, _DelayedFetch] = {}
 
-    def add(self, wanted: ServeFetch, max_bytes: int, answer: "asyncio.Future[RespondToFetch | Served]") -> None:
-        self._waiting[wanted.ticket] = _Waiting(wanted, max_bytes, answer)
-        self.look()
+    def add(self, wanted: ServeFetch, max_bytes: int, response: "asyncio.Future[RespondToFetch | FetchResult]") -> None:
+        self._waiting[wanted.ticket] = _DelayedFetch(wanted, max_bytes, response)
+        self.complete_ready()
 
-    def look(self) -> None:
-        """Answer those for whom there is something new."""
+    def complete_ready(self) -> None:
+        """Complete the fetches that have something new."""
         if self._waiting:
-            high_watermark, _ = self._facts()
+            high_watermark, _ = self._log_state()
             for ticket, each in list(self._waiting.items()):
                 wanted = each.wanted
                 if self._log.end_offset > wanted.offset or high_watermark > wanted.high_watermark:
                     self.serve(ticket)
 
     def serve(self, ticket: Ticket) -> None:
-        """Answer one with what there is, be it nothing; its patience may have ended."""
+        """Complete one fetch with whatever there is, perhaps nothing; it may have timed out."""
         each = self._waiting.pop(ticket, None)
-        if each is not None and not each.answer.done():
-            high_watermark, leadership = self._facts()
+        if each is not None and not each.response.done():
+            high_watermark, leadership = self._log_state()
             try:
                 records = self._log.read(each.wanted.offset, each.max_bytes)
-            except (CorruptMessage, OSError) as error:  # somebody whose log is whole must lead
+            except (CorruptMessage, OSError) as error:  # a node with an intact log must lead
                 self._failed(error)
                 return
-            each.answer.set_result(Served(records, self._log.start_offset, high_watermark, leadership))
+            each.response.set_result(FetchResult(records, self._log.start_offset, high_watermark, leadership))
 
     def forget(self, ticket: Ticket) -> None:
-        """Whoever asked has gone."""
+        """Drop a fetch whose client has gone."""
         self._waiting.pop(ticket, None)
 
     def fail(self, failure: FailWaitingFetches) -> None:
-        """This node leads no more."""
+        """Fail all fetches: this node is no longer the leader."""
         waiting, self._waiting = self._waiting, {}
         for ticket, each in waiting.items():
-            if not each.answer.done():
-                high_watermark, _ = self._facts()
-                each.answer.set_result(
+            if not each.response.done():
+                high_watermark, _ = self._log_state()
+                each.response.set_result(
                     RespondToFetch(
                         ticket=ticket,
                         error=failure.error,

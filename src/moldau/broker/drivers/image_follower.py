@@ -1,4 +1,4 @@
-"""Builds images from the committed records of the log while another node leads."""
+"""Builds metadata images from the committed records of the log while another node leads."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,11 +16,11 @@ from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ports import Clock
 from moldau.records.record import iterate_batches
 
-SLICE_LOOK: Final = 4  # records between two looks at the clock
+SLICE_LOOK: Final = 4  # records between two checks of the clock
 
 
 class ImageFollower:
-    """Goes on from the image that was shown last. `start`, be woken by commits and snapshots, `stop`."""
+    """Continues from the last published image. `start`, `wake` on commits and snapshots, `stop`."""
 
     def __init__(
         self, log: MetadataLog, publisher: ImagePublisher, clock: Clock, failed: Callable[[BaseException], None]
@@ -37,13 +37,13 @@ class ImageFollower:
             self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self) -> None:
-        """Nothing more is shown; what was half applied is forgotten."""
+        """Stop publishing; a half-applied image is discarded."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def wake(self) -> None:
-        """More is committed, or there is a snapshot."""
+        """Apply newly committed records or a new snapshot."""
         self._woken.set()
 
     async def _follow(self) -> None:
@@ -63,7 +63,7 @@ class ImageFollower:
             self._failed(error)
 
     def _needs_snapshot(self, next_offset: int) -> bool:
-        """What a snapshot holds is committed, whatever is known of the quorum."""
+        """Snapshots hold committed records only, whatever the known high watermark is."""
         newest = self._log.snapshots.newest
         is_behind = next_offset == 0 or next_offset < self._log.start_offset
         return newest is not None and is_behind and next_offset < newest.offset
@@ -71,14 +71,14 @@ class ImageFollower:
     async def _apply_snapshot(self, builder: ImageBuilder, loaded: LoadedSnapshot) -> int:
         builder.apply(EpochBegan(loaded.snapshot.epoch), loaded.snapshot.offset - 1)
         await self._apply(builder, loaded.records())
-        self._publisher.begin_anew()
+        self._publisher.restart()
         self._publisher.publish(*builder.finish(), loaded.snapshot.offset)
         return loaded.snapshot.offset
 
     async def _apply_committed(self, builder: ImageBuilder, next_offset: int) -> int:
         try:
             batches = await self._log.read_committed(next_offset)
-        except OffsetOutOfRange:  # a snapshot took the place of the log meanwhile
+        except OffsetOutOfRange:  # a snapshot has replaced this part of the log
             return next_offset
         await self._apply(builder, read_records(batches))
         for header, _ in iterate_batches(batches):
@@ -88,9 +88,9 @@ class ImageFollower:
         return next_offset
 
     async def _apply(self, builder: ImageBuilder, records: Iterable[tuple[int, Record]]) -> None:
-        """In slices that do not stall the loop."""
+        """Apply in slices that do not stall the event loop."""
         slices = Slices(self._clock)
         for count, (offset, record) in enumerate(records, 1):
             builder.apply(record, offset)
             if count % SLICE_LOOK == 0 and slices.is_over():
-                await slices.give_way()
+                await slices.yield_to_requests()

@@ -1,7 +1,7 @@
-"""Shows committed images to those who follow the metadata, and what changed since the last one they saw.
+"""Publishes committed metadata images to subscribers, each with its delta to the previous one.
 
-While this node leads they come from the machine, while it follows from its log (`image_follower`): one goes on where
-the other ended, so that whoever follows sees one line of images, whoever leads.
+On the active controller the images come from the machine, elsewhere from the log (`image_follower`). One continues
+where the other stopped, so subscribers see a single sequence of images across changes of the leader.
 """
 
 from collections import deque
@@ -22,17 +22,17 @@ class _Applied(NamedTuple):
 
 
 class ImagePublisher:
-    """Holds the newest committed image. As the machine's observer it queues those that wait for their commit."""
+    """Holds the newest committed image. As the machine's observer it queues applied images until they are committed."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
-        self.end_offset = 0  # what is below it is in the image
+        self.end_offset = 0  # the image holds all records below it
         self._applied: deque[_Applied] = deque()
         self._subscribers: list[Subscriber] = []
         self._is_continuous = True
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber`, which must not raise, for every image from now on; at once, if there is one."""
+        """Call `subscriber`, which must not raise, for every image from now on; at once if there is one already."""
         self._subscribers.append(subscriber)
         if self.end_offset:
             subscriber(self.image, delta_between(MetadataImage(), self.image))
@@ -50,15 +50,15 @@ class ImagePublisher:
             self.publish(newest.image, delta, newest.end_offset)
 
     def discarded(self) -> None:
-        """The machine is gone. The next one begins from the image that was shown last."""
+        """The machine was discarded. The next one starts from the last published image."""
         self._applied.clear()
 
-    def begin_anew(self) -> None:
-        """The next image comes from nothing: what it calls a change is none to those who saw the last one."""
+    def restart(self) -> None:
+        """The next image is built from scratch, so its delta does not apply to the last published one."""
         self._is_continuous = False
 
     def publish(self, image: MetadataImage, delta: MetadataDelta, end_offset: int) -> None:
-        """Show a committed image that holds everything below `end_offset`, `delta` after the last one."""
+        """Publish a committed image that holds all records below `end_offset`; `delta` is relative to the last one."""
         if not self._is_continuous:
             delta = delta_between(self.image, image)
             self._is_continuous = True

@@ -1,4 +1,4 @@
-"""The log that a replicated machine stands on, as its driver sees it."""
+"""The log of a replicated machine, as its driver sees it."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -7,23 +7,24 @@ Record = TypeVar("Record")
 
 
 class MachineLog(Protocol[Record]):
-    """Append, replay, and the news of what is committed. Nobody but the driver appends to it without `flush` first."""
+    """Append, replay, and notification of commits. Any other writer must call the driver's `flush` first."""
 
     @property
     def end_offset(self) -> int:
-        """Where the next record will stand."""
+        """The offset of the next record."""
         ...
 
     @property
     def high_watermark(self) -> int:
-        """All records below it are committed. It never goes back."""
+        """All records below it are committed. It never decreases."""
         ...
 
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
-        """Write the records of several decisions in order. After a crash all of a decision is there, or none of it.
+        """Append the records of several decisions in order. After a crash each decision is there completely or not at
+        all.
 
-        `NotLeaderOrFollower` and its like say that this node may not write any more; any other `KafkaError`, and an
-        `OSError`, that it cannot write now.
+        Raises `NotLeaderOrFollower` or the like if this node may no longer write; any other `KafkaError`, or an
+        `OSError`, if it cannot write at present.
         """
         ...
 
@@ -32,9 +33,9 @@ class MachineLog(Protocol[Record]):
         ...
 
     def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        """Every record with its offset, from the beginning to the end, in chunks.
+        """Yield all records with their offsets, from start to end, in chunks.
 
-        Reading a chunk may wait; iterating over it decodes record by record and does not. An empty one says that there
-        is more to read.
+        Reading a chunk may wait; iterating over it decodes record by record and does not. An empty chunk means that
+        there is more to read.
         """
         ...

@@ -1,6 +1,6 @@
-"""The metadata of the cluster on this node: its log, kept by the quorum, and committed images for the whole broker.
+"""The cluster metadata on this node: its log, replicated by the quorum, and the committed images built from it.
 
-The node that leads the quorum runs the metadata machine on the log: it is the active controller. All others follow.
+The leader of the quorum runs the metadata machine on the log: it is the active controller. All other nodes follow.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.broker_settings import MetadataLogSettings
-from moldau.broker.drivers.auto_join import Joining
+from moldau.broker.drivers.auto_join import AutoJoin
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
-from moldau.broker.drivers.membership import Membership, first_voters, remembered
+from moldau.broker.drivers.membership import Membership, first_voters, read_election_state
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.quorum import Quorum
 from moldau.broker.drivers.quorum_peers import QuorumPeers
-from moldau.broker.drivers.replicated import Refusals, ReplicatedDriver
+from moldau.broker.drivers.replicated import ReplicatedDriver, UnavailableErrors
 from moldau.broker.drivers.snapshot_store import SnapshotStore
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigRules
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class MetadataDriver:
-    """This node's share in the cluster's metadata. `subscribe`, `start`, use, `close`."""
+    """The cluster metadata on one node. `subscribe`, `start`, use, `close`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class MetadataDriver:
         has_lost_power: bool = False,
         has_failed_sync: bool = False,
     ) -> None:
-        """`machine_settings` is asked whenever a machine is made; `failed` hears of what must end this node."""
+        """`machine_settings` is called whenever a machine is created; `failed` is called with a fatal error."""
         self._log = MetadataLog(
             data_folder,
             disk,
@@ -93,38 +93,38 @@ class MetadataDriver:
             self._log,
             self._new_machine,
             clock,
-            refusals=Refusals(lost=NotController, loading=NotController, busy=NotController),
+            errors=UnavailableErrors(lost=NotController, loading=NotController, busy=NotController),
             failed=self._fail,
             observer=self._publisher,
-            disk_refused=self._hand_over,
+            on_write_failed=self._hand_over,
         )
         self._follower = ImageFollower(self._log, self._publisher, clock, self._fail)
         self._log.watch(lambda _: self._follower.wake())
         self._quorum: Quorum | None = None
-        self._joining: Joining | None = None
+        self._auto_join: AutoJoin | None = None
         self._leading: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._known: tuple[bool, int] = (False, NO_NODE)  # what those who want to know were told last
-        self._last_told: tuple[int, int] = (NO_NODE, NO_EPOCH)  # leader and epoch, as the log says
+        self._known: tuple[bool, int] = (False, NO_NODE)  # (is_active, leader_id) as last notified
+        self._last_logged: tuple[int, int] = (NO_NODE, NO_EPOCH)  # leader and epoch, as last logged
         self._waiters: list[asyncio.Future[None]] = []
         self._snapshot_timer: asyncio.TimerHandle | None = None
         self._snapshotting: asyncio.Task[None] | None = None
 
-    # Life
+    # Lifecycle
 
     async def start(self, endpoints: Endpoints | None = None) -> None:
-        """Bring the log back and join the quorum, reached at `endpoints` if this node is a controller.
+        """Open the log and join the quorum; a controller is reachable at `endpoints`.
 
-        A node that is the only voter leads when this returns, and its committed image has been shown.
+        If this node is the only voter, it is the leader when this returns, and its committed image has been published.
         """
         if endpoints is not None:
             self._membership = replace(self._membership, me=replace(self._membership.me, endpoints=endpoints))
         self._log.open()
         written = await self._log.voter_sets()
-        known = remembered(self._disk, self._log, self._membership, written)
+        known = read_election_state(self._disk, self._log, self._membership, written)
         voter_sets, static_voters = first_voters(self._log, self._membership, written, is_to_join=known.is_to_join)
         if not self._is_alone(voter_sets, static_voters):
-            await self._log.synced(self._log.end_offset)  # others will count on what this node says it has
+            await self._log.synced(self._log.end_offset)  # other nodes will count on this end offset
         machine = RaftMachine(
             self._membership.me,
             self._log,
@@ -144,49 +144,49 @@ class MetadataDriver:
             failed=self._fail,
         )
         self._quorum.start(known.state, voter_sets)
-        self._joining = Joining(self._membership, machine, self._peers)
-        self._joining.start()
+        self._auto_join = AutoJoin(self._membership, machine, self._peers)
+        self._auto_join.start()
         if machine.is_voter and len(machine.voters) == 1:
-            await self._until(lambda: self.is_active)
+            await self._wait_until(lambda: self.is_active)
             await self._driver.read(lambda machine: machine.image)
         elif not machine.is_leader:
             self._follower.start()
-        await self._drop_superfluous()  # a crash may have come between a snapshot and this
+        await self._drop_obsolete()  # a crash may have prevented it after the last snapshot
 
-    async def _drop_superfluous(self) -> None:
+    async def _drop_obsolete(self) -> None:
         try:
-            await self._log.drop_superfluous()
-        except OSError as error:  # it is only in the way
-            log.error("what a snapshot of the metadata makes superfluous could not be removed: %s", error)
+            await self._log.drop_obsolete()
+        except OSError as error:  # it only takes up space
+            log.error("Cannot remove old metadata snapshots and segments: %s", error)
 
     def _is_alone(self, voter_sets: Sequence[VotersAt], static_voters: VoterSet | None) -> bool:
-        """Then the first sync of its own epoch makes everything before it durable as well."""
+        """If this node is the only voter, the first flush in its own epoch makes everything before it durable too."""
         voters = voter_sets[-1].voters if voter_sets else static_voters
         return voters is not None and voters.ids == (self._membership.me.node_id,)
 
     def _hand_over(self) -> None:
-        """Whoever cannot write cannot decide: another voter, whose disk has room, should. Alone, it can only try on."""
+        """A controller that cannot write must not lead: let a voter with free disk space take over, if there is one."""
         if self._quorum is not None and len(self._quorum.machine.voters) > 1:
-            log.warning("this controller cannot write, and hands over to another")
+            log.warning("Metadata log cannot be written; resigning leadership")
             self._quorum.post(ResignRequested())
 
     def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
         return QuorumPeers(self._membership, self._peers, self._log.snapshots, post, self._fail)
 
     async def close(self) -> None:
-        """Everything that was decided is on disk when this returns, and another controller knows that it may lead."""
-        patience_s = self._membership.settings.request_timeout_ms / 1000
-        with suppress(KafkaError, TimeoutError):  # without a quorum nothing can be committed any more
-            async with asyncio.timeout(patience_s):
+        """On return, all decisions are on disk and another controller has been notified that it may lead."""
+        timeout_s = self._membership.settings.request_timeout_ms / 1000
+        with suppress(KafkaError, TimeoutError):  # without a quorum nothing can be committed
+            async with asyncio.timeout(timeout_s):
                 await self._driver.read(lambda machine: None)  # noqa: ARG005
         self._is_closing = True
         await self._driver.close()
         self._follower.stop()
-        if self._joining is not None:
-            await self._joining.close()
+        if self._auto_join is not None:
+            await self._auto_join.close()
         if self._quorum is not None:
-            with suppress(TimeoutError):  # a full disk may keep this node from saying anything
-                async with asyncio.timeout(patience_s):
+            with suppress(TimeoutError):  # a full disk may prevent the resignation
+                async with asyncio.timeout(timeout_s):
                     await self._quorum.resign()
             await self._quorum.close()
         if self._snapshot_timer is not None:
@@ -197,17 +197,17 @@ class MetadataDriver:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        self._driver.resign()  # whoever waits for a commit would wait for ever
+        self._driver.resign()  # waiters for a commit would wait forever
         self._follower.stop()
         if self._quorum is not None:
             self._quorum.stop()
-        self._tell_waiters()
+        self._notify_waiters()
         self._failed(error)
 
-    # What the quorum says
+    # Callbacks of the quorum
 
     def lead(self, epoch: int) -> None:
-        log.info("this node leads the metadata quorum in epoch %d", epoch)
+        log.info("Metadata quorum: this node is the leader in epoch %d", epoch)
         self._follower.stop()
         self._leading = asyncio.get_running_loop().create_task(self._load_and_lead())
 
@@ -216,16 +216,16 @@ class MetadataDriver:
             await self._driver.lead()
         except Exception as error:
             self._fail(error)
-        self._tell_waiters()
+        self._notify_waiters()
 
     def _new_machine(self) -> MetadataMachine:
-        """One that goes on from the image that was shown last, if the log reaches back to it."""
+        """Create a machine that continues from the last published image, if the log reaches back to it."""
         settings, shown = self._machine_settings(), self._publisher.end_offset
         if shown > 0 and shown >= self._log.start_offset:
             self._log.replays_from = shown
             return MetadataMachine(settings, self._rules, self._publisher.image)
         if shown > 0:
-            self._publisher.begin_anew()
+            self._publisher.restart()
         self._log.replays_from = 0
         return MetadataMachine(settings, self._rules)
 
@@ -234,23 +234,23 @@ class MetadataDriver:
 
     def lose(self) -> None:
         if self._leading is not None:
-            self._leading.cancel()  # it may not even have begun
+            self._leading.cancel()  # it may not have started yet
             self._leading = None
         self._driver.resign()
-        self._tell_waiters()
+        self._notify_waiters()
 
     def follow(self, leadership: Leadership) -> None:
-        if leadership.is_known and (leadership.leader_id, leadership.epoch) != self._last_told:
-            log.info("node %d leads the metadata quorum in epoch %d", leadership.leader_id, leadership.epoch)
-            self._last_told = leadership.leader_id, leadership.epoch
+        if leadership.is_known and (leadership.leader_id, leadership.epoch) != self._last_logged:
+            log.info("Metadata quorum: node %d is the leader in epoch %d", leadership.leader_id, leadership.epoch)
+            self._last_logged = leadership.leader_id, leadership.epoch
         if not self._is_closing:
             self._follower.start()
-        self._tell_waiters()
+        self._notify_waiters()
 
-    def take_snapshot_over(self) -> None:
+    def on_snapshot_loaded(self) -> None:
         self._follower.wake()
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self._failure is not None:
                 raise self._failure
@@ -258,7 +258,7 @@ class MetadataDriver:
             self._waiters.append(waiter)
             await waiter
 
-    def _tell_waiters(self) -> None:
+    def _notify_waiters(self) -> None:
         known = self.is_active, self.leader_id
         if known != self._known:
             self._known = known
@@ -273,12 +273,12 @@ class MetadataDriver:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest committed one."""
+        """The newest committed image."""
         return self._publisher.image
 
     @property
     def quorum(self) -> Quorum:
-        """For those who are asked by other members."""
+        """The quorum member that handles requests of other members."""
         if self._quorum is None:
             raise NotController("The metadata log is not open yet.")
         return self._quorum
@@ -289,36 +289,36 @@ class MetadataDriver:
 
     @property
     def epoch(self) -> int:
-        """Of the quorum."""
+        """The quorum's epoch."""
         return self._quorum.machine.epoch if self._quorum is not None else NO_EPOCH
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the active controller: it leads, and knows all that was decided before."""
+        """Whether this node is the active controller: it leads, and has applied all earlier decisions."""
         return self._driver.is_leading
 
     @property
     def leader_id(self) -> int:
-        """The active controller, -1 if it is unknown."""
+        """The active controller, -1 if unknown."""
         return self._quorum.machine.leadership.leader_id if self._quorum is not None else NO_NODE
 
     @property
     def controller_address(self) -> Address | None:
-        """Where the active controller is asked, None if it is unknown."""
+        """The address of the active controller, None if unknown."""
         endpoints = self._quorum.machine.leadership.endpoints if self._quorum is not None else ()
         return endpoints[0][1] if endpoints else None
 
     async def wait_for_leader(self) -> None:
-        """Until somebody leads the quorum."""
-        await self._until(lambda: self.leader_id != NO_NODE)
+        """Wait until the quorum has a leader."""
+        await self._wait_until(lambda: self.leader_id != NO_NODE)
 
     def describe(self) -> QuorumDescription:
-        """The quorum as this node sees it; how far the others are, only its leader knows."""
+        """Describe the quorum as seen by this node; only the leader knows the progress of the other replicas."""
         return self.quorum.machine.describe(self._clock.monotonic_ms())
 
     @property
     def next_offset(self) -> int:
-        """Where the first record of the next decision will stand; right only inside of `decide`."""
+        """The offset of the next decision's first record; only valid inside `decide`."""
         return self._driver.next_offset
 
     @property
@@ -327,19 +327,19 @@ class MetadataDriver:
 
     @property
     def end_offset(self) -> int:
-        """Of the log on this node, committed or not."""
+        """The log end offset on this node, committed or not."""
         return self._log.end_offset
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber(image, delta)` for every committed image from now on, before whoever wrote is answered."""
+        """Call `subscriber(image, delta)` for every committed image from now on, before writers get their responses."""
         self._publisher.subscribe(subscriber)
 
     async def write(self, decide: Callable[[MetadataMachine], Decision[Record, Answer]]) -> Answer:
-        """Decide, and answer once that is committed and the image has been shown; `NotController` elsewhere."""
+        """Decide, and return once the decision is committed and published; raises `NotController` elsewhere."""
         return await self._driver.write(decide)
 
     async def read(self, query: Callable[[MetadataMachine], Answer]) -> Answer:
-        """What the newest state says, once it is committed; `image` is enough for those who need not see all of it."""
+        """Query the newest state, once it is committed; for less strict reads `image` is enough."""
         return await self._driver.read(query)
 
     # Snapshots
@@ -361,14 +361,14 @@ class MetadataDriver:
             self._snapshotting = asyncio.get_running_loop().create_task(self.take_snapshot())
 
     async def take_snapshot(self) -> None:
-        """Write the committed image to a snapshot. A disk that is full keeps the log longer, and that is all."""
+        """Write the committed image to a snapshot. On a full disk the log is merely kept longer."""
         end_offset = self._publisher.end_offset
         try:
             voters = self.quorum.machine.voters_at(end_offset)
             await self._log.take_snapshot(self._publisher.image, end_offset, voters)
         except OSError as error:
-            log.error("a snapshot of the metadata could not be written: %s", error)
-        except Exception as error:  # a sync that failed, or a bug
+            log.error("Cannot write metadata snapshot: %s", error)
+        except Exception as error:  # a failed fsync, or a bug
             self._fail(error)
         finally:
             self._snapshotting = None

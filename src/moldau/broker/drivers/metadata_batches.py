@@ -1,4 +1,4 @@
-"""The metadata log's bytes: records in batches. What the quorum writes between them is in `quorum_records`."""
+"""Batches of metadata records. The quorum's own control records are in `quorum_records`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from moldau.wire.data_records import decode_metadata_record, encode_metadata_rec
 def build_records(
     records: Sequence[Record], *, timestamp_ms: int, base_offset: int = 0, leader_epoch: int = NO_EPOCH
 ) -> bytearray:
-    """One batch: it is found whole after a crash, or not at all."""
+    """Build one batch: after a crash it is there completely or not at all."""
     return build_batch(
         [(timestamp_ms, None, encode_metadata_record(each, record_version(each)), ()) for each in records],
         base_offset=base_offset,
@@ -24,7 +24,7 @@ def build_records(
 
 
 def read_records(batches: Buffer) -> Iterator[tuple[int, Record]]:
-    """Every record with its offset, and the beginning of each epoch; other control records are the quorum's affair."""
+    """Yield every record with its offset, and each start of an epoch; other control records are left to the quorum."""
     for header, batch in iterate_batches(batches):
         check_batch(header, batch)
         if header.is_control:
@@ -38,4 +38,4 @@ def read_records(batches: Buffer) -> Iterator[tuple[int, Record]]:
 
 def check_batch(header: BatchHeader, batch: memoryview) -> None:
     if checksum(batch, 0, len(batch)) != header.crc:
-        raise CorruptMessage(f"the batch at offset {header.base_offset} has a checksum that does not fit")
+        raise CorruptMessage(f"batch at offset {header.base_offset}: checksum mismatch")

@@ -1,7 +1,7 @@
-"""`__cluster_metadata-0` on this node's disk, whether it leads the quorum or follows.
+"""The log of `__cluster_metadata-0` on this node, as leader or follower.
 
-Appends are written at once and synced together: while one sync runs, the batches that come meanwhile wait for the
-next, which starts as soon as the last one ends. What is synced counts in the quorum; what is committed the quorum says.
+Appends are written at once and flushed together: while one flush runs, new batches wait for the next, which starts as
+soon as the current one ends. Flushed records count in the quorum; the quorum decides what is committed.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = "__cluster_metadata-0"
 READ_BYTES: Final = MiB
-RETRY_S: Final = 0.1  # a checkpoint beside the log found no room; there may be some later
+RETRY_S: Final = 0.1  # until a checkpoint is retried on a full disk
 
-Told = Callable[[int], None]
+OffsetListener = Callable[[int], None]
 
 
 def make_metadata_folder(disk: Disk, data_folder: str) -> None:
-    """Make the folder of the log, if it is not there; it lasts when this returns."""
+    """Create the log's directory if it does not exist; it is durable when this returns."""
     folder = f"{data_folder}/{FOLDER}"
     if not disk.exists(folder):
         disk.make_directory(folder)
@@ -55,7 +55,8 @@ def make_metadata_folder(disk: Disk, data_folder: str) -> None:
 
 
 class MetadataLog:
-    """The log of the metadata machine. `open`, then it can be read and followed; it is appended to in an epoch."""
+    """The log of the metadata machine. After `open` it can be read and followed; the leader appends within its
+    epoch."""
 
     def __init__(
         self,
@@ -69,13 +70,13 @@ class MetadataLog:
         has_lost_power: bool = False,
         has_failed_sync: bool = False,
     ) -> None:
-        """`failed` hears of a sync that failed: nobody knows then what is on disk, and the node must stop."""
+        """`failed` is called when a flush fails: what is on disk is unknown then, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
-        self.leading_epoch = NO_EPOCH  # in which this node may append
+        self.leading_epoch = NO_EPOCH  # the epoch in which this node may append
         self.high_watermark = 0
         self.synced_offset = 0
         self.bytes_since_snapshot = 0
-        self.replays_from = 0  # what is below is in the image that the next machine begins with
+        self.replays_from = 0  # records below are in the image that the next machine starts with
         self.snapshots = SnapshotStore(disk, executor, self.folder)
         self._last_timestamp_ms = 0
         self._data_folder = data_folder
@@ -87,20 +88,20 @@ class MetadataLog:
         self._has_lost_power = has_lost_power
         self._has_failed_sync = has_failed_sync
         self._log: Log | None = None
-        self._watchers: list[Told] = []
-        self._on_appended: Told | None = None
-        self._on_synced: Told | None = None
+        self._watchers: list[OffsetListener] = []
+        self._on_appended: OffsetListener | None = None
+        self._on_synced: OffsetListener | None = None
         self._syncing: asyncio.Task[None] | None = None
         self._sync_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._truncations = 0
-        self._is_beginning_anew = False  # what there was is gone, and what comes next is not there yet
+        self._is_restarting = False  # the old log is gone and the new one not created yet
         self._is_closing = False
-        self._loaded: LoadedSnapshot | None = None  # kept from one start to the replay that follows it
+        self._loaded: LoadedSnapshot | None = None  # kept from the start to the replay that follows
 
-    # Beginning and end
+    # Opening and closing
 
     def open(self) -> None:
-        """Bring the log back from disk. What is above the newest snapshot may not be synced yet."""
+        """Open the log on disk. Records above the newest snapshot may not be flushed yet."""
         make_metadata_folder(self._disk, self._data_folder)
         self.snapshots.open()
         newest = self.snapshots.newest.offset if self.snapshots.newest else 0
@@ -120,47 +121,47 @@ class MetadataLog:
             has_failed_sync=self._has_failed_sync,
         )
         if self._log.end_offset < newest:
-            log.warning("%s ends before its snapshot at %d, so it begins anew there", self.folder, newest)
+            log.warning("%s ends below its snapshot at %d; restarting the log there", self.folder, newest)
             self._log.truncate_fully_and_start_at(newest)
         self.synced_offset = newest
 
     def _recovery_point(self) -> int:
-        """What is below the newest snapshot is not looked through, if the file of the epochs knows its epoch. It is
-        written when the log is synced, which a snapshot does not wait for."""
+        """Recovery starts at the newest snapshot if the leader epoch file covers it. That file is written when the log
+        is flushed, which a snapshot does not wait for."""
         newest = self.snapshots.newest
         if newest is None:
             return 0
         epochs = LeaderEpochs(self._disk, self.folder)
-        with suppress(CorruptCheckpoint):  # it is made anew from the log then
+        with suppress(CorruptCheckpoint):  # it is rebuilt from the log then
             epochs.load()
             return newest.offset if epochs.latest >= newest.epoch else 0
         return newest.offset
 
-    def tell(self, *, appended: Told, synced: Told) -> None:
-        """Call these with the new end: of what this node appended as leader, and of what is on disk for certain."""
+    def set_listeners(self, *, appended: OffsetListener, synced: OffsetListener) -> None:
+        """Call these with the new end offset: of appends as leader, and of flushed records."""
         self._on_appended, self._on_synced = appended, synced
 
     async def close(self) -> None:
-        """Sync everything and let go of the files. On a full disk this is tried once: nobody counts on the rest."""
+        """Flush everything and close the files. On a full disk this is tried once: no node counts on the rest."""
         self._is_closing = True
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
         if self._log is not None:
-            self._let_go(self._log)
+            self._close_files(self._log)
             self._log = None
         for _, waiter in self._sync_waiters:
             waiter.cancel()
 
-    def _let_go(self, open_log: Log) -> None:
-        if self._is_beginning_anew:
-            open_log.abandon()  # the next start begins behind the snapshot
+    def _close_files(self, open_log: Log) -> None:
+        if self._is_restarting:
+            open_log.abandon()  # the next start begins at the snapshot
             return
         try:
             open_log.close(self._clock.wall_ms())
         except OSError as error:
-            log.error("%s could not be synced before the end: %s", self.folder, error)
+            log.error("%s: flush on close failed: %s", self.folder, error)
 
-    # What the quorum asks
+    # Log state, for the raft machine
 
     @property
     def start_offset(self) -> int:
@@ -189,19 +190,19 @@ class MetadataLog:
             return OffsetAndEpoch(self.end_offset, self.last_epoch)
         epochs = self._open_log.epochs
         following = bisect_right(epochs.epochs, epoch)
-        if following in (0, len(epochs.epochs)):  # none of the records is of such an epoch
+        if following in (0, len(epochs.epochs)):  # the log has no records of that epoch
             return OffsetAndEpoch(self.start_offset, self._epoch_before(self.start_offset))
         return OffsetAndEpoch(epochs.start_offsets[following], epochs.epochs[following - 1])
 
     def _epoch_before(self, offset: int) -> int:
-        """Of the record before `offset`, which may be in a snapshot only."""
+        """The epoch of the record before `offset`, which may be in a snapshot only."""
         epoch = self._open_log.epochs.epoch_at(offset - 1)
         if epoch != NO_EPOCH:
             return epoch
         return max((each.epoch for each in self.snapshots.ids if each.offset <= offset), default=0)
 
     async def voter_sets(self) -> list[VotersAt]:
-        """All that the newest snapshot and the log after it say of who may vote, in order."""
+        """All voter sets in the newest snapshot and the log after it, in order."""
         self._loaded = loaded = await self.load_snapshot()
         sets = []
         offset = 0
@@ -214,8 +215,8 @@ class MetadataLog:
         return sets
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from `offset` on, committed or not, for another node that keeps the log. Corruption is found:
-        whoever fetches would find it too, and could do nothing about it."""
+        """Read whole batches from `offset` on, committed or not, for another replica. Batches are verified here: the
+        replica would find the corruption too, but could not repair it."""
         batches = self._open_log.read_bytes(offset, max_bytes)
         for header, batch in iterate_batches(batches):
             check_batch(header, batch)
@@ -229,24 +230,24 @@ class MetadataLog:
                 self._write(build_records(records, timestamp_ms=self._clock.wall_ms()))
         finally:
             self._begin_sync()
-            self._tell_appended()
+            self._notify_appended()
 
     def append_controls(self, controls: Sequence[Control]) -> int:
-        """Write control records as one batch, for the quorum; where the first of them stands."""
+        """Append control records as one batch; return the offset of the first."""
         base_offset = self.end_offset
         self._write(build_control_batch(controls, timestamp_ms=self._clock.wall_ms()))
         self._begin_sync()
         return base_offset
 
     def append_as_follower(self, batches: Buffer, epoch: int) -> list[VotersAt]:
-        """Write what the leader of `epoch` sent; the voter sets in it. Nothing is taken that cannot be right."""
+        """Append batches from the leader of `epoch` and return the voter sets in them. Invalid batches are rejected."""
         expected = self.end_offset
         size_bytes = 0
         for header, batch in iterate_batches(batches):
             if header.base_offset != expected or not 0 <= header.partition_leader_epoch <= epoch:
                 raise CorruptMessage(
-                    f"a batch at {header.base_offset} of epoch {header.partition_leader_epoch} where the leader of "
-                    f"{epoch} should send {expected}"
+                    f"batch at {header.base_offset} of epoch {header.partition_leader_epoch}, but the leader of epoch "
+                    f"{epoch} must send offset {expected} next"
                 )
             expected = header.next_offset
             size_bytes += len(batch)
@@ -264,38 +265,38 @@ class MetadataLog:
         self.bytes_since_snapshot += len(batch)
         self._last_timestamp_ms = header.max_timestamp
 
-    def _tell_appended(self) -> None:
+    def _notify_appended(self) -> None:
         if self._on_appended is not None and self._log is not None:
             self._on_appended(self.end_offset)
 
-    # Cutting
+    # Truncation
 
     def truncate_to(self, offset: int) -> None:
-        """Drop what another leader has otherwise. What is committed never is."""
+        """Drop records that diverge from the leader's log. Committed records never do."""
         if offset < self.high_watermark:
-            raise AssertionError(f"a cut at {offset}, below the high watermark {self.high_watermark}")
+            raise AssertionError(f"truncation to {offset}, below the high watermark {self.high_watermark}")
         self._truncations += 1
         self._open_log.truncate_to(offset)
         self.synced_offset = min(self.synced_offset, self.end_offset)
         self._begin_sync()
 
-    async def begin_at(self, snapshot: SnapshotId) -> None:
-        """Drop the whole log: it begins anew behind a snapshot. Synced when this returns; on `OSError`, ask again."""
+    async def restart_at(self, snapshot: SnapshotId) -> None:
+        """Drop the whole log and restart it at a snapshot. Durable when this returns; retry on `OSError`."""
         self._truncations += 1
-        self._is_beginning_anew = True
+        self._is_restarting = True
         self._open_log.truncate_fully_and_start_at(snapshot.offset)
-        self._is_beginning_anew = False
+        self._is_restarting = False
         self.synced_offset = snapshot.offset
         self.bytes_since_snapshot = 0
         await self._run(self._open_log, self._open_log.begin_flush(self._clock.wall_ms()))
 
     # Commits
 
-    def watch(self, committed: Told) -> None:
+    def watch(self, committed: OffsetListener) -> None:
         self._watchers.append(committed)
 
     def commit(self, high_watermark: int) -> None:
-        """The quorum says that everything below is committed."""
+        """Advance the high watermark, as decided by the quorum."""
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             for committed in self._watchers:
@@ -304,7 +305,7 @@ class MetadataLog:
     # Reading
 
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
-        """From `replays_from` on; where the log does not reach back to it, a snapshot leads there."""
+        """Replay from `replays_from` on; if the log starts later, a snapshot comes first."""
         offset = self.replays_from
         if offset == 0 or offset < self.start_offset:
             loaded = await self.load_snapshot()
@@ -318,17 +319,19 @@ class MetadataLog:
             yield read_records(batches)
 
     async def load_snapshot(self) -> LoadedSnapshot | None:
-        """The newest that can be read; None if there is none and the log has it all."""
+        """Load the newest readable snapshot; None if there is none and the log is complete."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None and loaded.snapshot == self.snapshots.newest:
             return loaded
         loaded = await self.snapshots.load_newest(self.start_offset)
         if loaded is None and self.start_offset > 0:
-            raise StorageFailed(f"{self.folder} begins at {self.start_offset}, and no snapshot leads there")
+            raise StorageFailed(
+                f"{self.folder} starts at {self.start_offset}, and no snapshot covers the offsets before it"
+            )
         return loaded
 
     async def read_committed(self, offset: int) -> bytes:
-        """Whole committed batches from `offset` on; empty if there are none."""
+        """Read whole committed batches from `offset` on; empty if there are none."""
         async for batches in self._batches_from(offset, self.high_watermark):
             return batches
         return b""
@@ -337,7 +340,9 @@ class MetadataLog:
         while (found := self._open_log.read(offset, READ_BYTES, until_offset=until_offset)) is not None:
             batches = await self._executor.run(found.read)
             if len(batches) < len(found):
-                raise StorageFailed(f"{self.folder} ends {len(found) - len(batches)} bytes before it should")
+                raise StorageFailed(
+                    f"{self.folder}: {len(found) - len(batches)} bytes at the end are not a whole batch"
+                )
             yield batches
             for header, _ in iterate_batches(batches):
                 offset = header.next_offset
@@ -348,10 +353,10 @@ class MetadataLog:
             raise NotController("The metadata log is not open.")
         return self._log
 
-    # Syncing
+    # Flushing
 
     async def synced(self, offset: int) -> None:
-        """Until everything below `offset` is on disk."""
+        """Wait until everything below `offset` is flushed."""
         if self.synced_offset < offset:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._sync_waiters.append((offset, waiter))
@@ -363,11 +368,11 @@ class MetadataLog:
             self._syncing = asyncio.get_running_loop().create_task(self._sync(self._log))
 
     async def _sync(self, open_log: Log) -> None:
-        """Sync until nothing is left to sync, or somebody waits for this to end."""
+        """Flush until nothing is left, or until `close` waits for this to end."""
         try:
             while self.synced_offset < open_log.end_offset and not self._is_closing:
                 await self._sync_once(open_log)
-        except Exception as error:  # a sync that failed, or a bug in somebody who was told of it
+        except Exception as error:  # a failed fsync, or a bug in a callback
             self._failed(error)
         finally:
             self._syncing = None
@@ -378,12 +383,12 @@ class MetadataLog:
         try:
             await self._run(open_log, flush)
         except OSError as error:
-            log.warning("%s cannot be synced yet: %s", self.folder, error)
+            log.warning("%s: flush failed, will retry: %s", self.folder, error)
             await asyncio.sleep(RETRY_S)
             return
-        if truncations == self._truncations:  # what was cut meanwhile may have been written anew
+        if truncations == self._truncations:  # truncated offsets may have been written again
             self.synced_offset = flush.end_offset
-            self._tell_synced()
+            self._notify_synced()
 
     async def _run(self, open_log: Log, flush: Flush) -> None:
         try:
@@ -393,7 +398,7 @@ class MetadataLog:
             raise
         open_log.finish_flush(flush)
 
-    def _tell_synced(self) -> None:
+    def _notify_synced(self) -> None:
         for offset, waiter in self._sync_waiters:
             if offset <= self.synced_offset and not waiter.done():
                 waiter.set_result(None)
@@ -404,19 +409,19 @@ class MetadataLog:
     # Snapshots
 
     async def take_snapshot(self, image: MetadataImage, end_offset: int, voters: VoterSet | None) -> None:
-        """Write the committed image that holds everything below `end_offset`; then drop what it makes superfluous."""
+        """Write a snapshot of the committed image below `end_offset`; then drop what it replaces."""
         newest = self.snapshots.newest
         if newest is not None and end_offset <= newest.offset:
             return
         snapshot = SnapshotId(end_offset, self._epoch_before(end_offset))
         self.bytes_since_snapshot = 0
-        self._open_log.roll(self._clock.wall_ms())  # whole segments can go, so one ends here
+        self._open_log.roll(self._clock.wall_ms())  # segments are deleted as a whole, so end one here
         await self.snapshots.write(snapshot, image, voters, self._last_timestamp_ms)
-        await self.drop_superfluous()
+        await self.drop_obsolete()
 
-    async def drop_superfluous(self) -> None:
-        """Old snapshots, and segments that lie below those that are kept. May be interrupted and begun again."""
-        await self.snapshots.drop_superfluous()
+    async def drop_obsolete(self) -> None:
+        """Drop old snapshots, and segments below those that are kept. May be interrupted and repeated."""
+        await self.snapshots.drop_obsolete()
         kept_from = self.snapshots.kept_from_offset
         if kept_from <= self.end_offset:
             self._open_log.advance_start_offset(kept_from)

@@ -2,8 +2,8 @@
 
     <offset, 20 digits>-<epoch, 10 digits>.checkpoint
 
-A control batch opens it (header, version and voters of the quorum), batches of records follow, and a footer says that
-it is whole. It is written beside its place and renamed into it, so a file under this name is complete.
+A control batch opens the file (header, kraft.version and voters), batches of records follow, and a footer completes it.
+It is written under a temporary name and then renamed, so a file under the final name is complete.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 
 SUFFIX: Final = ".checkpoint"
 PARTIAL: Final = ".part"
-BATCH_RECORDS: Final = 64  # about a millisecond's work, which is what one turn of the loop may take
+BATCH_RECORDS: Final = 64  # about one millisecond, the limit for one turn of the event loop
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class CorruptSnapshot(Exception):
-    """A file that is not a whole snapshot."""
+    """The file is not a complete snapshot."""
 
 
 class SnapshotId(NamedTuple):
-    """Holds every record below `offset`; `epoch` is that of the last of them."""
+    """Holds every record below `offset`; `epoch` is that of the last one."""
 
     offset: int
     epoch: int
@@ -56,7 +56,7 @@ class SnapshotId(NamedTuple):
 
 
 def find_snapshots(disk: Disk, folder: str) -> list[SnapshotId]:
-    """Those that are there, the oldest first. What an interrupted writer left is removed."""
+    """List the snapshots, oldest first. Leftovers of interrupted writers are removed."""
     found = []
     for name in disk.list(folder):
         match = _NAME.fullmatch(name)
@@ -76,7 +76,8 @@ async def write_snapshot(
     voters: VoterSet | None,
     timestamp_ms: int,
 ) -> None:
-    """Write the image, a little in each turn of the loop. It may go on changing meanwhile: this one does not."""
+    """Write the image, a few records per turn of the loop. Images are immutable, so newer metadata does not
+    interfere."""
     path = f"{folder}/{snapshot.name}"
     file = disk.open(path + PARTIAL, create=True)
     try:
@@ -95,14 +96,14 @@ async def write_snapshot(
 
 
 def _opening(voters: VoterSet | None, timestamp_ms: int) -> list[Control]:
-    """Where the settings fix the voters, a snapshot does not speak of them."""
+    """With static voters, a snapshot does not contain them."""
     if voters is None:
         return [snapshot_header(timestamp_ms)]
     return [snapshot_header(timestamp_ms), kraft_version(), voter_set(voters)]
 
 
 def bootstrap_snapshot(voters: VoterSet, timestamp_ms: int) -> tuple[SnapshotId, bytes]:
-    """What a folder is formatted with: a snapshot of nothing, which names the first voters."""
+    """The snapshot of a newly formatted log directory: empty, but for the first voters."""
     snapshot = SnapshotId(0, 0)
     opening = _opening(voters, timestamp_ms)
     return snapshot, b"".join(_batches(snapshot, MetadataImage(), opening, timestamp_ms))
@@ -122,13 +123,13 @@ def _batches(
 
 
 def snapshot_records(snapshot: SnapshotId, data: bytes) -> Iterator[tuple[int, Record]]:
-    """The records of a whole snapshot, decoded as they are taken."""
-    # To the machine a snapshot is one step: all of it stands at the last offset it covers.
+    """The records of a complete snapshot, decoded lazily."""
+    # The machine applies a snapshot in one step: all its records are at the last offset it covers.
     return ((snapshot.offset - 1, record) for _, record in read_records(data))
 
 
 def check_snapshot(snapshot: SnapshotId, data: bytes) -> None:
-    """`CorruptSnapshot` if it is not a whole one."""
+    """Raise `CorruptSnapshot` if the snapshot is not complete."""
     try:
         _check(data)
     except KafkaError as error:
@@ -145,9 +146,9 @@ def _check(data: bytes) -> None:
         first = first or last
         size_bytes += len(batch)
     if size_bytes != len(data):
-        raise CorruptSnapshot(f"{len(data) - size_bytes} bytes at its end are no batch")
+        raise CorruptSnapshot(f"{len(data) - size_bytes} bytes at the end are not a whole batch")
     if first[:1] != [ControlType.SNAPSHOT_HEADER] or last != [ControlType.SNAPSHOT_FOOTER]:
-        raise CorruptSnapshot("it has no header or no footer")
+        raise CorruptSnapshot("the header or footer is missing")
 
 
 def _controls(header: BatchHeader, batch: memoryview) -> list[ControlType]:

@@ -1,7 +1,9 @@
-"""Runs this node's raft machine: hands it events one at a time, and carries out what it wants in its order.
+"""Runs this node's raft machine: feeds it one event at a time and carries out its effects in order.
 
-What touches the disk is done before the next event is looked at; while it waits for the disk, events queue up.
-Requests to other nodes are tasks of their own, whose answers come back as events.
+Effects on disk complete before the next event is processed; meanwhile events queue up. Requests to other nodes are
+tasks of their own, and their responses come back as events.
+
+    event -> machine.step() -> effects: write / flush -> send, respond
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Protocol
 
-from moldau.broker.drivers.delayed_fetches import Served, WaitingFetches
+from moldau.broker.drivers.delayed_fetches import DelayedFetches, FetchResult
 from moldau.broker.drivers.metadata_log import MetadataLog
 from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_peers import QuorumPeers
@@ -62,45 +64,45 @@ from moldau.model.ports import Clock, Disk, Executor
 
 log = logging.getLogger(__name__)
 
-RETRY_S: Final = 0.1  # the disk is full; there may be room later
-QUEUED_MAX: Final = 10_000  # requests beyond it are refused while the disk is slow
+RETRY_S: Final = 0.1  # on a full disk, until the next attempt
+QUEUED_MAX: Final = 10_000  # requests beyond it are rejected while the disk is slow
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A request of another node that waits for its answer."""
+class _PendingRequest:
+    """A request of another node that waits for its response."""
 
-    answer: "asyncio.Future[Any]"
+    response: "asyncio.Future[Any]"
     max_bytes: int = 0
-    is_patient: bool = True
+    may_wait: bool = True
 
 
 class Owner(Protocol):
-    """Whoever stands on the log that the quorum keeps."""
+    """The user of the log that the quorum replicates."""
 
     def lead(self, epoch: int) -> None:
-        """This node leads from here on."""
+        """This node is the leader from now on."""
         ...
 
     def flush(self) -> None:
-        """Write what was decided: somebody else is about to write."""
+        """Write pending decisions: the quorum is about to append a record."""
         ...
 
     def lose(self) -> None:
-        """This node leads no more."""
+        """This node is no longer the leader."""
         ...
 
     def follow(self, leadership: Leadership) -> None:
-        """Somebody else leads, or nobody that is known."""
+        """Another node is the leader, or none is known."""
         ...
 
-    def take_snapshot_over(self) -> None:
-        """The log begins anew behind a snapshot that came from the leader."""
+    def on_snapshot_loaded(self) -> None:
+        """The log was restarted at a snapshot from the leader."""
         ...
 
 
 class Quorum:
-    """One member of the quorum, voter or observer. `start`, ask it, `resign`, `close`."""
+    """One member of the quorum, voter or observer. `start`, `ask`, `resign`, `close`."""
 
     def __init__(
         self,
@@ -124,31 +126,31 @@ class Quorum:
         self._static_voters = static_voters
         self._failed = failed
         self._peers = peers(self.post)
-        self.fetches = WaitingFetches(metadata_log, lambda: (machine.high_watermark, machine.leadership), self._give_up)
+        self.fetches = DelayedFetches(metadata_log, lambda: (machine.high_watermark, machine.leadership), self._fail)
         self._events: deque[tuple[Event, Any]] = deque()
         self._is_stepping = False
         self._waiting_for_disk: asyncio.Task[None] | None = None
         self._is_stopped = False
-        self._records: Any = None  # that came with the event of this step
+        self._records: Any = None  # records that came with the current event
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._troubles: Counter[str] = Counter()
         self._last_ticket = 0
-        self._asked: dict[Ticket, _Asked] = {}
+        self._requests: dict[Ticket, _PendingRequest] = {}
 
-    # Life
+    # Lifecycle
 
     def start(self, state: ElectionState, voter_sets: Sequence[VotersAt]) -> None:
-        """The log is open and synced."""
-        self._log.tell(appended=self._appended, synced=lambda end_offset: self.post(LogSynced(end_offset)))
+        """Start the machine; the log is open and flushed."""
+        self._log.set_listeners(appended=self._appended, synced=lambda end_offset: self.post(LogSynced(end_offset)))
         self.post(Started(state, tuple(voter_sets)))
 
     async def resign(self) -> None:
-        """Hand over, if this node leads; returns when the others know, or do not answer in time."""
+        """Resign if this node leads; return when the other nodes have responded, or at the timeout."""
         self.post(ResignRequested())
         while self._waiting_for_disk is not None:
             await asyncio.wait([self._waiting_for_disk])
-        await self._peers.said_farewell()
+        await self._peers.wait_for_resignation()
 
     async def close(self) -> None:
         self.stop()
@@ -157,65 +159,67 @@ class Quorum:
         await self._peers.close()
 
     def stop(self) -> None:
-        """Take no more steps, and tell whoever waits for an answer."""
+        """Process no more events, and fail the waiting requests."""
         self._is_stopped = True
         self._events.clear()
         if self._timer is not None:
             self._timer.cancel()
-        asked, self._asked = self._asked, {}
-        for each in asked.values():
-            if not each.answer.done():
-                each.answer.set_exception(NotController("This node leaves the quorum."))
-                each.answer.exception()  # whoever asked may have gone in this very turn
+        request, self._requests = self._requests, {}
+        for each in request.values():
+            if not each.response.done():
+                each.response.set_exception(NotController("This node is shutting down."))
+                each.response.exception()  # mark it as retrieved: the client may have gone in this very turn
 
     # Requests of other nodes
 
     async def ask(self, event: Callable[[Ticket], Event]) -> Any:
-        """The machine's answer to a request that another node made."""
-        ticket, asked = self._begin_request(0)
+        """Return the machine's response to a request of another node."""
+        ticket, request = self._begin_request(0)
         try:
             self.post(event(ticket))
-            return await asked.answer
+            return await request.response
         finally:
-            self._asked.pop(ticket, None)
+            self._requests.pop(ticket, None)
 
     async def fetch(
         self, event: Callable[[Ticket], FetchRequested], max_bytes: int, wait_ms: float
-    ) -> RespondToFetch | Served:
-        """The answer to a fetch; it waits a while for something new."""
-        ticket, asked = self._begin_request(max_bytes)
+    ) -> RespondToFetch | FetchResult:
+        """Return the response to a fetch; wait a while if there is nothing new."""
+        ticket, request = self._begin_request(max_bytes)
         try:
             self.post(event(ticket))
-            await asyncio.wait([asked.answer], timeout=wait_ms / 1000)
-            asked.is_patient = False
+            await asyncio.wait([request.response], timeout=wait_ms / 1000)
+            request.may_wait = False
             self.fetches.serve(ticket)
-            answer: RespondToFetch | Served = await asked.answer
-            return answer
+            response: RespondToFetch | FetchResult = await request.response
+            return response
         finally:
-            self._asked.pop(ticket, None)
+            self._requests.pop(ticket, None)
             self.fetches.forget(ticket)
 
-    def _begin_request(self, max_bytes: int) -> tuple[Ticket, _Asked]:
+    def _begin_request(self, max_bytes: int) -> tuple[Ticket, _PendingRequest]:
         if self._is_stopped or len(self._events) >= QUEUED_MAX:
-            raise NotController("This node cannot speak for the quorum now.")
+            raise NotController("This node cannot handle quorum requests at present.")
         self._last_ticket += 1
-        asked = self._asked[self._last_ticket] = _Asked(asyncio.get_running_loop().create_future(), max_bytes)
-        return self._last_ticket, asked
+        request = self._requests[self._last_ticket] = _PendingRequest(
+            asyncio.get_running_loop().create_future(), max_bytes
+        )
+        return self._last_ticket, request
 
-    def _answer(self, ticket: Ticket, answer: Any) -> None:
-        asked = self._asked.get(ticket)
-        if asked is not None and not asked.answer.done():
-            asked.answer.set_result(answer)
+    def _respond(self, ticket: Ticket, response: Any) -> None:
+        request = self._requests.get(ticket)
+        if request is not None and not request.response.done():
+            request.response.set_result(response)
 
     # Steps
 
     def post(self, event: Event, records: Any = None) -> None:
-        """Give the machine an event: now, or when what is under way is done."""
+        """Feed the machine an event: now, or when the current work on disk is done."""
         if not self._is_stopped:
             self._events.append((event, records))
-            self._step_on()
+            self._process_events()
 
-    def _step_on(self) -> None:
+    def _process_events(self) -> None:
         if self._is_stepping or self._waiting_for_disk is not None:
             return
         self._is_stepping = True
@@ -224,7 +228,7 @@ class Quorum:
                 event, self._records = self._events.popleft()
                 self._carry_out(deque(self.machine.step(event, self._clock.monotonic_ms())))
         except Exception as error:
-            self._give_up(error)
+            self._fail(error)
         finally:
             self._is_stepping = False
         self._set_timer()
@@ -233,22 +237,22 @@ class Quorum:
         while effects:
             work = self._do(effects.popleft())
             if work is not None:
-                self._waiting_for_disk = asyncio.get_running_loop().create_task(self._go_on_after(work, effects))
+                self._waiting_for_disk = asyncio.get_running_loop().create_task(self._finish_effects(work, effects))
                 return
 
-    async def _go_on_after(self, work: Coroutine[Any, Any, None], effects: deque[Effect]) -> None:
+    async def _finish_effects(self, work: Coroutine[Any, Any, None], effects: deque[Effect]) -> None:
         try:
             await work
             while effects and not self._is_stopped:
                 if (more := self._do(effects.popleft())) is not None:
                     await more
         except Exception as error:
-            self._give_up(error)
+            self._fail(error)
         finally:
             self._waiting_for_disk = None
-        self._step_on()
+        self._process_events()
 
-    def _give_up(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.stop()
         self._failed(error)
 
@@ -272,26 +276,26 @@ class Quorum:
 
     def _appended(self, end_offset: int) -> None:
         self.post(LogAppended(end_offset))
-        self.fetches.look()
+        self.fetches.complete_ready()
 
-    def _complain(self, what: str, error: BaseException) -> None:
-        """Each kind of trouble is said once, twice, four times …: what is tried again and again fails as often."""
+    def _log_failure(self, what: str, error: BaseException) -> None:
+        """Log each kind of problem the 1st, 2nd, 4th, 8th … time: retries fail just as often."""
         self._troubles[what] += 1
         count = self._troubles[what]
         if count.bit_count() == 1:
-            log.error("%s (%d times by now): %s", what, count, error)
+            log.error("%s (%d times): %s", what, count, error)
 
     # Effects
 
     def _do(self, effect: Effect) -> Coroutine[Any, Any, None] | None:
-        """Carry out one effect. What has to wait for the disk is returned to be waited for."""
+        """Carry out one effect. Return the coroutine to await if it needs the disk."""
         match effect:
             case PersistQuorumState(state):
                 return self._persist(state)
             case AppendLeaderChange():
-                return self._written(lambda: self._append_leader_change(effect))
+                return self._write_or_retry(lambda: self._append_leader_change(effect))
             case AppendVoters():
-                return self._written(lambda: self._append_voters(effect))
+                return self._write_or_retry(lambda: self._append_voters(effect))
             case AppendFetched():
                 self._append_fetched(effect)
             case TruncateLog(end_offset):
@@ -305,7 +309,7 @@ class Quorum:
                 self._owner.follow(leadership)
             case AdvanceHighWatermark(offset):
                 self._log.commit(offset)
-                self.fetches.look()
+                self.fetches.complete_ready()
             case FailPendingAppends():
                 self._log.leading_epoch = NO_EPOCH
                 self._owner.lose()
@@ -316,45 +320,46 @@ class Quorum:
             case (
                 RespondToVote() | RespondToQuorumEpoch() | RespondToFetch() | RespondToFetchSnapshot() | ServeSnapshot()
             ):
-                self._answer(effect.ticket, effect)
+                self._respond(effect.ticket, effect)
             case RespondToVoterChange():
-                self._answer(effect.ticket, effect)
+                self._respond(effect.ticket, effect)
             case _:
                 self._peers.send(effect)
         return None
 
     async def _persist(self, state: ElectionState) -> None:
-        """Until there is room for it this node has no voice: what is not written down was never said."""
+        """Persist the election state. Until that succeeds this node sends nothing: it must not forget what it has
+        sent."""
         voted = state.voted
         kept = QuorumState(state.epoch, state.leader_id)
         if voted is not None:
             kept = QuorumState(state.epoch, state.leader_id, voted.node_id, voted.directory_id)
-        # The file of a fixed quorum has no place for a directory id, and needs none.
+        # The file of a static quorum has no field for a directory id.
         fixed = None
         if self._static_voters is not None and self.machine.voters_at(self._log.end_offset) is None:
             fixed = self._static_voters.ids
-        await self._has_done(
+        await self._retry_until_done(
             lambda: self._executor.run(write_quorum_state, self._disk, self._log.folder, kept, fixed),
-            "the state of the quorum cannot be written",
+            "Cannot write quorum-state",
         )
 
-    async def _has_done(self, work: Callable[[], Awaitable[None]], complaint: str) -> bool:
-        """Do it; on a full disk, again and again. False if this node stops before there is room."""
+    async def _retry_until_done(self, work: Callable[[], Awaitable[None]], message: str) -> bool:
+        """Run `work` until it succeeds, retrying on a full disk. False if this node stops first."""
         while not self._is_stopped:
             try:
                 await work()
                 return True
             except OSError as error:
-                self._complain(complaint, error)
+                self._log_failure(message, error)
                 await asyncio.sleep(RETRY_S)
         return False
 
-    def _written(self, write: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Write to the log; on a full disk, again and again."""
+    def _write_or_retry(self, write: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
+        """Write to the log; on a full disk, retry later."""
         try:
             write()
         except OSError as error:
-            self._complain("the metadata log cannot be written", error)
+            self._log_failure("Cannot write the metadata log", error)
             return self._write_later(write)
         return None
 
@@ -365,7 +370,7 @@ class Quorum:
                 write()
                 return
             except OSError as error:
-                self._complain("the metadata log cannot be written", error)
+                self._log_failure("Cannot write the metadata log", error)
 
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
         self._log.leading_epoch = effect.epoch
@@ -378,7 +383,7 @@ class Quorum:
         self._appended(self._log.end_offset)
 
     def _append_voters(self, effect: AppendVoters) -> None:
-        self._owner.flush()  # at each attempt: more may have been decided since the last one
+        self._owner.flush()  # at each attempt: there may be new decisions since the last one
         controls = [*([kraft_version()] if effect.are_first else ()), voter_set(effect.voters)]
         base_offset = self._log.append_controls(controls)
         self.post(VotersChanged(base_offset + len(controls) - 1, effect.voters))
@@ -388,7 +393,7 @@ class Quorum:
         try:
             voter_sets = self._log.append_as_follower(self._records, effect.request.epoch)
         except (CorruptMessage, OSError) as error:
-            self._complain("what the leader of the metadata sent cannot be kept", error)
+            self._log_failure("Cannot append records from the metadata leader", error)
             self.post(RequestFailed(effect.request))
             return
         for each in voter_sets:
@@ -400,17 +405,17 @@ class Quorum:
         try:
             loaded = await self._peers.take_incoming(snapshot).keep()
         except (CorruptSnapshot, OSError) as error:
-            self._complain("the snapshot that the leader of the metadata sent cannot be kept", error)
+            self._log_failure("Cannot store the snapshot from the metadata leader", error)
             self.post(RequestFailed(effect.request))
             return
-        complaint = "the metadata log cannot begin anew behind a snapshot"
-        if await self._has_done(lambda: self._log.begin_at(snapshot), complaint):
-            self._owner.take_snapshot_over()
+        message = "Cannot restart the metadata log at a snapshot"
+        if await self._retry_until_done(lambda: self._log.restart_at(snapshot), message):
+            self._owner.on_snapshot_loaded()
             self.post(SnapshotLoaded(effect.request.snapshot, loaded.voters()))
 
     def _serve_fetch(self, effect: ServeFetch) -> None:
-        asked = self._asked.get(effect.ticket)
-        if asked is not None:
-            self.fetches.add(effect, asked.max_bytes, asked.answer)
-            if not asked.is_patient:
+        request = self._requests.get(effect.ticket)
+        if request is not None:
+            self.fetches.add(effect, request.max_bytes, request.response)
+            if not request.may_wait:
                 self.fetches.serve(effect.ticket)

@@ -1,4 +1,4 @@
-"""Between the raft machine and the wire: what it sends as requests, and what came back as events."""
+"""Converts the raft machine's sends to requests, and responses to its events."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -29,13 +29,13 @@ from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC, METADATA_T
 from moldau.model.units import MiB
 from moldau.wire import messages
 
-FETCH_BYTES_MAX: Final = 8 * MiB  # whatever others ask for
+FETCH_BYTES_MAX: Final = 8 * MiB  # upper limit, whatever the request allows
 FETCH_WAIT_MS: Final = 500
 UNKNOWN_LISTENER: Final = ""
 
 
 class QuorumMessages:
-    """Speaks for one node of one cluster."""
+    """Builds the requests of one node of one cluster."""
 
     def __init__(self, me: Voter, cluster_id: str, member: MemberSettings) -> None:
         self._me = me
@@ -79,7 +79,7 @@ class QuorumMessages:
             cluster_id=self._cluster_id,
             voter_id=send.to.node_id,
             topics=[wire.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
-            leader_endpoints=_named(wire.LeaderEndpoint, send.endpoints),
+            leader_endpoints=_listeners(wire.LeaderEndpoint, send.endpoints),
         )
 
     def _end_quorum(self, send: SendEndQuorum) -> messages.EndQuorumEpochRequest:
@@ -97,7 +97,7 @@ class QuorumMessages:
         return wire(
             cluster_id=self._cluster_id,
             topics=[wire.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
-            leader_endpoints=_named(wire.LeaderEndpoint, send.endpoints),
+            leader_endpoints=_listeners(wire.LeaderEndpoint, send.endpoints),
         )
 
     def _fetch(self, send: SendFetch) -> messages.FetchRequest:
@@ -146,22 +146,22 @@ class QuorumMessages:
             current_leader_epoch=send.epoch,
             voter_id=send.voter.node_id,
             voter_directory_id=send.voter.directory_id,
-            listeners=_named(wire.Listener, send.voter.endpoints),
+            listeners=_listeners(wire.Listener, send.voter.endpoints),
             k_raft_version_feature=wire.KRaftVersionFeature(
                 min_supported_version=send.voter.kraft_version_min, max_supported_version=send.voter.kraft_version_max
             ),
         )
 
 
-def _named(kind: Callable[..., Any], endpoints: Endpoints) -> list[Any]:
+def _listeners(kind: Callable[..., Any], endpoints: Endpoints) -> list[Any]:
     return [kind(name=name, host=address.host, port=address.port) for name, address in endpoints]
 
 
-# What came back ------------------------------------------------------------------------------------------------------
+# Responses ------------------------------------------------------------------------------------------------------------
 
 
-def answer_event(send: Send, response: Any) -> Event:
-    """The event that an answer is to the machine."""
+def response_event(send: Send, response: Any) -> Event:
+    """The machine's event for a response."""
     return _EVENTS[type(send)](send, response)
 
 
@@ -173,7 +173,7 @@ def _voted(send: SendVote, response: messages.VoteResponse) -> VoteResponseRecei
     return VoteResponseReceived(send, error, leadership, found.vote_granted)
 
 
-def _quorum_answered(
+def _quorum_epoch_response(
     send: SendBeginQuorum | SendEndQuorum,
     response: messages.BeginQuorumEpochResponse | messages.EndQuorumEpochResponse,
 ) -> QuorumEpochResponseReceived:
@@ -227,8 +227,8 @@ def _voter_updated(send: SendUpdateVoter, response: messages.UpdateRaftVoterResp
 
 _EVENTS: Final[dict[type, Callable[[Any, Any], Event]]] = {
     SendVote: _voted,
-    SendBeginQuorum: _quorum_answered,
-    SendEndQuorum: _quorum_answered,
+    SendBeginQuorum: _quorum_epoch_response,
+    SendEndQuorum: _quorum_epoch_response,
     SendFetch: _fetched,
     SendFetchSnapshot: _snapshot_fetched,
     SendUpdateVoter: _voter_updated,
@@ -238,7 +238,7 @@ _UNKNOWN: Final = Leadership(NO_NODE, NO_EPOCH)
 
 
 def _only_partition(error_code: int, topics: Sequence[Any]) -> tuple[ErrorCode, Any]:
-    """The error of the whole answer or of its one partition, and that partition if it is there."""
+    """The error of the whole response or of its only partition, and that partition if present."""
     partitions = [each for topic in topics for each in topic.partitions]
     if error_code or len(partitions) != 1:
         return _error(error_code or ErrorCode.UNKNOWN_SERVER_ERROR), None
@@ -248,7 +248,7 @@ def _only_partition(error_code: int, topics: Sequence[Any]) -> tuple[ErrorCode, 
 def _error(code: int) -> ErrorCode:
     try:
         return ErrorCode(code)
-    except ValueError:  # a newer node's code
+    except ValueError:  # an error code of a newer version
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -1,4 +1,4 @@
-"""The other members of the quorum: asked what the raft machine wants to know, and watched for a sudden end."""
+"""The other members of the quorum: sends the raft machine's requests and detects crashed leaders."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.drivers.membership import Membership
 from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId
-from moldau.broker.drivers.quorum_messages import QuorumMessages, answer_event
+from moldau.broker.drivers.quorum_messages import QuorumMessages, response_event
 from moldau.broker.drivers.snapshot_store import IncomingSnapshot, SnapshotStore
 from moldau.machines.raft import (
     Endpoints,
@@ -28,15 +28,15 @@ from moldau.model.ids import NO_NODE, Address, NodeId
 
 log = logging.getLogger(__name__)
 
-REFUSALS: Final = 2  # in a row: then a process is gone
-PROBES_MAX: Final = 20  # a process that dies closes its ports one after the other, so the first may come too early
+REFUSED_PROBES: Final = 2  # in a row: then the process is gone
+PROBES_MAX: Final = 20  # a dying process closes its ports one by one, so the first probe may be too early
 PROBE_PAUSE_S: Final = 0.01
-FETCHING: Final = "quorum fetch"  # has a connection of its own: a fetch waits at the leader, a vote must not
+FETCHING: Final = "quorum fetch"  # has its own connection: a fetch waits at the leader, a vote must not
 VOTING: Final = "quorum"
 
 
 class Post(Protocol):
-    """Hands an event to the machine, with the records that came along."""
+    """Hands an event to the machine, with its records if any."""
 
     def __call__(self, event: Event, records: memoryview | bytes | None = None) -> None: ...
 
@@ -63,26 +63,26 @@ class QuorumPeers:
         self._post = post
         self._failed = failed
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._farewells: dict[asyncio.Task[None], None] = {}
+        self._resignations: dict[asyncio.Task[None], None] = {}
         self._fetching: asyncio.Task[None] | None = None
         self._suspects: dict[NodeId, None] = {}
-        self._foreigners: dict[Address, None] = {}
+        self._foreign_addresses: dict[Address, None] = {}
         self.incoming: IncomingSnapshot | None = None
 
     def send(self, send: Send) -> None:
-        task = self._begin(self._ask(send))
+        task = self._start_task(self._send(send))
         if isinstance(send, SendFetch | SendFetchSnapshot):
             if self._fetching is not None:
-                self._fetching.cancel()  # nobody wants its answer any more
+                self._fetching.cancel()  # its response is obsolete
             self._fetching = task
         elif isinstance(send, SendEndQuorum):
-            self._farewells[task] = None
-            task.add_done_callback(lambda done: self._farewells.pop(done, None))
+            self._resignations[task] = None
+            task.add_done_callback(lambda done: self._resignations.pop(done, None))
 
-    async def said_farewell(self) -> None:
-        """Until every EndQuorumEpoch that was sent is answered, or given up."""
-        if self._farewells:
-            await asyncio.wait(list(self._farewells))
+    async def wait_for_resignation(self) -> None:
+        """Wait until every EndQuorumEpoch has a response or has failed."""
+        if self._resignations:
+            await asyncio.wait(list(self._resignations))
 
     async def close(self) -> None:
         tasks = list(self._tasks)
@@ -92,12 +92,12 @@ class QuorumPeers:
         self.drop_incoming()
 
     def take_incoming(self, snapshot: SnapshotId) -> IncomingSnapshot:
-        """What has come of a snapshot. `CorruptSnapshot` if that is not all of it."""
+        """The received snapshot; raises `CorruptSnapshot` if it is incomplete."""
         incoming, self.incoming = self.incoming, None
         if incoming is None or incoming.snapshot != snapshot or not incoming.is_whole:
             if incoming is not None:
                 incoming.drop()
-            raise CorruptSnapshot(f"{snapshot.name} has not come as a whole")
+            raise CorruptSnapshot(f"{snapshot.name} is incomplete")
         return incoming
 
     def drop_incoming(self) -> None:
@@ -105,7 +105,7 @@ class QuorumPeers:
             self.incoming.drop()
             self.incoming = None
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -118,7 +118,7 @@ class QuorumPeers:
 
     # Requests
 
-    async def _ask(self, send: Send) -> None:
+    async def _send(self, send: Send) -> None:
         address = self._address(send)
         if address is None:
             self._post(RequestFailed(send))
@@ -129,28 +129,28 @@ class QuorumPeers:
                 address, self._messages.request(send), timeout_ms=self._timeout_ms, purpose=purpose
             )
         except (OSError, KafkaError) as error:
-            log.debug("%s at %s did not answer: %s", type(send).__name__, address, error)
-            self._suspect(send, address)
+            log.debug("%s to %s failed: %s", type(send).__name__, address, error)
+            self._start_probe(send, address)
             self._post(RequestFailed(send))
             return
-        self._take(send, answer_event(send, response), response, address)
+        self._receive(send, response_event(send, response), response, address)
 
-    def _take(self, send: Send, event: Event, response: Any, address: Address) -> None:
+    def _receive(self, send: Send, event: Event, response: Any, address: Address) -> None:
         if isinstance(event, FetchResponseReceived):
             records = response.responses[0].partitions[0].records if event.has_records else None
-            self._note_foreigner(event.error, address)
+            self._log_foreign_cluster(event.error, address)
             self._post(event, records)
         elif isinstance(event, FetchSnapshotResponseReceived) and event.error is ErrorCode.NONE:
             assert isinstance(send, SendFetchSnapshot)
             self._post(self._keep_piece(send, event, response))
         else:
-            self._note_foreigner(getattr(event, "error", ErrorCode.NONE), address)
+            self._log_foreign_cluster(getattr(event, "error", ErrorCode.NONE), address)
             self._post(event)
 
-    def _note_foreigner(self, error: ErrorCode, address: Address) -> None:
-        if error is ErrorCode.INCONSISTENT_CLUSTER_ID and address not in self._foreigners:
-            self._foreigners[address] = None
-            log.error("%s belongs to another cluster than this node; one of them is misconfigured", address)
+    def _log_foreign_cluster(self, error: ErrorCode, address: Address) -> None:
+        if error is ErrorCode.INCONSISTENT_CLUSTER_ID and address not in self._foreign_addresses:
+            self._foreign_addresses[address] = None
+            log.error("%s belongs to another cluster; check cluster ids and controller addresses", address)
 
     def _keep_piece(self, send: SendFetchSnapshot, event: FetchSnapshotResponseReceived, response: Any) -> Event:
         snapshot = SnapshotId(*send.snapshot)
@@ -163,12 +163,12 @@ class QuorumPeers:
                 return RequestFailed(send)
             self.incoming.add(found.position, found.size, found.unaligned_records or b"")
         except (CorruptSnapshot, OSError) as error:
-            log.debug("a piece of a snapshot of the metadata cannot be kept: %s", error)
+            log.debug("Cannot store a piece of the metadata snapshot: %s", error)
             self.drop_incoming()
             return RequestFailed(send)
         return event
 
-    # Who is where
+    # Addresses
 
     def _address(self, send: Send) -> Address | None:
         if isinstance(send, SendFetch | SendFetchSnapshot) and send.to == NO_NODE:
@@ -182,22 +182,22 @@ class QuorumPeers:
         self._next_server += 1
         return self._bootstrap_servers[self._next_server % len(self._bootstrap_servers)]
 
-    # Sudden ends
+    # Crash detection
 
-    def _suspect(self, send: Send, address: Address) -> None:
-        """A leader that does not answer may be gone: ask the machine it runs on."""
+    def _start_probe(self, send: Send, address: Address) -> None:
+        """A leader that does not respond may have crashed: refused connections on its host prove it."""
         if isinstance(send, SendFetch | SendFetchSnapshot) and send.to != NO_NODE and send.to not in self._suspects:
             self._suspects[send.to] = None
-            self._begin(self._probe(send.to, address))
+            self._start_task(self._probe(send.to, address))
 
     async def _probe(self, node_id: NodeId, address: Address) -> None:
         try:
-            refusals = 0
+            refused_count = 0
             for attempt in range(PROBES_MAX):
                 if attempt:
                     await asyncio.sleep(PROBE_PAUSE_S)
-                refusals = refusals + 1 if await self._peers.is_refused(address) else 0
-                if refusals == REFUSALS:
+                refused_count = refused_count + 1 if await self._peers.is_refused(address) else 0
+                if refused_count == REFUSED_PROBES:
                     self._post(PeerStopped(node_id))
                     return
         finally:

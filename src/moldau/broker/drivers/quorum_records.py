@@ -1,4 +1,4 @@
-"""Control records of the metadata log: what a quorum says about itself, between the records of the cluster."""
+"""Control records of the metadata log: the quorum's own records."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,13 +12,13 @@ from moldau.records.record import Record, iterate_batches
 from moldau.wire import messages
 from moldau.wire.data_records import decode_data, encode_data
 
-_CONTROL_VERSION: Final = 0  # of every control record's body
+_CONTROL_VERSION: Final = 0  # version of all control record bodies
 
 Control = tuple[ControlType, bytes]
 
 
 def leader_change(leader_id: int, voters: VoterSet, granting: Sequence[int]) -> Control:
-    """Whose epoch begins, and who elected it."""
+    """The leader of a new epoch, and the voters that elected it."""
     body = messages.LeaderChangeMessage(
         leader_id=leader_id,
         voters=[messages.LeaderChangeMessage.Voter(voter_id=each.node_id) for each in voters],
@@ -62,7 +62,7 @@ def snapshot_footer() -> Control:
 
 
 def voter_sets_in(batches: Buffer) -> list[VotersAt]:
-    """The voters records in whole batches. Only control batches are looked into, and no checksum is checked."""
+    """The VotersRecords in whole batches. Only control batches are decoded, and checksums are not verified."""
     return [
         VotersAt(record.offset, _voters_in(record))
         for header, batch in iterate_batches(batches)

@@ -1,6 +1,6 @@
-"""The `quorum-state` file: which epoch this node has seen, whom it voted for in it, and who led it. Kafka's JSON.
+"""The `quorum-state` file, in Kafka's JSON: the current epoch, this node's vote in it, and its leader.
 
-Version 0 belongs to quorums whose voters are fixed in the settings, version 1 to those that keep them in the log.
+Version 0 is for static quorums (voters in the settings), version 1 for quorums that keep the voters in the log.
 """
 
 import json
@@ -19,12 +19,12 @@ _VERSION: Final = 1
 
 
 class BrokenQuorumState(Exception):
-    """The file does not parse: nobody knows whom this node voted for."""
+    """The file cannot be parsed, so this node's vote is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What must not be forgotten in a crash, or a node could vote twice in one epoch."""
+    """The state that must survive a crash, or a node could vote twice in one epoch."""
 
     leader_epoch: int = 0
     leader_id: int = NO_NODE
@@ -32,7 +32,7 @@ class QuorumState:
     voted_directory_id: bytes = NO_DIRECTORY
 
     def encode(self, fixed_voters: Sequence[int] | None = None) -> bytes:
-        """In version 0 where the settings fix the voters, whose ids it then holds."""
+        """Version 0 for static voters, whose ids it contains."""
         fields: dict[str, Any]
         if fixed_voters is None:
             fields = {
@@ -56,7 +56,7 @@ class QuorumState:
 
     @classmethod
     def decode(cls, data: bytes) -> "QuorumState":
-        """Of version 0 or 1; `ValueError` for anything else."""
+        """Decode version 0 or 1; raises `ValueError` for anything else."""
         fields: dict[str, Any] = json.loads(data)
         try:
             if fields["data_version"] not in (_FIXED_VOTERS_VERSION, _VERSION):
@@ -73,9 +73,9 @@ class QuorumState:
 
 
 def read_quorum_state(disk: Disk, folder: str) -> QuorumState | None:
-    """What the file says, or None if there is none. `BrokenQuorumState` if it does not parse.
+    """Read the file; None if it does not exist, `BrokenQuorumState` if it cannot be parsed.
 
-    It is on disk when this returns: the last life may have ended when it was in place and not yet synced.
+    It is durable when this returns: a crash may have come between its rename and the flush.
     """
     path = f"{folder}/{FILE_NAME}"
     if not disk.exists(path):
@@ -88,5 +88,5 @@ def read_quorum_state(disk: Disk, folder: str) -> QuorumState | None:
 
 
 def write_quorum_state(disk: Disk, folder: str, state: QuorumState, fixed_voters: Sequence[int] | None = None) -> None:
-    """On disk when this returns."""
+    """Durable when this returns."""
     replace_file(disk, f"{folder}/{FILE_NAME}", state.encode(fixed_voters))

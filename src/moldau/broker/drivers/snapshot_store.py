@@ -1,4 +1,4 @@
-"""The snapshots beside the metadata log: which there are, a new one written, one taken over from the leader."""
+"""The snapshots beside the metadata log: list, write and load them, and receive them from the leader."""
 
 import logging
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ from moldau.storage.files import sync, sync_directory, write_all
 
 log = logging.getLogger(__name__)
 
-KEPT: Final = 2  # the older one is there for the day the newer one cannot be read
+KEPT: Final = 2  # the older one is a fallback if the newer one cannot be read
 
 
 class LoadedSnapshot(NamedTuple):
-    """A whole snapshot, as it was read."""
+    """A complete snapshot, as read from disk."""
 
     snapshot: SnapshotId
     data: bytes
@@ -38,13 +38,13 @@ class LoadedSnapshot(NamedTuple):
         return snapshot_records(self.snapshot, self.data)
 
     def voters(self) -> VoterSet | None:
-        """Whom it names; None where the settings fix the voters."""
+        """The voters in it; None with static voters."""
         sets = voter_sets_in(self.data)
         return sets[-1].voters if sets else None
 
 
 class SnapshotStore:
-    """The snapshots in one folder, the oldest first."""
+    """The snapshots in one directory, oldest first."""
 
     def __init__(self, disk: Disk, executor: Executor, folder: str) -> None:
         self._disk = disk
@@ -62,17 +62,17 @@ class SnapshotStore:
 
     @property
     def kept_from_offset(self) -> int:
-        """What the log holds below it is in two snapshots: it can go."""
+        """Records below this offset are in two snapshots, so the log may drop them."""
         return self.ids[-KEPT].offset if len(self.ids) >= KEPT else 0
 
     async def load_newest(self, start_offset: int) -> LoadedSnapshot | None:
-        """The newest that can be read, and that the log after `start_offset` goes on from."""
+        """Load the newest readable snapshot from which the log after `start_offset` continues."""
         for snapshot in reversed([each for each in self.ids if each.offset >= start_offset]):
             try:
                 data = await self._executor.run(self._disk.read, self._path(snapshot))
                 check_snapshot(snapshot, data)
             except (CorruptSnapshot, OSError) as error:
-                log.error("a snapshot of the metadata cannot be read: %s", error)
+                log.error("Cannot read metadata snapshot: %s", error)
             else:
                 return LoadedSnapshot(snapshot, data)
         return None
@@ -83,16 +83,16 @@ class SnapshotStore:
         await write_snapshot(self._disk, self._executor, self._folder, snapshot, image, voters, timestamp_ms)
         self._add(snapshot)
 
-    async def drop_superfluous(self) -> None:
-        """What cannot be removed goes after the next start."""
+    async def drop_obsolete(self) -> None:
+        """Files that cannot be deleted now are deleted after the next start."""
         while len(self.ids) > KEPT:
-            oldest, *self.ids = self.ids  # at once: somebody else may be dropping, too
+            oldest, *self.ids = self.ids  # at once: another call may be deleting, too
             await self._executor.run(self._disk.unlink, self._path(oldest))
 
     async def read_piece(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[int, bytes]:
-        """The size of a snapshot, and some of its bytes."""
+        """The size of a snapshot, and a range of its bytes."""
         if snapshot not in self.ids:
-            raise SnapshotNotFound(f"There is no snapshot {snapshot.name}.")
+            raise SnapshotNotFound(f"Snapshot {snapshot.name} does not exist.")
         file = self._disk.open(self._path(snapshot), read_only=True)
         try:
             size_bytes = file.size()
@@ -103,13 +103,13 @@ class SnapshotStore:
             file.close()
 
     def receive(self, snapshot: SnapshotId) -> "IncomingSnapshot":
-        """Room for a snapshot that comes from the leader in pieces: a file of its own, whatever else is under way."""
+        """Create a file for a snapshot that is received in pieces; concurrent ones do not interfere."""
         self._received += 1
         path = f"{self._path(snapshot).removesuffix(SUFFIX)}-{self._received}{SUFFIX}{PARTIAL}"
         return IncomingSnapshot(self, snapshot, path, self._disk.open(path, create=True))
 
     async def keep(self, snapshot: SnapshotId, path: str, file: File) -> LoadedSnapshot:
-        """Sync what has come, see that it is whole, and put it into its place."""
+        """Flush the received snapshot, verify it, and rename it into place."""
         data = await self._executor.run(file.pread, file.size(), 0)
         check_snapshot(snapshot, data)
         await self._executor.run(sync, file)
@@ -119,7 +119,7 @@ class SnapshotStore:
         return LoadedSnapshot(snapshot, data)
 
     def remove(self, path: str) -> None:
-        """What was not kept. If the disk refuses, it goes at the next start."""
+        """Delete an incomplete file. If that fails, the next start deletes it."""
         with suppress(OSError):
             self._disk.unlink(path)
 
@@ -132,7 +132,7 @@ class SnapshotStore:
 
 
 class IncomingSnapshot:
-    """A snapshot on its way from the leader. `add` until it `is_whole`, then `keep`; or `drop`."""
+    """A snapshot being received from the leader. `add` until it `is_whole`, then `keep`; or `drop`."""
 
     def __init__(self, store: SnapshotStore, snapshot: SnapshotId, path: str, file: File) -> None:
         self.snapshot = snapshot
@@ -148,17 +148,17 @@ class IncomingSnapshot:
         return self.position == self.size_bytes
 
     def add(self, position: int, size_bytes: int, piece: bytes | memoryview) -> None:
-        """`CorruptSnapshot` if the piece does not follow what there is."""
+        """Append a piece; raises `CorruptSnapshot` if it does not follow the previous one."""
         if position != self.position or self.size_bytes not in (None, size_bytes):
-            raise CorruptSnapshot(f"a piece at {position} of {size_bytes} bytes where {self.position} is due")
+            raise CorruptSnapshot(f"piece at {position} of {size_bytes} bytes, expected {self.position}")
         if not piece or position + len(piece) > size_bytes:
-            raise CorruptSnapshot(f"a piece of {len(piece)} bytes at {position} of {size_bytes}")
+            raise CorruptSnapshot(f"piece of {len(piece)} bytes at {position} of {size_bytes}")
         write_all(self._file, piece, position)
         self.position += len(piece)
         self.size_bytes = size_bytes
 
     async def keep(self) -> LoadedSnapshot:
-        """`CorruptSnapshot` or `OSError` if that cannot be; then nothing of it is left."""
+        """Raises `CorruptSnapshot` or `OSError` on failure; nothing is left behind then."""
         try:
             return await self._store.keep(self.snapshot, self._path, self._file)
         except (CorruptSnapshot, OSError):

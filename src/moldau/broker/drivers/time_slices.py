@@ -1,7 +1,7 @@
 """Long work of a driver in slices, between which requests are served.
 
-A request takes a few turns of the loop from its bytes to its answer. A slice after each turn would delay it several
-times: so after a slice come as many turns without one.
+A request takes a few turns of the event loop from its bytes to its response. A slice after each turn would delay it
+several times, so each slice is followed by several turns without one.
 """
 
 import asyncio
@@ -10,17 +10,19 @@ from typing import Final
 from moldau.model.ports import Clock
 
 SLICE_MS: Final = 0.06
-TURNS: Final = 5  # to read a request, to decide it, to send the answer; and some for those who come meanwhile
+TURNS_PER_SLICE: Final = (
+    5  # to read a request, decide it and send the response; plus some for requests that arrive meanwhile
+)
 
 
-async def give_way() -> None:
-    """Let a request that has come be read, decided and answered."""
-    for _ in range(TURNS):
+async def yield_to_requests() -> None:
+    """Let an arrived request be read, decided and responded to."""
+    for _ in range(TURNS_PER_SLICE):
         await asyncio.sleep(0)
 
 
 class Slices:
-    """The work of one task, which asks after every few steps."""
+    """The slices of one task, which checks `is_over` every few steps."""
 
     __slots__ = ("_began_ms", "_clock")
 
@@ -32,6 +34,6 @@ class Slices:
         """Whether it is time to `await give_way()`."""
         return self._clock.monotonic_ms() - self._began_ms >= SLICE_MS
 
-    async def give_way(self) -> None:
-        await give_way()
+    async def yield_to_requests(self) -> None:
+        await yield_to_requests()
         self._began_ms = self._clock.monotonic_ms()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from moldau.broker.drivers.delayed_fetches import Served
+from moldau.broker.drivers.delayed_fetches import FetchResult
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints
@@ -43,19 +43,19 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
             high_watermark=wanted.high_watermark,
         )
 
-    answer = await context.broker.metadata.quorum.fetch(
+    response = await context.broker.metadata.quorum.fetch(
         event,
         max_bytes=max(0, min(wanted.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)),
         wait_ms=max(0, min(request.max_wait_ms, WAIT_MS_MAX)),
     )
-    partition = _served(answer) if isinstance(answer, Served) else _answered(answer)
+    partition = _served(response) if isinstance(response, FetchResult) else _answered(response)
     is_refused = partition.error_code != ErrorCode.NONE
     topic = FetchResponse.FetchableTopicResponse(
         topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
     )
     return FetchResponse(
         responses=[topic],
-        node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, answer.leadership) if is_refused else [],
+        node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, response.leadership) if is_refused else [],
     )
 
 
@@ -72,35 +72,35 @@ def _only_partition(topics: Sequence[Any], version: int) -> Any:
     return partitions[0]
 
 
-def _served(answer: Served) -> Any:
+def _served(response: FetchResult) -> Any:
     return PartitionAnswer(
         partition_index=METADATA_PARTITION,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.high_watermark,
-        log_start_offset=answer.start_offset,
-        current_leader=_leader(answer),
+        high_watermark=response.high_watermark,
+        last_stable_offset=response.high_watermark,
+        log_start_offset=response.start_offset,
+        current_leader=_leader(response),
         aborted_transactions=None,
-        records=answer.records,
+        records=response.records,
     )
 
 
-def _answered(answer: RespondToFetch) -> Any:
+def _answered(response: RespondToFetch) -> Any:
     return PartitionAnswer(
         partition_index=METADATA_PARTITION,
-        error_code=int(answer.error),
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.high_watermark,
+        error_code=int(response.error),
+        high_watermark=response.high_watermark,
+        last_stable_offset=response.high_watermark,
         log_start_offset=NO_OFFSET,
-        current_leader=_leader(answer),
-        diverging_epoch=_place(FetchResponse.EpochEndOffset, answer.diverging),
-        snapshot_id=_place(FetchResponse.SnapshotId, answer.snapshot),
+        current_leader=_leader(response),
+        diverging_epoch=_place(FetchResponse.EpochEndOffset, response.diverging),
+        snapshot_id=_place(FetchResponse.SnapshotId, response.snapshot),
         aborted_transactions=None,
         records=b"",
     )
 
 
-def _leader(answer: Served | RespondToFetch) -> Any:
-    leadership = answer.leadership
+def _leader(response: FetchResult | RespondToFetch) -> Any:
+    leadership = response.leadership
     return FetchResponse.LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.epoch)
 
 
