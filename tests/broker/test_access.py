@@ -25,6 +25,8 @@ REFUSALS = {
 class DenyAll:
     """Nobody may do anything."""
 
+    generation = 0
+
     def __init__(self) -> None:
         self.asked: list[tuple[Operation, Resource]] = []
 
@@ -239,6 +241,8 @@ def _refused(name: str, version: int, address: Address) -> None:
 
 class DescribeOnly:
     """May look at some topics, and at nothing else."""
+
+    generation = 0
 
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         if resource.kind is ResourceKind.TOPIC and resource.name.startswith("open"):

@@ -63,6 +63,8 @@ def envelope(request: m.Message, version: int, correlation_id: int = 77) -> m.En
 class Witness:
     """Remembers who asked; nodes may do everything, clients may not alter topics."""
 
+    generation = 0
+
     def __init__(self) -> None:
         self.principals: set[str] = set()
 

@@ -139,6 +139,8 @@ def test_only_groups_without_members_are_deleted_and_their_offsets_go_along(vers
 class OwnGroups:
     """May do everything with groups whose names begin with `my`."""
 
+    generation = 0
+
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         if resource.kind is ResourceKind.CLUSTER:
             return operation is Operation.CREATE

@@ -303,6 +303,8 @@ def test_a_group_has_a_pace_of_its_own() -> None:
 class SomeTopics:
     """May do everything, but knows nothing of secret topics."""
 
+    generation = 0
+
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         hides = resource.kind is ResourceKind.TOPIC and resource.name.startswith("secret")
         return not hides or operation is Operation.CREATE

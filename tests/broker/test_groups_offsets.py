@@ -250,6 +250,8 @@ def test_offsets_survive_in_every_codec(codec: int) -> None:
 class SomeTopics:
     """May do everything, but knows nothing of topics whose names do not begin with `t`."""
 
+    generation = 0
+
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return resource.kind is not ResourceKind.TOPIC or operation is Operation.CREATE or resource.name.startswith("t")
 

@@ -111,7 +111,7 @@ def test_corrupt_batch_is_rejected_as_by_the_handler(fast_path: FastPathCount) -
             partition_response(await talker.ask(9, request(9, bytes(spoiled)))).error_code == ErrorCode.CORRUPT_MESSAGE
         )
         assert partition_response(await talker.ask(9, request(9, batch(b"v")))).base_offset == 1
-        assert fast_path.count == 1
+        assert fast_path.count == 2, "both paths call the same function to accept a batch"
 
     on_broker(script)
 

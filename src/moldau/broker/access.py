@@ -86,13 +86,22 @@ GROUP_OPERATIONS: Final = (
 
 
 class Authorizer(Protocol):
-    """Decides whether a principal may perform an operation on a resource."""
+    """Decides whether a principal may perform an operation on a resource.
+
+    `generation` changes whenever a decision may change. Fast paths keep a decision while the generation is the same,
+    so every change of an ACL takes effect with the next request.
+    """
+
+    @property
+    def generation(self) -> int: ...
 
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool: ...
 
 
 class AllowAll:
     """Without security, every operation is allowed."""
+
+    generation: Final = 0
 
     def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return True

@@ -35,6 +35,18 @@ DELETE_HORIZON: Final = 0x40  # the base timestamp is then the time from which c
 
 SEQUENCE_MODULUS: Final = 1 << 31
 
+# Indices into a BatchHeader for code that runs once per batch: an index is cheaper than an attribute of a named tuple.
+BASE_OFFSET_FIELD: Final = 0
+BATCH_LENGTH_FIELD: Final = 1
+MAGIC_FIELD: Final = 3
+ATTRIBUTES_FIELD: Final = 5
+LAST_OFFSET_DELTA_FIELD: Final = 6
+BASE_TIMESTAMP_FIELD: Final = 7
+MAX_TIMESTAMP_FIELD: Final = 8
+PRODUCER_ID_FIELD: Final = 9
+PRODUCER_EPOCH_FIELD: Final = 10
+BASE_SEQUENCE_FIELD: Final = 11
+
 HEADER_LAYOUT: Final = Struct(">qiibIhiqqqhii")
 PLACE_LAYOUT: Final = Struct(">qii")  # the first fields: base offset, length, leader epoch
 _UINT32: Final = Struct(">I")

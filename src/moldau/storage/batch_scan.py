@@ -10,11 +10,15 @@ from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import File
 from moldau.model.units import KiB
 from moldau.records.header import (
+    BASE_OFFSET_FIELD,
+    BATCH_LENGTH_FIELD,
     CHECKED_POSITION,
     HEADER_BYTES,
     HEADER_LAYOUT,
+    LAST_OFFSET_DELTA_FIELD,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_FIELD,
     BatchHeader,
     read_header,
 )
@@ -92,10 +96,10 @@ def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, i
             if len(buffer) < HEADER_BYTES:
                 raise CorruptBatch(position, "the file is shorter than its log")
         header = _unpack(buffer, at)
-        size = header[1] + LOG_OVERHEAD
-        if header[3] != MAGIC or size < HEADER_BYTES:
+        size = header[BATCH_LENGTH_FIELD] + LOG_OVERHEAD
+        if header[MAGIC_FIELD] != MAGIC or size < HEADER_BYTES:
             raise CorruptBatch(position, "there is no batch")
-        if header[0] + header[6] >= offset:
+        if header[BASE_OFFSET_FIELD] + header[LAST_OFFSET_DELTA_FIELD] >= offset:
             return position, size
         position += size
     return None

@@ -217,7 +217,7 @@ class Log(ReadableLog):
         segment = self._segments.active
         first = start = end = 0  # of what one write takes: batches that lie side by side
         for number, header in enumerate(headers):
-            size, timestamp, last_offset = LOG_OVERHEAD + header[1], header[8], header[0] + header[6]
+            size, timestamp, last_offset = LOG_OVERHEAD + header.batch_length, header.max_timestamp, header.last_offset
             if (
                 segment.size_bytes + end - start + size > segment.bytes_limit
                 or timestamp > segment.roll_timestamp
@@ -225,7 +225,7 @@ class Log(ReadableLog):
             ):
                 self._append_contiguous(headers[first:number], view[start:end])
                 first, start = number, end
-                segment = self._roll_again(size, timestamp, header[0], last_offset, now_ms)
+                segment = self._roll_again(size, timestamp, header.base_offset, last_offset, now_ms)
             end += size
         self._append_contiguous(headers[first:], view[start:end])
         if damage is not None:

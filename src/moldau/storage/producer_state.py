@@ -16,7 +16,17 @@ from moldau.model.errors import (
 from moldau.model.ids import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from moldau.model.units import DAY_MS
 from moldau.records.control import ControlType, iterate_control_records, read_coordinator_epoch
-from moldau.records.header import SEQUENCE_MODULUS, TRANSACTIONAL, BatchHeader, Buffer
+from moldau.records.header import (
+    ATTRIBUTES_FIELD,
+    BASE_SEQUENCE_FIELD,
+    LAST_OFFSET_DELTA_FIELD,
+    PRODUCER_EPOCH_FIELD,
+    PRODUCER_ID_FIELD,
+    SEQUENCE_MODULUS,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+)
 from moldau.storage.transaction_index import AbortedTransaction
 from moldau.storage.transaction_verification import VerificationEntries
 
@@ -91,10 +101,10 @@ class Producers:
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """The earlier batch that this one repeats, or None if it is the next one. Anything else is refused."""
-        producer = self.by_id.get(header[9])
+        producer = self.by_id.get(header[PRODUCER_ID_FIELD])
         if producer is None:
             return None  # never seen or expired: any sequence is taken, as Kafka does
-        epoch, sequence = header[10], header[11]
+        epoch, sequence = header[PRODUCER_EPOCH_FIELD], header[BASE_SEQUENCE_FIELD]
         if epoch == producer.epoch:
             if sequence != producer.next_sequence and sequence >= 0:
                 repeated = producer.repeated(header)
@@ -111,7 +121,7 @@ class Producers:
             raise OutOfOrderSequence(
                 f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}, it must begin with 0"
             )
-        if producer.transaction_start >= 0 and not header[5] & TRANSACTIONAL:
+        if producer.transaction_start >= 0 and not header[ATTRIBUTES_FIELD] & TRANSACTIONAL:
             raise InvalidTxnState(
                 f"producer {header.producer_id} has an open transaction, its batch is not part of one"
             )
@@ -153,8 +163,16 @@ class Producers:
 
     def appended_batch(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
         """The same, from a header."""
-        last_offset = base_offset + header[6]
-        self.appended(header[9], header[10], header[11], base_offset, last_offset, max_timestamp, header[5])
+        last_offset = base_offset + header[LAST_OFFSET_DELTA_FIELD]
+        self.appended(
+            header[PRODUCER_ID_FIELD],
+            header[PRODUCER_EPOCH_FIELD],
+            header[BASE_SEQUENCE_FIELD],
+            base_offset,
+            last_offset,
+            max_timestamp,
+            header[ATTRIBUTES_FIELD],
+        )
 
     def _add(self, producer_id: int) -> Producer:
         if len(self.by_id) >= PRODUCERS_MAX:

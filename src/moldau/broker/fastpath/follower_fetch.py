@@ -9,6 +9,7 @@ partition or too many of them go to the handler.
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.fetch import follower_fetch
 from moldau.broker.fetch.follower_fetch import FollowerRead
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
@@ -60,7 +61,16 @@ class _FetchWaiter:
 class FollowerFetchFastPath:
     """The fetches of one follower on one connection."""
 
-    __slots__ = ("_broker", "_connection", "_is_closed", "_meter", "_page_cache_reads", "_waiter")
+    __slots__ = (
+        "_authorizer",
+        "_broker",
+        "_connection",
+        "_generation",
+        "_is_closed",
+        "_meter",
+        "_page_cache_reads",
+        "_waiter",
+    )
 
     tolerates_delay: Final = False
 
@@ -68,6 +78,8 @@ class FollowerFetchFastPath:
         self._connection = connection
         self._broker = broker
         self._meter = meter
+        self._authorizer = broker.authorizer
+        self._generation: int | None = None  # of the ACLs that allow this follower to fetch
         self._is_closed = False
         self._waiter: _FetchWaiter | None = None  # the last one
         self._page_cache_reads: set[asyncio.Task[None]] = set()
@@ -79,7 +91,7 @@ class FollowerFetchFastPath:
     def try_handle(self, frame: memoryview) -> bool:
         broker = self._broker
         request = read_request(frame)
-        if request is None or not broker.allows_all or not broker.gathering.is_empty:
+        if request is None or self._authorizer.generation != self._generation or not broker.gathering.is_empty:
             return False
         sessions = broker.replica_sessions
         session = sessions.find(request.session_id, request.session_epoch, request.replica)
@@ -188,8 +200,10 @@ class FollowerFetchFastPath:
         """The follower starts a new session on its next connection."""
         self._connection.fail("follower fetch", error)
 
-    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:
-        """Nothing: the session holds what a fetch repeats."""
+    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:  # noqa: ARG002
+        """Authorize the next fetches; the session holds the rest of what they repeat."""
+        is_allowed = context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER)
+        self._generation = self._authorizer.generation if is_allowed else None
 
     def flush(self) -> None:
         """Nothing is held back."""

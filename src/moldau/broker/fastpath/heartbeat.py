@@ -67,6 +67,9 @@ class HeartbeatCache:
     def find(self, frame: memoryview) -> CachedHeartbeat | None:
         return self._cached.get(_cache_key(frame)) if HEAD_BYTES <= len(frame) <= FRAME_BYTES_MAX else None
 
+    def clear(self) -> None:
+        self._cached.clear()
+
     def add(self, frame: memoryview, heartbeat: CachedHeartbeat) -> None:
         if len(frame) > FRAME_BYTES_MAX:
             return
@@ -78,7 +81,7 @@ class HeartbeatCache:
 class HeartbeatFastPath:
     """Heartbeats of one API on one connection."""
 
-    __slots__ = ("_broker", "_cache", "_connection", "_make_repeat", "_meter")
+    __slots__ = ("_authorizer", "_broker", "_cache", "_connection", "_generation", "_make_repeat", "_meter")
 
     tolerates_delay: Final = True  # a session timeout is seconds
 
@@ -90,10 +93,14 @@ class HeartbeatFastPath:
         self._meter = meter
         self._make_repeat = make_repeat
         self._cache = HeartbeatCache()
+        self._authorizer = broker.authorizer
+        self._generation = broker.authorizer.generation  # of the ACLs that allowed the cached heartbeats
 
     def try_handle(self, frame: memoryview) -> bool:
         heartbeat = self._cache.find(frame)
         if heartbeat is None or not self._broker.gathering.is_empty:
+            return False
+        if self._authorizer.generation != self._generation:
             return False
         clock, connection = self._broker.clock, self._connection
         started_ms = clock.monotonic_ms()
@@ -108,12 +115,15 @@ class HeartbeatFastPath:
         return True
 
     def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:
-        if response is None or not self._broker.allows_all:
+        if response is None:
             return
         repeat = self._make_repeat(request, context, response)
         if repeat is None:
             return
         pieces = frame_response(request.API_KEY, context.api_version, context.correlation_id, response)
+        if self._authorizer.generation != self._generation:
+            self._cache.clear()
+            self._generation = self._authorizer.generation
         response_frame = bytearray().join(pieces)  # type: ignore[arg-type]
         self._cache.add(frame, CachedHeartbeat(repeat, response_frame))
 

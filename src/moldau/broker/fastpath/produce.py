@@ -14,15 +14,16 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from moldau.broker.access import Operation
 from moldau.broker.fastpath.produce_acks import ReplicatedAcks
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
-from moldau.broker.partitions.produce_validation import ZSTD_FROM_VERSION
+from moldau.broker.partitions.produce_append import append_produced
+from moldau.broker.partitions.produce_validation import accept
 from moldau.broker.requests.fast_path import FastPath, FastPathConnection
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
-from moldau.records.header import TRANSACTIONAL
-from moldau.records.validation import validate_produced
+from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, PRODUCE_TOPIC_IDS_FROM
 from moldau.storage.log import Log
 from moldau.wire.codec import request_decoder
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
@@ -36,11 +37,8 @@ if TYPE_CHECKING:
     from moldau.model.ports import Piece
 
 PRODUCE: Final = ProduceRequest.API_KEY
-ALL: Final = -1  # acks
-LEADER: Final = 1
 OLDEST: Final = 5  # from this version on the three numbers of a response are adjacent
 FLEXIBLE_FROM: Final = 9
-TOPIC_IDS_FROM: Final = 13
 CACHED_REQUESTS_MAX: Final = 64  # of one connection
 EXTENTS_MAX: Final = 256  # sizes of requests, likewise
 MISSES_MAX: Final = 64  # in a row: then requests of another shape replace the cached ones
@@ -63,10 +61,6 @@ class CachedRequest:
     """One request that was handled before: its partition, and the template of its response."""
 
     __slots__ = (
-        "_after_max_ms",
-        "_before_max_ms",
-        "_bytes_max",
-        "_is_zstd_allowed",
         "_numbers_position",
         "_response",
         "_settings",
@@ -81,43 +75,27 @@ class CachedRequest:
         topic = request.topic_data[0]
         self.partition = partition
         self.version = version
-        self.acks_all = request.acks == ALL
+        self.acks_all = request.acks == ACKS_ALL
         self.timeout_ms = request.timeout_ms
         self.topic = _without_batch(topic)
-        settings = self._settings = partition.log.settings
-        self._is_zstd_allowed = version >= ZSTD_FROM_VERSION
-        self._bytes_max = settings.max_message_bytes
-        self._before_max_ms = settings.message_timestamp_before_max_ms
-        self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._settings = partition.log.settings
         self._response = _response_template(topic, version)
         self._numbers_position = self._response.index(_NUMBERS.pack(*_SENTINELS))
 
     def append(self, batch: memoryview, correlation_id: int, now_ms: int, acks: "PendingAcks") -> bool:
         """Append the batch and add its response to `acks`; False if that takes the handler.
 
-        Raises the error of the log. Nothing has been appended then, nor when it returns False.
+        Raises the error for the producer. Nothing has been appended then, nor when it returns False.
         """
         partition = self.partition
         log = partition.log
         if not partition.is_leader or log.settings is not self._settings:
             return False
-        try:
-            header = validate_produced(batch, is_zstd_allowed=self._is_zstd_allowed)
-        except KafkaError:
+        accepted = accept(batch, log, now_ms, self.version)
+        if accepted is None:
             return False
-        oldest, newest = header[7], header[8]
-        if (
-            header[5] & TRANSACTIONAL
-            or len(batch) > self._bytes_max
-            or not now_ms - self._before_max_ms <= oldest <= newest
-            or newest > now_ms + self._after_max_ms
-        ):
-            return False
-        if acks.partition is not None:
-            assert partition.leading is not None
-            partition.leading.check_enough()
-        base_offset, last_offset, _, log_append_time_ms = partition.append(batch, header, now_ms)
-        partition.traffic.produces += 1
+        appended = append_produced(partition, accepted, now_ms, self.acks_all, False)
+        base_offset, last_offset, _, log_append_time_ms = appended
         if acks.partition is not None:
             acks.requests.append((self, correlation_id))
         responses = acks.responses
@@ -152,6 +130,7 @@ class ProduceFastPath:
     __slots__ = (
         "_acks",
         "_all_acks",
+        "_authorizer",
         "_broker",
         "_cached",
         "_clock",
@@ -159,6 +138,7 @@ class ProduceFastPath:
         "_connection",
         "_end",
         "_extents",
+        "_generation",
         "_head",
         "_is_flexible",
         "_meter",
@@ -191,6 +171,8 @@ class ProduceFastPath:
         self._cached: dict[bytes, CachedRequest] = {}
         self._extents: dict[int, tuple[int, int, bytes]] = {}  # of the batch, by the size of the frame
         self._misses = 0
+        self._authorizer = broker.authorizer
+        self._generation = broker.authorizer.generation  # of the ACLs that allowed the cached requests
         self._reset(b"", HEAD_BYTES, 0)
 
     def _reset(self, head: bytes, end: int, version: int) -> None:
@@ -205,19 +187,6 @@ class ProduceFastPath:
     # -- one request
 
     def try_handle(self, frame: memoryview) -> bool:
-        coalescer = self._coalescer
-        was_open = coalescer.is_open
-        coalescer.is_open = self._transport.has_more_bytes or not coalescer.is_empty
-        try:
-            if self._append(frame):
-                return True
-        except KafkaError as error:
-            self._reject(frame, error)
-            return True
-        coalescer.is_open = was_open
-        return False
-
-    def _append(self, frame: memoryview) -> bool:
         end = self._end
         if len(frame) < end + HEAD_BYTES:
             return False
@@ -225,7 +194,7 @@ class ProduceFastPath:
         if head != self._head:
             return False
         cached = self._cached.get(key)
-        if cached is None:
+        if cached is None or self._authorizer.generation != self._generation:
             return False
         batch = self._batch(frame, end)
         if batch is None:
@@ -236,7 +205,17 @@ class ProduceFastPath:
         acks = self._acks
         if acks is None or acks.partition is not waits_on or acks.timeout_ms != cached.timeout_ms:
             acks = self._add_acks(waits_on, cached.timeout_ms)
-        return cached.append(batch, correlation_id, self._now_ms, acks)
+        coalescer = self._coalescer
+        was_open = coalescer.is_open
+        coalescer.is_open = self._transport.has_more_bytes or not coalescer.is_empty
+        try:
+            if cached.append(batch, correlation_id, self._now_ms, acks):
+                return True
+        except KafkaError as error:
+            self._reject(frame, error)
+            return True
+        coalescer.is_open = was_open
+        return False
 
     def _add_acks(self, waits_on: Partition | None, timeout_ms: int) -> PendingAcks:
         if not self._all_acks:
@@ -287,7 +266,7 @@ class ProduceFastPath:
                 self._replicated.wait_for(acks, now_ms)
 
     def _reject(self, frame: memoryview, error: KafkaError) -> None:
-        """The log rejects the batch: the response is the handler's."""
+        """The batch is rejected: respond as the handler does."""
         self.flush()
         header, position = parse_request_header(frame)
         request, _ = request_decoder(PRODUCE, header.api_version)(frame, position)
@@ -313,18 +292,19 @@ class ProduceFastPath:
     def learn(self, frame: memoryview, request: ProduceRequest, context: "RequestContext", response: Any) -> None:  # noqa: ARG002 - the common signature
         self._misses += 1
         version = context.api_version
-        if request.acks not in (ALL, LEADER) or request.transactional_id is not None or version < OLDEST:
+        if request.acks not in (ACKS_ALL, ACKS_LEADER) or request.transactional_id is not None or version < OLDEST:
             return
         if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         topic = request.topic_data[0]
-        partition = self._partition(topic, topic.partition_data[0].index, version)
+        partition = self._partition(topic, topic.partition_data[0].index, context)
         records = topic.partition_data[0].records
         if partition is None or records is None or not _appends_unchanged(partition.log):
             return
         end = _end_before_batch(frame, len(records), version)
         if end is None:
             return
+        self._drop_outdated()
         head = bytes(frame[:4])
         if (head, end) != (self._head, self._end):
             if self._cached and self._misses < MISSES_MAX:
@@ -334,15 +314,22 @@ class ProduceFastPath:
             self._cached.clear()
         self._cached[bytes(frame[HEAD_BYTES:end])] = CachedRequest(partition, request, version)
 
-    def _partition(self, topic: Any, index: int, version: int) -> Partition | None:
+    def _drop_outdated(self) -> None:
+        """Drop requests that were authorized before the ACLs changed."""
+        if self._authorizer.generation != self._generation:
+            self._cached.clear()
+            self._generation = self._authorizer.generation
+
+    def _partition(self, topic: Any, index: int, context: "RequestContext") -> Partition | None:
+        """The partition of a request, if its principal may write to the topic."""
         broker = self._broker
         name: str = topic.name
-        if version >= TOPIC_IDS_FROM:
+        if context.api_version >= PRODUCE_TOPIC_IDS_FROM:
             image = broker.image.topics_by_id.get(TopicId(topic.topic_id))
             if image is None:
                 return None
             name = image.name
-        if not broker.allows_all or name in INTERNAL:
+        if name in INTERNAL or not context.may(Operation.WRITE, name):
             return None
         try:
             return broker.partitions.get(name, index, topic.topic_id)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from moldau.broker.handlers.produce import error_after_wait
+from moldau.broker.partitions.commit_outcome import error_after_wait
 from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.model.errors import KafkaError, RequestTimedOut
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.handlers.produce import time_out
 from moldau.broker.internal_topics import is_internal
+from moldau.broker.partitions.commit_outcome import time_out
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation, TopicAuthorizationFailed

@@ -6,7 +6,9 @@ from typing import Any, Final, NamedTuple
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.handlers.transactional_produce import Admitted, admit
 from moldau.broker.internal_topics import INTERNAL
+from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
+from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
 from moldau.broker.requests.context import CloseConnection, RequestContext
 from moldau.broker.requests.leader_hints import LeaderHints
@@ -16,14 +18,11 @@ from moldau.model.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
     KafkaError,
-    RequestTimedOut,
     TopicAuthorizationFailed,
-    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
 )
 from moldau.model.ids import NO_OFFSET, TopicId
 from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PRODUCE_LEADER_HINTS_FROM, PRODUCE_TOPIC_IDS_FROM
-from moldau.records.header import TRANSACTIONAL
 from moldau.wire.messages import ProduceRequest, ProduceResponse
 
 VALID_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
@@ -164,12 +163,9 @@ def _write(
     partition: Partition, accepted: ValidatedBatch, now_ms: int, request: ProduceRequest, pending: list[PendingCommit]
 ) -> Any:
     log = partition.log
-    if accepted[1][5] & TRANSACTIONAL and request.transactional_id is None:
-        raise TransactionalIdAuthorizationFailed("A transactional batch requires a transactional id in the request.")
-    if partition.leading is not None and request.acks == ACKS_ALL:
-        partition.leading.check_enough()
-    appended = partition.append(*accepted, now_ms)
-    partition.traffic.produces += 1
+    appended = append_produced(
+        partition, accepted, now_ms, request.acks == ACKS_ALL, request.transactional_id is not None
+    )
     result = PartitionResult(
         index=partition.name.partition,
         base_offset=appended.base_offset,
@@ -205,38 +201,6 @@ async def _wait(pending: list[PendingCommit], request: ProduceRequest, context: 
         for wait in waits:
             if not wait.cancel() and not wait.cancelled():
                 wait.exception()  # mark the exception as retrieved
-
-
-def time_out(*waits: asyncio.Future[None]) -> None:
-    """Time out the waits that are not done."""
-    for wait in waits:
-        if not wait.done():
-            wait.set_exception(RequestTimedOut())
-
-
-def error_of_wait(
-    wait: asyncio.Future[None], partition: Partition, end_offset: int, *, acks_all: bool = True
-) -> KafkaError | None:
-    """Why a batch is not acknowledged (it may be in the log all the same), or None."""
-    if wait.cancelled():
-        return RequestTimedOut()
-    return error_after_wait(wait.exception(), partition, end_offset, acks_all=acks_all)
-
-
-def error_after_wait(
-    failure: BaseException | None, partition: Partition, end_offset: int, *, acks_all: bool = True
-) -> KafkaError | None:
-    """The same, given how the wait has ended."""
-    if isinstance(failure, RequestTimedOut):
-        return RequestTimedOut(f"Offset {end_offset - 1} of {partition.name} was not committed in time.")
-    if isinstance(failure, KafkaError):
-        return failure
-    try:
-        if acks_all and partition.leading is not None:
-            partition.leading.check_enough_after_append()
-    except KafkaError as error:
-        return error
-    return None
 
 
 def _mark(result: Any, error: KafkaError) -> None:

@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.handlers.produce import error_of_wait, time_out
 from moldau.broker.internal_topics import INTERNAL, OFFSETS_TOPIC
+from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
 from moldau.broker.partitions.partition import Partition, TransactionEnding
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice

@@ -28,7 +28,7 @@ from moldau.wire.framing import RequestHeader, frame_response, parse_request_hea
 if TYPE_CHECKING:
     from moldau.broker.broker import Broker
     from moldau.broker.network.connection_limits import ConnectionLimits
-    from moldau.broker.requests.fast_path import FastPath
+    from moldau.broker.requests.fast_path import FastPath, RequestQuota
     from moldau.broker.requests.router import Api, Router
 
 FRAME_MS_MAX: Final = 60_000.0  # from first byte to last: a peer that sends slowly occupies a buffer
@@ -55,6 +55,7 @@ class ServedConnection:
         "last_active_ms",
         "peer",
         "principal",
+        "quota",
         "responses",
         "when_lost",
     )
@@ -74,7 +75,8 @@ class ServedConnection:
             None  # last_active_ms, and when a partial frame was first seen
         )
         self._closing_ms: float | None = None
-        self.principal = ANONYMOUS
+        self.principal = ANONYMOUS  # does not change once a fast path has cached a request
+        self.quota: RequestQuota | None = None  # None: unlimited
         self.when_lost: Callable[[], None] | None = None  # called when the connection closes
         self.peer = ""
         self.last_active_ms = 0.0
@@ -93,8 +95,20 @@ class ServedConnection:
             transport.abort()
 
     def frame_received(self, frame: memoryview) -> None:
-        if self._fast_paths and self._try_fast_path(frame):
-            return
+        fast_paths = self._fast_paths
+        if fast_paths:
+            # The low byte of the API key finds the fast path, which compares or parses the whole header.
+            fast_path = fast_paths.get(frame[1]) if len(frame) > 1 else None
+            quota = self.quota
+            if fast_path is not self._fast_path:
+                self._switch_to(fast_path)
+            if fast_path is not None and (quota is None or quota.has_room()) and fast_path.try_handle(frame):
+                if quota is not None:
+                    quota.charge(len(frame))
+                if fast_path.tolerates_delay:
+                    self._count_delay_tolerant()
+                return
+            self._leave_fast_path()
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
         try:
             header, position = parse_request_header(frame)
@@ -117,24 +131,18 @@ class ServedConnection:
         if api.fast_path is not None:
             self._learn(api, frame, request, context, response)
 
-    def _try_fast_path(self, frame: memoryview) -> bool:
-        # The low byte of the API key finds the fast path, which compares or parses the whole header.
-        fast_path = self._fast_paths.get(frame[1]) if len(frame) > 1 else None
-        last = self._fast_path
-        if fast_path is not last:
-            if last is not None:
-                last.flush()
-            self._fast_path = fast_path
-        if fast_path is not None:
-            if fast_path.try_handle(frame):
-                if fast_path.tolerates_delay:
-                    self._count_delay_tolerant()
-                return True
-            fast_path.flush()
+    def _switch_to(self, fast_path: "FastPath | None") -> None:
+        """Send the responses that the last fast path held back, before a later request is handled."""
+        if self._fast_path is not None:
+            self._fast_path.flush()
+        self._fast_path = fast_path
+
+    def _leave_fast_path(self) -> None:
+        """A handler takes the request."""
+        self._switch_to(None)
         if self._delay_tolerant_in_row:
             self._delay_tolerant_in_row = 0
             self.transport.may_defer_reads = False
-        return False
 
     def _count_delay_tolerant(self) -> None:
         """Let the transport read less urgently where nothing but such requests comes."""

@@ -19,7 +19,15 @@ from moldau.model.errors import (
 from moldau.model.ids import NO_EPOCH, NO_NODE, TopicId, TopicPartition
 from moldau.model.ports import FileSlice
 from moldau.records.control import build_transaction_marker
-from moldau.records.header import CONTROL, TRANSACTIONAL, BatchHeader, read_header
+from moldau.records.header import (
+    ATTRIBUTES_FIELD,
+    BASE_SEQUENCE_FIELD,
+    CONTROL,
+    PRODUCER_ID_FIELD,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
 from moldau.storage.batch_scan import CorruptBatch
 from moldau.storage.corrupt_range import CorruptRange, find_corruption_at, unreadable_from
 from moldau.storage.log import AppendResult, Log
@@ -120,14 +128,18 @@ class Partition:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
         log = self.log
-        if header[11] > 0 and self.leading is not None and header[9] not in log.producers.by_id:
+        if (
+            header[BASE_SEQUENCE_FIELD] > 0
+            and self.leading is not None
+            and header[PRODUCER_ID_FIELD] not in log.producers.by_id
+        ):
             self._check_beginning(self.leading)
         gathering = self._gathering
         is_buffered = gathering.is_open and not self._is_careful
         if not is_buffered and not gathering.is_empty:
             gathering.write()  # followers are sent this one at once, and whatever else is in the logs they follow
         try:
-            if header[5] & TRANSACTIONAL and not header[5] & CONTROL:
+            if header[ATTRIBUTES_FIELD] & TRANSACTIONAL and not header[ATTRIBUTES_FIELD] & CONTROL:
                 log.producers.check_verified(header)
             appended = log.append(batch, header, self.leader_epoch, now_ms, is_buffered=is_buffered)
         except OutOfOrderSequence as gap:

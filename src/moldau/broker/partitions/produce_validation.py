@@ -6,7 +6,13 @@ from moldau.model.errors import MessageTooLarge
 from moldau.model.units import KiB
 from moldau.records.compression import Compression
 from moldau.records.conversion import recompress
-from moldau.records.header import BatchHeader, Buffer, read_header
+from moldau.records.header import (
+    BASE_TIMESTAMP_FIELD,
+    MAX_TIMESTAMP_FIELD,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
 from moldau.records.validation import (
     correct_max_timestamp,
     lacks_max_timestamp,
@@ -43,7 +49,7 @@ def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Vali
     header = validate_produced(records, is_zstd_allowed=api_version >= ZSTD_FROM_VERSION)
     if log.stores_batches_unchanged:
         # Nearly every batch ends here: its times, oldest and newest, are in order and within the topic's bounds.
-        oldest, newest = header[7], header[8]
+        oldest, newest = header[BASE_TIMESTAMP_FIELD], header[MAX_TIMESTAMP_FIELD]
         if (
             now_ms - settings.message_timestamp_before_max_ms <= oldest <= newest
             and newest <= now_ms + settings.message_timestamp_after_max_ms

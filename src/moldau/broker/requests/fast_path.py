@@ -23,6 +23,18 @@ class Responses(Protocol):
     def reserve(self, weight: int) -> PendingResponse: ...
 
 
+class RequestQuota(Protocol):
+    """The quota of a connection's principal and client id.
+
+    A handler throttles: it sets `throttle_ms` in the response and the context. A fast path does not; its requests are
+    charged while the quota has room, and go to the handler when it has none.
+    """
+
+    def has_room(self) -> bool: ...
+
+    def charge(self, request_bytes: int) -> None: ...
+
+
 class FastPathConnection(Protocol):
     """The connection that a fast path belongs to."""
 
