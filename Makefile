@@ -97,14 +97,14 @@ soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, an
 
 .PHONY: sim
 sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
-	@for trouble in process power disk deceived; do \
-	  $(BIN)/python -m moldau_dev.simulation.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
-	@for trouble in process elections ambush overtaken moved administered power synced disk deceived; do \
+	@for faults in process power disk stale-cache; do \
+	  $(BIN)/python -m moldau_dev.simulation.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
+	@for faults in process elections targeted late-requests leader-moves admin power power-all disk stale-cache; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --world cluster --jobs $(or $(JOBS),2) \
-	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
-	@for trouble in process power synced; do \
+	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
+	@for faults in process power power-all; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --world transactions --jobs $(or $(JOBS),2) \
-	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --trouble $$trouble; done
+	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
 
 .PHONY: sim-mutants
 sim-mutants: $(DEV_STAMP) ## mutate clusters and record which simulator seed finds each mutant; ONLY=vote for some

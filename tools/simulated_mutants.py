@@ -34,7 +34,7 @@ class Mutant:
     function: str = ""
     search: str
     replace: str
-    trouble: str = "process"
+    faults: str = "process"
     world: str = "cluster"
     seeds: str = "0-199"
 
@@ -45,7 +45,7 @@ class Catch:
 
     id: str
     shape: str
-    trouble: str
+    faults: str
     seed: int
     finding: str
 
@@ -61,7 +61,7 @@ def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
     try:
         path.write_text(apply(mutant, clean))
         command = [sys.executable, "-m", "moldau_dev.simulation.sweep", "--world", mutant.world, "--first"]
-        command += ["--seeds", seeds or mutant.seeds, "--trouble", mutant.trouble, "--jobs", str(jobs)]
+        command += ["--seeds", seeds or mutant.seeds, "--faults", mutant.faults, "--jobs", str(jobs)]
         environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
         said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
     finally:
@@ -74,7 +74,7 @@ def hunt(mutant: Mutant, source: Path, seeds: str, jobs: int) -> Catch | None:
     return Catch(
         id=mutant.id,
         shape=shape(mutant),
-        trouble=mutant.trouble,
+        faults=mutant.faults,
         seed=int(found.group(1)),
         finding=finding[:200],
     )
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"missed: {mutant.name}", flush=True)
             else:
                 known[mutant.id] = caught
-                print(f"{mutant.trouble} seed {caught.seed}: {mutant.name}: {caught.finding}", flush=True)
+                print(f"{mutant.faults} seed {caught.seed}: {mutant.name}: {caught.finding}", flush=True)
             rows = [f" {json.dumps(asdict(known[each.id]))}" for each in mutants if each.id in known]
             RECORD.write_text("[\n" + ",\n".join(rows) + "\n]\n")  # after each mutant: a hunt takes long
     print(f"{len(chosen) - missed} caught, {missed} missed")

@@ -23,8 +23,8 @@ from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.network import SimulatedNetwork
 from moldau_dev.simulation.executor import SimulatedExecutor
-from moldau_dev.simulation.lifetime import Life
 from moldau_dev.simulation.loop import SimulatedLoop
+from moldau_dev.simulation.process import SimulatedProcess
 
 Result = TypeVar("Result")
 
@@ -58,8 +58,8 @@ class MetadataHost:
 
     def run(self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True) -> Result:
         """Start a driver, act on it and close it; or leave it as a crash does."""
-        loop, life = SimulatedLoop(), Life("node")
-        self.disk.on_crash = lambda _: loop.kill(life)
+        loop, process = SimulatedLoop(), SimulatedProcess("node")
+        self.disk.on_crash = lambda _: loop.kill(process)
 
         async def live() -> Result:
             driver = self._driver(loop)
@@ -70,7 +70,7 @@ class MetadataHost:
             return result
 
         async def main() -> Result:
-            return await loop.run_as(life, live())
+            return await loop.run_as(process, live())
 
         return loop.run(main())
 

@@ -161,7 +161,7 @@ async def ask(metadata: MetadataDriver, event: Event) -> None:
 def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(seed: int) -> None:
     async def script(simulation: Simulation) -> None:
         simulation.disks_fail = True
-        chance = simulation.chance("storm")
+        chance = simulation.rng("storm")
         is_static = chance.random() < 0.3
 
         async def live(quorum: Quorum) -> None:

@@ -1,4 +1,4 @@
-"""One broker, two clients, a process that crashes: on virtual time, each seed twice, with the same trace."""
+"""One broker and two clients on virtual time, under faults: each seed runs twice with the same trace."""
 
 import os
 import subprocess
@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from moldau_dev.simulation.one_broker import Trouble, one_broker
+from moldau_dev.simulation.one_broker import FaultProfile, one_broker
 from moldau_dev.simulation.simulation import replay
 
 
 @pytest.mark.proves("S8", "P2")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> None:
+def test_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> None:
     outcome = replay(one_broker(), seed)
     outcome.check()
     assert outcome.faults["crash"] >= 1
@@ -20,29 +20,29 @@ def test_a_crashing_process_loses_repeats_and_reorders_nothing(seed: int) -> Non
 
 @pytest.mark.proves("S6", part="flush.messages")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_machine_without_power_loses_nothing_of_a_topic_that_is_synced(seed: int) -> None:
-    outcome = replay(one_broker(Trouble.POWER), seed)
+def test_power_loss_loses_nothing_in_a_synced_topic(seed: int) -> None:
+    outcome = replay(one_broker(FaultProfile.POWER), seed)
     outcome.check()
     assert outcome.faults["power loss"] >= 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_failing_disk_stops_the_broker_and_loses_nothing_of_a_topic_that_is_synced(seed: int) -> None:
-    outcome = replay(one_broker(Trouble.DISK), seed)
+def test_failed_disk_stops_the_broker_and_loses_nothing_in_a_synced_topic(seed: int) -> None:
+    outcome = replay(one_broker(FaultProfile.DISK), seed)
     outcome.check()
     assert outcome.faults["failed fsync"] >= 1
 
 
 @pytest.mark.proves("S6", part="group-commit fsync")
 @pytest.mark.parametrize("seed", [0, 12])
-def test_a_disk_that_says_it_has_what_it_lost_is_not_believed(seed: int) -> None:
-    outcome = replay(one_broker(Trouble.DECEIVED), seed)
+def test_cached_data_after_a_failed_fsync_is_not_taken_for_durable(seed: int) -> None:
+    outcome = replay(one_broker(FaultProfile.STALE_CACHE), seed)
     outcome.check()
     assert outcome.faults["failed fsync"] >= 1
     assert outcome.faults["power loss"] >= 1
 
 
-def test_a_seed_is_the_same_run_in_another_process_with_another_order_of_hashes() -> None:
+def test_seed_gives_the_same_run_with_another_hash_seed() -> None:
     runs = [
         subprocess.run(
             [sys.executable, "-m", "moldau_dev.simulation.sweep", "--seeds", "0"],

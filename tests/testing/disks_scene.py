@@ -5,7 +5,7 @@ from typing import Final
 from moldau.records.builder import build_batch
 from moldau.records.header import write_offsets
 from moldau_dev.simulation.cluster.disk_log import LogOnDisk
-from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.cluster.topology import FOLDER
 from moldau_dev.simulation.simulation import Simulation
 
 TOPIC: Final = "t"

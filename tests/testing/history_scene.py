@@ -58,7 +58,7 @@ class RightLog:
     """Several keys, clients that pipeline, lose answers, crash, share reading in a group and use transactions."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.notebook = Notebook()
         self.logs: dict[str, list[int | None]] = {A: [], B: []}  # None is a marker of a transaction
         self.stable: dict[str, int] = {A: 0, B: 0}
@@ -71,7 +71,7 @@ class RightLog:
         self.notebook.note("subscribe", {"group": "g", "topics": ["t"]}, process="g1")
         self.notebook.note("subscribe", {"group": "g", "topics": ["t"]}, process="g2")
         for _ in range(steps):
-            self.chance.choice((self.begin, self.begin, self.end, self.end, self.read, self.share, self.transact))()
+            self.rng.choice((self.begin, self.begin, self.end, self.end, self.read, self.share, self.transact))()
         while self.under_way:
             self.end()
         for _ in range(2):
@@ -81,7 +81,7 @@ class RightLog:
 
     def begin(self) -> None:
         self.value += 1
-        key, process = self.chance.choice((A, B)), self.chance.choice(("p1", "p2"))
+        key, process = self.rng.choice((A, B)), self.rng.choice(("p1", "p2"))
         self.notebook.begin_send(self.value, key=key, process=process)
         self.under_way.append((process, key, self.value))
 
@@ -90,7 +90,7 @@ class RightLog:
         if not self.under_way:
             return
         process, key, value = self.under_way.pop(0)
-        fate = self.chance.random()
+        fate = self.rng.random()
         if fate < 0.1:
             self.notebook.end_send(value, None, key=key, process=process, kind=Kind.FAIL)
             return
@@ -107,7 +107,7 @@ class RightLog:
         """Reads a little of one key and writes to both, with a marker in each."""
         values = {A: self.value + 1, B: self.value + 2}
         self.value += 2
-        fails = self.chance.random() < 0.3
+        fails = self.rng.random() < 0.3
         steps: list[list[Any]] = []
         for key, value in values.items():
             offset = len(self.logs[key])
@@ -116,21 +116,21 @@ class RightLog:
         self.notebook.transaction(*steps, process="t", kind=Kind.FAIL if fails else Kind.OK)
 
     def read(self) -> None:
-        process = self.chance.choice(("c1", "c2"))
-        if self.chance.random() < 0.1:
+        process = self.rng.choice(("c1", "c2"))
+        if self.rng.random() < 0.1:
             self.positions.pop(process, None)
             self.notebook.note("crash", process=process)
-        key = self.chance.choice((A, B))
-        self._poll(process, key, self.positions.setdefault(process, {}).get(key, 0), self.chance.randint(1, 5))
+        key = self.rng.choice((A, B))
+        self._poll(process, key, self.positions.setdefault(process, {}).get(key, 0), self.rng.randint(1, 5))
 
     def share(self) -> None:
         """A rebalance: each member gets a key, and reads on from what was committed."""
-        keys = self.chance.sample((A, B), 2)
+        keys = self.rng.sample((A, B), 2)
         for process, key in zip(("g1", "g2"), keys, strict=True):
             self.notebook.note("assign", [], process=process)
             self.notebook.note("assign", [key], process=process)
-            self._poll(process, key, self.committed[key], self.chance.randint(1, 5))
-            if self.chance.random() < 0.7:
+            self._poll(process, key, self.committed[key], self.rng.randint(1, 5))
+            if self.rng.random() < 0.7:
                 self.committed[key] = self.positions[process][key]
 
     def read_rest(self) -> None:

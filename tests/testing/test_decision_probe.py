@@ -1,4 +1,4 @@
-"""The probe of decisions raises an alarm over a marker that nobody has decided for good, and over no other."""
+"""The decision probe finds markers without a committed decision, and no others."""
 
 import pytest
 from disks_scene import Disks
@@ -45,7 +45,7 @@ def probe_of(disks: Disks) -> DecisionProbe:
     return DecisionProbe(("t",), disks.hosts)
 
 
-def test_a_marker_of_a_committed_decision_is_right() -> None:
+def test_probe_accepts_a_marker_of_a_committed_decision() -> None:
     disks = Disks()
     disks.write(
         "node-1",
@@ -57,7 +57,7 @@ def test_a_marker_of_a_committed_decision_is_right() -> None:
     probe = probe_of(disks)
     probe.judge("node-1", [led(STATES, 2, 2)])
     probe.judge("node-2", [led(PLACE, 0, 1)])
-    assert probe.looks == 1
+    assert probe.checks == 1
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_marker_of_a_committed_decision_is_right() -> None:
     [(1, True, 3), (2, False, 3), (2, True, 4)],
     ids=["early", "other", "epoch"],
 )
-def test_a_marker_that_nobody_has_decided_for_good_is_found(high_watermark: int, is_commit: bool, epoch: int) -> None:
+def test_probe_finds_a_marker_without_a_committed_decision(high_watermark: int, is_commit: bool, epoch: int) -> None:
     disks = Disks()
     disks.write(
         "node-1",
@@ -76,11 +76,11 @@ def test_a_marker_that_nobody_has_decided_for_good_is_found(high_watermark: int,
     disks.write("node-2", marker(0, is_commit=is_commit, epoch=epoch))
     probe = probe_of(disks)
     probe.judge("node-1", [led(STATES, high_watermark, 2)])
-    with pytest.raises(Violation, match="nobody has decided"):
+    with pytest.raises(Violation, match="is not decided"):
         probe.judge("node-2", [led(PLACE, 0, 1)])
 
 
-def test_a_decision_stays_one_when_another_leads() -> None:
+def test_decision_stays_valid_under_a_new_leader() -> None:
     disks = Disks()
     disks.write("node-1", decision(0, TransactionState.PREPARE_ABORT), folder=str(STATES))
     probe = probe_of(disks)
@@ -92,4 +92,4 @@ def test_a_decision_stays_one_when_another_leads() -> None:
     probe.judge("node-2", [led(STATES, 2, 2, epoch=1), led(PLACE, 1, 1)])
     disks.write("node-2", marker(1, is_commit=False))
     probe.judge("node-2", [led(PLACE, 1, 2)])
-    assert probe.looks == 2, "each marker is looked at once"
+    assert probe.checks == 2, "each marker is looked at once"

@@ -1,14 +1,14 @@
-"""What lies on simulated disks is read as it is, and compared with what was ever committed."""
+"""Logs on simulated disks are read as they are, and compared with the committed log."""
 
 import pytest
 from disks_scene import TOPIC, Disks, batch
 
 from moldau_dev.simulation.cluster.committed_log import CommittedLog
-from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.cluster.topology import FOLDER
 from moldau_dev.simulation.workload import Violation
 
 
-def test_a_log_is_read_on_from_where_it_was_read_before() -> None:
+def test_log_is_read_incrementally() -> None:
     disks = Disks()
     log = disks.log("node-1")
     assert (log.refresh(), log.end_offset) == (False, 0)
@@ -18,7 +18,7 @@ def test_a_log_is_read_on_from_where_it_was_read_before() -> None:
     assert (log.refresh(), log.end_offset, len(log.batches)) == (False, 5, 3)
 
 
-def test_a_log_is_durable_up_to_where_it_was_synced_under_a_name_that_was() -> None:
+def test_log_is_durable_up_to_the_synced_part_of_synced_names() -> None:
     disks = Disks()
     log = disks.log("node-1")
     disks.write("node-1", batch(0), batch(1))
@@ -35,7 +35,7 @@ def test_a_log_is_durable_up_to_where_it_was_synced_under_a_name_that_was() -> N
     assert (log.durable_end_offset(), log.end_offset) == (4, 5)
 
 
-def test_what_lies_below_a_snapshot_need_not_be_durable() -> None:
+def test_records_below_a_snapshot_need_not_be_durable() -> None:
     disks = Disks()
     log = disks.log("node-1")
     disks.write("node-1", batch(0), batch(1))
@@ -46,7 +46,7 @@ def test_what_lies_below_a_snapshot_need_not_be_durable() -> None:
     assert [log.durable_end_offset(since) for since in (0, 1, 2)] == [2, 2, 3]
 
 
-def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
+def test_truncated_or_replaced_log_is_detected() -> None:
     disks = Disks()
     log = disks.log("node-1")
     disks.write("node-1", batch(0), batch(1))
@@ -60,7 +60,7 @@ def test_a_log_that_was_cut_or_replaced_is_noticed() -> None:
     assert (log.refresh(), log.batches[-1].leader_epoch) == (True, 2)
 
 
-def test_a_torn_batch_does_not_count_until_it_is_whole() -> None:
+def test_torn_batch_is_ignored_until_complete() -> None:
     disks = Disks()
     log = disks.log("node-1")
     whole = batch(1)
@@ -70,7 +70,7 @@ def test_a_torn_batch_does_not_count_until_it_is_whole() -> None:
     assert (log.refresh(), log.end_offset) == (False, 2)
 
 
-def test_removed_segments_are_forgotten() -> None:
+def test_batches_of_removed_segments_are_dropped() -> None:
     disks = Disks()
     log = disks.log("node-1")
     disks.write("node-1", batch(0))
@@ -82,7 +82,7 @@ def test_removed_segments_are_forgotten() -> None:
     assert (log.start_offset, log.end_offset) == (1, 3)
 
 
-def test_a_committed_batch_that_another_copy_lacks_or_has_otherwise_is_found() -> None:
+def test_missing_or_different_committed_batch_is_found() -> None:
     disks = Disks()
     committed = CommittedLog("t-0")
     for host in disks.hosts:
@@ -98,11 +98,11 @@ def test_a_committed_batch_that_another_copy_lacks_or_has_otherwise_is_found() -
     committed.advance("node-1", logs["node-1"], 2)
     with pytest.raises(Violation, match="was committed"):
         committed.require("node-2", logs["node-2"])
-    with pytest.raises(Violation, match="ends at 1, 2 are committed"):
+    with pytest.raises(Violation, match="ends at 1, but 2 is committed"):
         committed.require("node-3", logs["node-3"])
 
 
-def test_a_copy_that_begins_with_a_snapshot_is_compared_from_there() -> None:
+def test_replica_that_starts_with_a_snapshot_is_compared_from_there() -> None:
     disks = Disks()
     committed = CommittedLog("t-0")
     disks.write("node-1", batch(0), batch(1), batch(2))
@@ -117,7 +117,7 @@ def test_a_copy_that_begins_with_a_snapshot_is_compared_from_there() -> None:
         committed.require("node-3", logs["node-3"])
 
 
-def test_a_copy_that_was_compared_may_begin_with_a_later_snapshot_now() -> None:
+def test_verified_replica_may_start_with_a_later_snapshot() -> None:
     disks = Disks()
     committed = CommittedLog("t-0")
     for host in disks.hosts:
@@ -132,11 +132,11 @@ def test_a_copy_that_was_compared_may_begin_with_a_later_snapshot_now() -> None:
     disks.write("node-1", segment=3)
     disks.hosts["node-1"].disk.mount().unlink(f"{FOLDER}/{TOPIC}-0/{0:020}.log")
     log.refresh()
-    committed.believe("node-1", log, 3)
+    committed.verify_follower("node-1", log, 3)
     disks.write("node-2", batch(3))
     disks.write("node-1", batch(3, value=b"y"), segment=3)
     ahead.refresh()
     log.refresh()
     committed.advance("node-2", ahead, 4)
     with pytest.raises(Violation, match="was committed"):
-        committed.believe("node-1", log, 4)
+        committed.verify_follower("node-1", log, 4)

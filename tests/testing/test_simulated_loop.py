@@ -1,4 +1,4 @@
-"""The loop on virtual time: asyncio works on it, nothing waits, nothing goes unnoticed."""
+"""The event loop on virtual time: asyncio works on it, and every failure is reported."""
 
 import asyncio
 import random
@@ -11,11 +11,11 @@ import pytest
 from moldau.testing.disk import Crashed, SimulatedDisk
 from moldau.testing.trace import Trace
 from moldau_dev.simulation.executor import SimulatedExecutor
-from moldau_dev.simulation.lifetime import Life, context_of
 from moldau_dev.simulation.loop import Deadlock, SimulatedLoop, SimulationFailed
+from moldau_dev.simulation.process import SimulatedProcess, context_of
 
 
-def test_an_hour_of_sleep_takes_no_time() -> None:
+def test_sleep_takes_no_real_time() -> None:
     async def sleep() -> float:
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -27,7 +27,7 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
     assert time.monotonic() - started < 10
 
 
-def test_callbacks_run_in_order_and_timers_by_time_then_by_age() -> None:
+def test_callbacks_run_in_order_and_timers_by_time_then_age() -> None:
     order: list[str] = []
 
     async def main() -> None:
@@ -44,7 +44,7 @@ def test_callbacks_run_in_order_and_timers_by_time_then_by_age() -> None:
     assert order == ["first", "second", "early", "early too", "late"]
 
 
-def test_the_tools_of_asyncio_work() -> None:
+def test_asyncio_primitives_work() -> None:
     async def numbers() -> AsyncIterator[int]:
         for number in range(3):
             await asyncio.sleep(0.1)
@@ -74,7 +74,7 @@ def test_the_tools_of_asyncio_work() -> None:
     assert SimulatedLoop().run(main()) == [7, "a", "b", 1]
 
 
-def test_waiting_for_what_cannot_come_is_an_error_that_says_who_waits() -> None:
+def test_deadlock_error_lists_the_waiting_tasks() -> None:
     async def wait_in_vain() -> None:
         await asyncio.Event().wait()
 
@@ -82,7 +82,7 @@ def test_waiting_for_what_cannot_come_is_an_error_that_says_who_waits() -> None:
         SimulatedLoop().run(wait_in_vain())
 
 
-def test_an_exception_in_a_callback_fails_the_run() -> None:
+def test_exception_in_a_callback_fails_the_run() -> None:
     def break_down() -> None:
         raise ValueError("broken")
 
@@ -94,7 +94,7 @@ def test_an_exception_in_a_callback_fails_the_run() -> None:
         SimulatedLoop().run(main())
 
 
-def test_an_exception_nobody_asked_a_task_for_fails_the_run() -> None:
+def test_unretrieved_task_exception_fails_the_run() -> None:
     async def break_down() -> None:
         raise ValueError("unheard")
 
@@ -109,17 +109,17 @@ def test_an_exception_nobody_asked_a_task_for_fails_the_run() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_what_a_task_of_a_killed_process_raised_is_not_asked_for(is_killed: bool) -> None:
-    life, loop = Life("process"), SimulatedLoop()
+def test_task_exceptions_of_killed_processes_are_ignored(is_killed: bool) -> None:
+    process, loop = SimulatedProcess("process"), SimulatedLoop()
 
     async def break_down() -> None:
         raise ValueError("unheard")
 
     async def main() -> None:
-        task = loop.create_task(break_down(), context=context_of(life))
+        task = loop.create_task(break_down(), context=context_of(process))
         await asyncio.sleep(1)
         if is_killed:
-            loop.kill(life)
+            loop.kill(process)
         del task
         await asyncio.sleep(0)
 
@@ -127,26 +127,26 @@ def test_what_a_task_of_a_killed_process_raised_is_not_asked_for(is_killed: bool
         loop.run(main())
 
 
-def test_a_run_is_bounded_in_virtual_time() -> None:
+def test_run_is_bounded_in_virtual_time() -> None:
     async def forever() -> None:
         while True:
             await asyncio.sleep(1)
 
-    with pytest.raises(SimulationFailed, match="Virtual time is up"):
+    with pytest.raises(SimulationFailed, match="Virtual time limit exceeded"):
         SimulatedLoop().run(forever(), virtual_s_max=60)
 
 
-def test_a_spin_that_stops_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loop_at_one_point_in_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
 
     monkeypatch.setattr("moldau_dev.simulation.loop.EVENTS_AT_ONCE_MAX", 1000)
-    with pytest.raises(SimulationFailed, match="spin"):
+    with pytest.raises(SimulationFailed, match="endless loop"):
         SimulatedLoop().run(spin())
 
 
-def test_tasks_left_at_the_end_are_ended() -> None:
+def test_remaining_tasks_are_closed_at_the_end() -> None:
     closed: list[str] = []
 
     async def linger() -> None:
@@ -165,7 +165,7 @@ def test_tasks_left_at_the_end_are_ended() -> None:
     assert loop.is_closed()
 
 
-def test_no_code_of_a_killed_process_goes_on() -> None:
+def test_no_code_of_a_killed_process_runs() -> None:
     steps: list[str] = []
 
     async def work(name: str) -> None:
@@ -182,10 +182,10 @@ def test_no_code_of_a_killed_process_goes_on() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        life = Life("node")
-        ended = loop.run_as(life, process())
+        killed = SimulatedProcess("node")
+        ended = loop.run_as(killed, process())
         await asyncio.sleep(2.5)
-        loop.kill(life)
+        loop.kill(killed)
         with pytest.raises(Crashed):
             await ended
         await asyncio.sleep(20)
@@ -194,7 +194,7 @@ def test_no_code_of_a_killed_process_goes_on() -> None:
     assert steps == ["one", "two", "one", "two"]
 
 
-def test_generators_are_closed_for_the_living_and_let_go_for_the_dead() -> None:
+def test_generators_are_closed_only_in_live_processes() -> None:
     closed: list[str] = []
 
     async def numbers(name: str) -> AsyncIterator[int]:
@@ -214,8 +214,8 @@ def test_generators_are_closed_for_the_living_and_let_go_for_the_dead() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        doomed = Life("doomed")
-        await loop.run_as(Life("lucky"), process("lucky"))
+        doomed = SimulatedProcess("doomed")
+        await loop.run_as(SimulatedProcess("lucky"), process("lucky"))
         loop.run_as(doomed, process("doomed"))
         await asyncio.sleep(1.5)
         loop.kill(doomed)
@@ -225,7 +225,7 @@ def test_generators_are_closed_for_the_living_and_let_go_for_the_dead() -> None:
     assert closed == ["lucky"]
 
 
-def test_cleaning_up_after_death_changes_nothing() -> None:
+def test_cleanup_of_a_killed_process_has_no_effect() -> None:
     disk = SimulatedDisk()
 
     async def process() -> None:
@@ -240,18 +240,18 @@ def test_cleaning_up_after_death_changes_nothing() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        life = Life("node")
-        loop.run_as(life, process())
+        killed = SimulatedProcess("node")
+        loop.run_as(killed, process())
         await asyncio.sleep(1)
         disk.crash()
-        loop.kill(life)
+        loop.kill(killed)
         await asyncio.sleep(200)
 
     SimulatedLoop().run(main())
     assert disk.contents() == {"/a": b""}
 
 
-def test_work_beside_the_loop_finishes_in_an_order_the_seed_decides() -> None:
+def test_seed_determines_the_order_of_executor_jobs() -> None:
     def run(seed: int) -> tuple[list[int], str]:
         trace = Trace()
         done: list[int] = []
@@ -277,7 +277,7 @@ def count_files(disk: object, folder: str) -> int:
     return len(disk.list(folder))
 
 
-def test_a_job_that_cannot_be_pickled_is_refused_as_a_worker_process_would() -> None:
+def test_unpicklable_job_fails_as_in_a_worker_process() -> None:
     async def main() -> None:
         executor = SimulatedExecutor(asyncio.get_running_loop(), random.Random(0), SimulatedDisk().mount())
         with pytest.raises(Exception, match="pickle"):

@@ -13,8 +13,8 @@ from moldau.testing.connection import WINDOW_BYTES
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.network import SimulatedNetwork
 from moldau.testing.trace import Trace
-from moldau_dev.simulation.lifetime import Life
 from moldau_dev.simulation.loop import SimulatedLoop
+from moldau_dev.simulation.process import SimulatedProcess
 
 SERVER = Address("server", 9092)
 
@@ -270,12 +270,12 @@ def test_crashed_process_resets_peers_and_refuses_connections() -> None:
     ends = set()
 
     async def script(world: World) -> None:
-        life = Life("server")
-        await world.loop.run_as(life, world.serve())
+        process = SimulatedProcess("server")
+        await world.loop.run_as(process, world.serve())
         connection, recorder = await world.connect()
         connection.send([frame(b"a")])
         await recorder.until(lambda each: each.frames)
-        world.loop.kill(life)
+        world.loop.kill(process)
         world.network.crash("server")
         await recorder.until(lambda each: each.ends)
         ends.add(recorder.ends[0])
@@ -293,11 +293,11 @@ def test_crashed_process_resets_peers_and_refuses_connections() -> None:
 
 def test_power_loss_leaves_peers_unnotified_until_the_host_is_up() -> None:
     async def script(world: World) -> None:
-        life = Life("server")
-        await world.loop.run_as(life, world.serve())
+        process = SimulatedProcess("server")
+        await world.loop.run_as(process, world.serve())
         connection, recorder = await world.connect()
         _, idle = await world.connect()
-        world.loop.kill(life)
+        world.loop.kill(process)
         world.network.crash("server", silently=True)
         connection.send([frame(b"lost")])
         with pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""The frame around simulated nodes, tried with a small server that keeps a log: it must find planted bugs."""
+"""The simulation, tested with a small log server: it must find planted bugs."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from moldau.model.ports import Connection, Ports
 from moldau.testing.disk import Crashed, When
 from moldau_dev.simulation.faults import MACHINE_FAULTS, PROCESS_FAULTS, Chaos, Fault
 from moldau_dev.simulation.loop import SimulationFailed
-from moldau_dev.simulation.simulation import Host, Outcome, Program, Script, Simulation, Unknown, replay
+from moldau_dev.simulation.simulation import Host, Inconclusive, Outcome, Program, Script, Simulation, replay
 
 SERVER = Address("server", 9092)
 NUMBER = struct.Struct(">q")
@@ -23,7 +23,7 @@ PATH = "/data/log"
 
 
 def read_log(content: bytes) -> list[int]:
-    """The numbers up to the first record that is torn."""
+    """The numbers before the first torn record."""
     kept = []
     for data, checksum in RECORD.iter_unpack(content[: len(content) // RECORD.size * RECORD.size]):
         if zlib.crc32(data) != checksum:
@@ -33,7 +33,7 @@ def read_log(content: bytes) -> list[int]:
 
 
 class Keeper:
-    """Appends each number it is sent to a file and answers with it; a number it has already is answered at once."""
+    """Appends each received number to a file and responds with it; a known number is not appended again."""
 
     def __init__(self, ports: Ports, *, syncs: bool, answers_early: bool) -> None:
         self.ports, self.syncs, self.answers_early = ports, syncs, answers_early
@@ -89,7 +89,7 @@ def keeper(*, syncs: bool = False, answers_early: bool = False) -> Program:
 
 
 class Asker:
-    """Sends numbers one at a time and insists on an answer."""
+    """Sends numbers one at a time, each until it gets a response."""
 
     def __init__(self, ports: Ports, acknowledge: Callable[[int], None]) -> None:
         self.ports, self.acknowledge = ports, acknowledge
@@ -122,7 +122,7 @@ class Asker:
 
 
 class Answer:
-    """One number is awaited."""
+    """Waits for one number."""
 
     def __init__(self) -> None:
         self.number: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -170,13 +170,13 @@ def check_kept(server: Host, acknowledged: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_process_crashes_lose_nothing_that_was_written(seed: int) -> None:
+def test_process_crashes_lose_no_written_number(seed: int) -> None:
     outcome = replay(keeping(keeper(), PROCESS_FAULTS), seed)
     outcome.check(faults_min=1)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_fault_loses_nothing_that_was_synced(seed: int) -> None:
+def test_no_fault_loses_a_synced_number(seed: int) -> None:
     outcome = replay(keeping(keeper(syncs=True), MACHINE_FAULTS), seed)
     outcome.check(faults_min=1)
 
@@ -189,11 +189,11 @@ def fails(script: Script, seed: int) -> bool:
     return False
 
 
-def test_the_swarm_finds_a_server_that_does_not_sync() -> None:
+def test_simulation_finds_a_server_that_does_not_sync() -> None:
     assert any(fails(keeping(keeper(), (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)), seed) for seed in range(20))
 
 
-def test_the_swarm_finds_a_server_that_answers_before_it_writes() -> None:
+def test_simulation_finds_a_server_that_responds_before_writing() -> None:
     assert any(fails(keeping(keeper(answers_early=True), (Fault.CRASH_IN_IO,)), seed) for seed in range(20))
 
 
@@ -208,7 +208,7 @@ def test_every_kind_of_fault_fires() -> None:
     }  # fmt: skip
 
 
-def test_a_planned_death_takes_the_whole_process() -> None:
+def test_planned_crash_kills_the_whole_process() -> None:
     async def script(simulation: Simulation) -> None:
         server = simulation.host("server")
         server.disk.prepare_folder("/data")
@@ -228,13 +228,13 @@ def test_a_planned_death_takes_the_whole_process() -> None:
 
 
 @pytest.mark.parametrize(("virtual_s", "acknowledged", "faults"), [(59, 200, 3), (60, 199, 3), (60, 200, 2)], ids=str)
-def test_a_run_that_could_not_have_failed_is_unknown(virtual_s: float, acknowledged: int, faults: int) -> None:
-    with pytest.raises(Unknown, match="counts for nothing"):
+def test_run_that_could_not_fail_is_inconclusive(virtual_s: float, acknowledged: int, faults: int) -> None:
+    with pytest.raises(Inconclusive, match="is inconclusive"):
         Outcome(7, "", virtual_s, 1, acknowledged, {"crash": faults}).check()
     Outcome(7, "", 60, 1, 200, {"crash": 1, "reset": 2}).check()
 
 
-def test_a_run_that_depends_on_more_than_its_seed_is_caught_where_it_parts() -> None:
+def test_nondeterministic_run_is_reported_at_its_first_difference() -> None:
     outside: list[int] = []
 
     async def script(simulation: Simulation) -> None:
@@ -242,11 +242,11 @@ def test_a_run_that_depends_on_more_than_its_seed_is_caught_where_it_parts() -> 
         await asyncio.sleep(1)
         simulation.trace.record("outside", str(len(outside)))
 
-    with pytest.raises(SimulationFailed, match=r"(?s)seed 3 is not one run but two.*outside 3.*or.*outside 4"):
+    with pytest.raises(SimulationFailed, match=r"(?s)seed 3 is not deterministic.*outside 3.*or.*outside 4"):
         replay(script, 3)
 
 
-def test_a_failure_names_the_seed_and_the_last_events() -> None:
+def test_failure_contains_the_seed_and_the_last_events() -> None:
     async def script(simulation: Simulation) -> None:
         simulation.count("crash", "somewhere")
         raise ValueError("broken")
@@ -258,7 +258,7 @@ def test_a_failure_names_the_seed_and_the_last_events() -> None:
     assert "crash somewhere" in notes
 
 
-def test_an_error_in_the_log_of_a_living_process_fails_the_run_with_its_words() -> None:
+def test_error_logged_by_a_live_process_fails_the_run() -> None:
     async def program(ports: Ports) -> None:  # noqa: ARG001
         logging.getLogger("moldau.broker").warning("this is only a warning")
         await asyncio.sleep(1)
@@ -273,7 +273,7 @@ def test_an_error_in_the_log_of_a_living_process_fails_the_run_with_its_words() 
     assert "this is only a warning" in "\n".join(caught.value.__notes__)
 
 
-def test_the_dead_log_nothing() -> None:
+def test_log_of_a_dead_process_is_ignored() -> None:
     async def program(ports: Ports) -> None:  # noqa: ARG001
         try:
             await asyncio.sleep(10)
@@ -292,7 +292,7 @@ def test_the_dead_log_nothing() -> None:
     Simulation(0).run(script)
 
 
-def test_a_server_that_is_stopped_ends_by_its_own_stop() -> None:
+def test_stop_runs_the_stop_of_the_server() -> None:
     async def script(simulation: Simulation) -> None:
         server = simulation.host("server")
         server.disk.prepare_folder("/data")
@@ -305,7 +305,7 @@ def test_a_server_that_is_stopped_ends_by_its_own_stop() -> None:
     assert Simulation(0).run(script).faults == {}
 
 
-def test_a_process_is_asked_to_stop_once_and_the_next_one_on_its_host_may_be_asked_again() -> None:
+def test_stop_is_allowed_once_per_process() -> None:
     class Slow:
         async def stop(self) -> None:
             await asyncio.sleep(10)
@@ -319,7 +319,7 @@ def test_a_process_is_asked_to_stop_once_and_the_next_one_on_its_host_may_be_ask
         stopping = asyncio.ensure_future(server.stop())
         await asyncio.sleep(1)
         assert (server.is_up, server.is_stopping) == (True, True)
-        with pytest.raises(RuntimeError, match="stopping already"):
+        with pytest.raises(RuntimeError, match="already stopping"):
             await server.stop()
         server.crash()
         with pytest.raises(Crashed):
@@ -333,7 +333,7 @@ def test_a_process_is_asked_to_stop_once_and_the_next_one_on_its_host_may_be_ask
     Simulation(0).run(script)
 
 
-def test_a_paused_process_does_nothing_and_then_all_that_was_due() -> None:
+def test_paused_process_runs_due_callbacks_after_resume() -> None:
     async def script(simulation: Simulation) -> None:
         ticks: list[float] = []
 
@@ -363,7 +363,7 @@ def test_a_paused_process_does_nothing_and_then_all_that_was_due() -> None:
     assert Simulation(0).run(script).faults == {"pause": 2, "crash": 1}
 
 
-def test_connections_to_a_paused_process_stay_open_and_are_answered_later() -> None:
+def test_paused_process_keeps_connections_and_responds_later() -> None:
     async def script(simulation: Simulation) -> None:
         server, client = simulation.host("server"), simulation.host("client")
         server.disk.prepare_folder("/data")

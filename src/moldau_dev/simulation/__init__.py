@@ -1,1 +1,1 @@
-"""Nodes and clusters on virtual time, under faults drawn from a seed."""
+"""Nodes and clusters on virtual time, with faults drawn from a seed."""

@@ -1,4 +1,4 @@
-"""Work beside the loop, simulated: each job runs on the loop after a random while, so jobs overtake each other."""
+"""A simulated executor: each job runs on the loop after a random delay, so jobs overtake each other."""
 
 import asyncio
 import pickle
@@ -14,19 +14,19 @@ WAITING_MAX: Final = 1024
 
 
 class SimulatedExecutor:
-    """Every job waits its own random time and then runs in one step."""
+    """Every job waits for a random time and then runs in one step."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        chance: random.Random,
+        rng: random.Random,
         disk: Disk,
         slowness: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """`slowness` is how many times as long everything takes just now."""
-        self._loop, self._chance, self._disk, self._slowness = loop, chance, disk, slowness
+        """`slowness` returns the current factor for all durations."""
+        self._loop, self._rng, self._disk, self._slowness = loop, rng, disk, slowness
         self._waiting: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
-        self._places = asyncio.Semaphore(WAITING_MAX)
+        self._slots = asyncio.Semaphore(WAITING_MAX)
 
     def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
         return self._later(THREAD_MS_MIN, THREAD_MS_MAX, lambda: work(*arguments))
@@ -38,7 +38,7 @@ class SimulatedExecutor:
         *,
         is_urgent: bool = False,  # noqa: ARG002 - no job waits behind another here
     ) -> Awaitable[Result]:
-        # Pickled as for a real worker process, so that a job that cannot travel fails here too.
+        # Pickled as for a real worker process, so that an unpicklable job fails here too.
         function, sent = pickle.loads(pickle.dumps((work, job)))
 
         def in_worker() -> Result:
@@ -48,23 +48,23 @@ class SimulatedExecutor:
         return self._later(WORKER_MS_MIN, WORKER_MS_MAX, in_worker)
 
     async def close(self) -> None:
-        """What has not begun is cancelled."""
+        """Cancel jobs that have not started."""
         for future, timer in list(self._waiting.items()):
             timer.cancel()
             future.cancel()
         self._waiting.clear()
 
     async def _later(self, ms_min: float, ms_max: float, act: Callable[[], Result]) -> Result:
-        async with self._places:
+        async with self._slots:
             future: asyncio.Future[Result] = self._loop.create_future()
-            delay_s = self._chance.uniform(ms_min, ms_max) * self._slowness() / 1e3
+            delay_s = self._rng.uniform(ms_min, ms_max) * self._slowness() / 1e3
             self._waiting[future] = self._loop.call_later(delay_s, self._finish, future, act)
             return await future
 
     def _finish(self, future: asyncio.Future[Result], act: Callable[[], Result]) -> None:
         self._waiting.pop(future, None)
         try:
-            result = act()  # though the caller has given up: a thread that has begun goes on
+            result = act()  # even if the caller was cancelled: a running thread cannot be stopped
         except BaseException as error:
             if not future.done():
                 future.set_exception(error)

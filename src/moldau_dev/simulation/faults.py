@@ -18,7 +18,7 @@ START_ATTEMPTS_MAX: Final = 50
 
 
 class Fault(Enum):
-    """What can befall a cluster."""
+    """The kinds of faults of one broker."""
 
     CLEAN_RESTART = "clean restart"
     CRASH = "crash"
@@ -43,22 +43,22 @@ PROCESS_FAULTS: Final = tuple(fault for fault in MACHINE_FAULTS if "power" not i
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """A swarm's share: each seed gets some kinds of faults, at its own pace."""
+class FaultMix:
+    """The faults of one seed and their rate: each seed gets a random subset (swarm testing)."""
 
     faults: tuple[Fault, ...]
     pause_s_mean: float
     outage_s_max: float
 
     @classmethod
-    def draw(cls, chance: random.Random, allowed: Sequence[Fault], always: Sequence[Fault]) -> "Mix":
-        kinds = chance.sample(list(allowed), chance.randint(1, len(allowed)))
+    def draw(cls, rng: random.Random, allowed: Sequence[Fault], always: Sequence[Fault]) -> "FaultMix":
+        kinds = rng.sample(list(allowed), rng.randint(1, len(allowed)))
         faults = tuple(dict.fromkeys((*always, *kinds)))
-        return cls(faults, chance.uniform(0.2, 5.0), chance.choice((0.2, 1.0, 10.0)))
+        return cls(faults, rng.uniform(0.2, 5.0), rng.choice((0.2, 1.0, 10.0)))
 
 
 class Chaos:
-    """Lets faults loose on servers, and puts everything right in the end."""
+    """Inject faults into servers, and heal everything at the end."""
 
     def __init__(
         self,
@@ -70,27 +70,27 @@ class Chaos:
     ) -> None:
         self._simulation = simulation
         self._servers = list(servers)
-        self._chance = simulation.chance("chaos")
-        self._first = list(always)  # so that none of them is left to luck
-        self.mix = Mix.draw(self._chance, allowed, always)
+        self._rng = simulation.rng("chaos")
+        self._first = list(always)  # injected first, so that each fires
+        self.mix = FaultMix.draw(self._rng, allowed, always)
 
     async def run(self, duration_s: float, is_enough: Callable[[], bool] = lambda: True) -> None:
-        """Strike again and again until the time is over and the workload has done enough, then heal."""
+        """Inject faults until the time is over and the workload has done enough, then heal."""
         end_s = self._simulation.now_s + duration_s
         while self._simulation.now_s < end_s or not is_enough():
-            await asyncio.sleep(self._chance.expovariate(1.0) * self.mix.pause_s_mean)
-            fault = self._first.pop(0) if self._first else self._chance.choice(self.mix.faults)
-            await self._strike(fault, self._chance.choice(self._servers))
+            await asyncio.sleep(self._rng.expovariate(1.0) * self.mix.pause_s_mean)
+            fault = self._first.pop(0) if self._first else self._rng.choice(self.mix.faults)
+            await self._inject(fault, self._rng.choice(self._servers))
         await self.heal()
 
     async def heal(self) -> None:
-        """No more faults from here: what is cut is joined, what is down is started."""
-        self._calm()
+        """Clear all faults and start the servers that are down."""
+        self._clear_faults()
         for server in self._servers:
             server.disk.forget_plans()
-            await self._revive(server)
+            await self._ensure_started(server)
 
-    async def _strike(self, fault: Fault, server: Host) -> None:
+    async def _inject(self, fault: Fault, server: Host) -> None:
         match fault:
             case Fault.CLEAN_RESTART:
                 await self._stop(server)
@@ -99,33 +99,33 @@ class Chaos:
             case Fault.POWER_LOSS:
                 server.power_loss()
             case Fault.CRASH_IN_IO | Fault.POWER_LOSS_IN_IO:
-                self._plan_death(server, loses_power=fault is Fault.POWER_LOSS_IN_IO)
+                self._plan_crash(server, loses_power=fault is Fault.POWER_LOSS_IN_IO)
             case Fault.CLOCK_JUMP:
                 self._count(fault, server)
-                server.clock.skew_ms += self._chance.randint(-60_000, 60_000)
+                server.clock.skew_ms += self._rng.randint(-60_000, 60_000)
             case Fault.FAILED_SYNC:
                 server.disk.fail("fsync")
             case Fault.DISK_FULL:
-                server.disk.capacity_bytes = server.disk.used_bytes + self._chance.randint(0, ROOM_BYTES_MAX)
+                server.disk.capacity_bytes = server.disk.used_bytes + self._rng.randint(0, ROOM_BYTES_MAX)
             case Fault.SHORT_WRITES:
                 server.disk.faults.short_write = 0.2
             case Fault.COLD_READS:
                 server.disk.faults.cold_read = 0.5
             case _:
-                self._strike_network(fault, server)
-        await asyncio.sleep(self._chance.uniform(0.0, self.mix.outage_s_max))
-        self._calm()
-        await self._revive(server)
+                self._inject_into_network(fault, server)
+        await asyncio.sleep(self._rng.uniform(0.0, self.mix.outage_s_max))
+        self._clear_faults()
+        await self._ensure_started(server)
 
-    def _strike_network(self, fault: Fault, server: Host) -> None:
+    def _inject_into_network(self, fault: Fault, server: Host) -> None:
         network = self._simulation.network
         peers = [name for name in self._simulation.hosts if name != server.name]
-        peer = self._chance.choice(peers)
+        peer = self._rng.choice(peers)
         match fault:
             case Fault.RESET:
                 network.reset(server.name, peer)
             case Fault.CUT_ONE_WAY:
-                network.cut(*self._chance.choice(((server.name, peer), (peer, server.name))))
+                network.cut(*self._rng.choice(((server.name, peer), (peer, server.name))))
             case Fault.CUT_BOTH_WAYS:
                 network.cut_both(server.name, peer)
             case Fault.SLOW_NETWORK:
@@ -137,36 +137,36 @@ class Chaos:
     async def _stop(self, server: Host) -> None:
         if server.is_up:
             self._count(Fault.CLEAN_RESTART, server)
-            with contextlib.suppress(Crashed):  # a planned death may come first
+            with contextlib.suppress(Crashed):  # a planned crash may come first
                 await server.stop()
 
-    def _plan_death(self, server: Host, *, loses_power: bool) -> None:
-        when = self._chance.choice(tuple(When))
-        number = server.disk.points + self._chance.randint(1, IO_POINTS_AHEAD_MAX)
+    def _plan_crash(self, server: Host, *, loses_power: bool) -> None:
+        when = self._rng.choice(tuple(When))
+        number = server.disk.points + self._rng.randint(1, IO_POINTS_AHEAD_MAX)
         server.disk.crash_at(number, when, loses_power=loses_power)
 
-    def _calm(self) -> None:
+    def _clear_faults(self) -> None:
         self._simulation.network.heal()
         self._simulation.network.faults = NetworkFaults()
         for server in self._servers:
             server.disk.faults = DiskFaults(scatters=server.disk.faults.scatters)
             server.disk.capacity_bytes = CAPACITY_BYTES
 
-    async def _revive(self, server: Host) -> None:
-        """Start it again; a planned death may strike while it starts."""
+    async def _ensure_started(self, server: Host) -> None:
+        """Start the server; a planned crash may happen while it starts."""
         for _ in range(START_ATTEMPTS_MAX):
             if server.is_up:
                 return
             try:
                 await server.restart()
             except Crashed:
-                await asyncio.sleep(self._chance.uniform(0.0, 1.0))
+                await asyncio.sleep(self._rng.uniform(0.0, 1.0))
             except Exception as error:
                 if not self._simulation.is_expected(error):
                     raise
-                server.exit()  # it said that its disk fails, as it should
-                self._calm()
-        raise AssertionError(f"{server.name} does not come up")
+                server.exit()  # it reported the failed disk, as it should
+                self._clear_faults()
+        raise AssertionError(f"{server.name} does not start")
 
     def _count(self, fault: Fault, server: Host) -> None:
         self._simulation.count(fault.value, server.name)

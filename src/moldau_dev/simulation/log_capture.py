@@ -1,4 +1,4 @@
-"""What nodes log while they are simulated: kept to be shown with a failure, and an error is one."""
+"""Capture the log of simulated nodes: shown with a failure; an error in it fails the run."""
 
 import contextvars
 import logging
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from moldau.testing.disk_faults import Crashed
-from moldau_dev.simulation.lifetime import life_in
+from moldau_dev.simulation.process import process_in
 
 LINES_MAX: Final = 50
 
 
-class Overheard(logging.Handler):
-    """Listens to all of Moldau's loggers while `listening`."""
+class LogCapture(logging.Handler):
+    """Captures the records of all Moldau loggers during `capture`."""
 
     def __init__(
         self,
@@ -29,17 +29,17 @@ class Overheard(logging.Handler):
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        life = life_in(contextvars.copy_context())
+        process = process_in(contextvars.copy_context())
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, Crashed) or (life is not None and not life.is_alive):
-            return  # the last words of a dead process, which nobody hears
+        if isinstance(error, Crashed) or (process is not None and not process.is_alive):
+            return  # written by a dead process
         line = self.format(record)
-        self.lines.append(f"{self._now_s():.6f} {life.name if life else '-'} {line}")
+        self.lines.append(f"{self._now_s():.6f} {process.name if process else '-'} {line}")
         if record.levelno >= logging.ERROR and not self._is_expected(error):
-            self._fail(f"{life.name if life else 'the test'} logged: {record.getMessage()}", error)
+            self._fail(f"{process.name if process else 'the test'} logged: {record.getMessage()}", error)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def capture(self) -> Iterator[None]:
         loggers = [logging.getLogger(name) for name in ("moldau", "moldau_dev")]
         levels = [logger.level for logger in loggers]
         for logger in loggers:

@@ -1,4 +1,4 @@
-"""One broker and two clients on virtual time: the broker dies and comes back, and keeps its promises."""
+"""One broker and two clients on virtual time: the broker crashes and restarts, and must keep its guarantees."""
 
 import asyncio
 import random
@@ -20,34 +20,34 @@ CHAOS_S: Final = 60.0
 HEALED_S_MAX: Final = 60.0
 
 
-class Trouble(Enum):
-    """What befalls the broker. Where more than its process fails, the topic is synced before each answer.
+class FaultProfile(Enum):
+    """The faults of a run. Where more than the process fails, the topic is synced before each response.
 
-    DECEIVED: after a failed fsync the next process may be shown what the platter does not have, before the power goes.
+    STALE_CACHE: after a failed fsync the next process may read cached data that is not durable, before a power loss.
     """
 
     PROCESS = "process"
     POWER = "power"
     DISK = "disk"
-    DECEIVED = "deceived"
+    STALE_CACHE = "stale-cache"
 
 
 FAULTS: Final = {
-    Trouble.PROCESS: (PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)),
-    Trouble.POWER: (MACHINE_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)),
-    Trouble.DISK: ((*MACHINE_FAULTS, *DISK_FAULTS), DISK_FAULTS),
-    Trouble.DECEIVED: ((*MACHINE_FAULTS, Fault.FAILED_SYNC), (Fault.FAILED_SYNC, Fault.POWER_LOSS) * 3),
+    FaultProfile.PROCESS: (PROCESS_FAULTS, (Fault.CRASH, Fault.CRASH_IN_IO)),
+    FaultProfile.POWER: (MACHINE_FAULTS, (Fault.POWER_LOSS, Fault.POWER_LOSS_IN_IO)),
+    FaultProfile.DISK: ((*MACHINE_FAULTS, *DISK_FAULTS), DISK_FAULTS),
+    FaultProfile.STALE_CACHE: ((*MACHINE_FAULTS, Fault.FAILED_SYNC), (Fault.FAILED_SYNC, Fault.POWER_LOSS) * 3),
 }
 
 
-def one_broker(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
-    """A broker in trouble, and clients that hold it to its promises."""
+def one_broker(profile: FaultProfile = FaultProfile.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
+    """Return a script with a broker under faults and clients that check its guarantees."""
 
     async def script(simulation: Simulation) -> None:
-        simulation.disks_fail = trouble in (Trouble.DISK, Trouble.DECEIVED)
-        world = _World(simulation, trouble)
+        simulation.disks_fail = profile in (FaultProfile.DISK, FaultProfile.STALE_CACHE)
+        world = _World(simulation, profile)
         try:
-            await world.live_through(chaos_s)
+            await world.run(chaos_s)
         except BaseExceptionGroup as group:
             raise first_cause(group) from None
 
@@ -55,17 +55,17 @@ def one_broker(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) 
 
 
 def node_program(simulation: Simulation, host: Host, settings: dict[str, str]) -> Program:
-    """A node as it runs for real, but for its ports. That it gives up fails the run, unless its disk gave it reason."""
+    """Return a program that runs a real node on simulated ports. Its failure fails the run, unless disks fail."""
     configuration = load_configuration(overrides=[f"{name}={text}" for name, text in settings.items()])
 
-    def give_up(what: str, error: BaseException) -> None:
+    def on_failure(what: str, error: BaseException) -> None:
         if not simulation.is_expected(error):
-            simulation.fail(f"{host.name} gave up: {what}", error)
-        simulation.count("gave up", f"{host.name} {what}")
+            simulation.fail(f"{host.name} failed: {what}", error)
+        simulation.count("node failed", f"{host.name} {what}")
         simulation.loop.call_soon(host.exit, context=Context())
 
     async def program(ports: Ports) -> Node:
-        node = Node(configuration, ports, on_failure=give_up)
+        node = Node(configuration, ports, on_failure=on_failure)
         await node.start()
         return node
 
@@ -73,19 +73,19 @@ def node_program(simulation: Simulation, host: Host, settings: dict[str, str]) -
 
 
 class _World:
-    def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
-        chance = simulation.chance("workload")
+    def __init__(self, simulation: Simulation, profile: FaultProfile) -> None:
+        rng = simulation.rng("workload")
         self._simulation = simulation
         self._broker = simulation.host(ADDRESS.host)
         self._broker.disk.prepare_folder(FOLDER)
-        self._broker.disk.faults.scatters = trouble is Trouble.DECEIVED
-        self._ledger = Ledger(chance.randint(1, 3), disks_fail=simulation.disks_fail)
-        self._topic_settings = _topic_settings(chance, syncs=trouble is not Trouble.PROCESS)
-        faults, always = FAULTS[trouble]
+        self._broker.disk.faults.scatters = profile is FaultProfile.STALE_CACHE
+        self._ledger = Ledger(rng.randint(1, 3), disks_fail=simulation.disks_fail)
+        self._topic_settings = _topic_settings(rng, syncs=profile is not FaultProfile.PROCESS)
+        faults, always = FAULTS[profile]
         self._chaos = Chaos(simulation, [self._broker], faults, always=always)
 
-    async def live_through(self, chaos_s: float) -> None:
-        """First anything may go wrong, then nothing does and all must come to its end in a bounded time."""
+    async def run(self, chaos_s: float) -> None:
+        """Inject faults, then heal: all clients must finish in bounded time."""
         settings = {"listeners": f"PLAINTEXT://{ADDRESS}", "log.dirs": FOLDER}
         await self._broker.start(node_program(self._simulation, self._broker, settings))
         await self._simulation.host("admin").start(self._create_topic)
@@ -105,25 +105,25 @@ class _World:
             await admin.create_topic(TOPIC, partitions=self._ledger.partitions, configs=self._topic_settings)
 
     async def _produce(self, ports: Ports) -> None:
-        self._producer = NumberProducer(ports, [ADDRESS], self._ledger, self._simulation.chance("producer"))
+        self._producer = NumberProducer(ports, [ADDRESS], self._ledger, self._simulation.rng("producer"))
         await self._producer.run()
 
     async def _read(self, ports: Ports) -> None:
-        self._reader = NumberReader(ports, [ADDRESS], self._ledger, self._simulation.chance("reader"))
+        self._reader = NumberReader(ports, [ADDRESS], self._ledger, self._simulation.rng("reader"))
         await self._reader.run()
 
 
-def _topic_settings(chance: random.Random, *, syncs: bool) -> dict[str, str]:
+def _topic_settings(rng: random.Random, *, syncs: bool) -> dict[str, str]:
     settings = {
-        "segment.bytes": str(chance.choice((16_384, 65_536, 1 << 30))),
-        "index.interval.bytes": str(chance.choice((512, 4096))),
-        "preallocate": chance.choice(("true", "false")),
+        "segment.bytes": str(rng.choice((16_384, 65_536, 1 << 30))),
+        "index.interval.bytes": str(rng.choice((512, 4096))),
+        "preallocate": rng.choice(("true", "false")),
     }
     return settings | ({"flush.messages": "1"} if syncs else {})
 
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A violation if there is one, for the rest follows from it."""
+    """Return a violation if there is one, since other errors follow from it."""
     violations = group.subgroup(Violation)
     cause: BaseException = violations or group
     while isinstance(cause, BaseExceptionGroup):

@@ -1,1 +1,1 @@
-"""A whole cluster with its clients in one simulation: who is in it, what befalls it, and who watches."""
+"""Simulated clusters: workloads, faults and the probes that check guarantees."""

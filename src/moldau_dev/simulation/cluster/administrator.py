@@ -1,5 +1,5 @@
-"""Somebody at work while things go wrong: topics are deleted and made again under their names, replicas are moved
-away and back, moves called off, brokers that live unregistered; topics get more partitions and other settings.
+"""Administration under faults: delete and recreate topics, move replicas away and back, cancel reassignments,
+unregister live brokers, add partitions, change topic settings.
 """
 
 import asyncio
@@ -18,32 +18,36 @@ from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAlre
 from moldau.model.ids import TopicPartition
 from moldau.model.ports import Ports
 from moldau.wire import messages
-from moldau_dev.simulation.cluster.recreated_topics import ERRANDS, ErrandLedger, ErrandWriter
-from moldau_dev.simulation.cluster.roster import Roster
-from moldau_dev.simulation.cluster.watch import Watch
-from moldau_dev.simulation.simulation import Simulation, Unknown
+from moldau_dev.simulation.cluster.observer import Observer
+from moldau_dev.simulation.cluster.recreated_topics import (
+    RECREATED_TOPICS,
+    RecreatedTopicsLedger,
+    RecreatedTopicsWriter,
+)
+from moldau_dev.simulation.cluster.topology import Topology
+from moldau_dev.simulation.simulation import Inconclusive, Simulation
 from moldau_dev.simulation.workload import Ledger, Violation, client
 
-HANDS: Final = 2  # so many things are done at the same time
+PARALLEL_ACTIONS: Final = 2
 WRITERS: Final = 2
 PAUSE_S_MEAN: Final = 0.7
-APART_S_MAX: Final = 2.0  # between two steps of one thing
+STEP_DELAY_S_MAX: Final = 2.0  # between two steps of one action
 PARTITIONS_MAX: Final = 4
 CREATIONS_MAX: Final = 10
 ACKNOWLEDGED_MIN: Final = 30
 
-RENEWED: Final = "topic deleted and created again"
+RECREATED: Final = "topic deleted and recreated"
 MOVED: Final = "partition moved"
 MOVED_BACK: Final = "partition moved away and back"
-CALLED_OFF: Final = "move called off"
+CANCELLED: Final = "reassignment cancelled"
 UNREGISTERED: Final = "live broker unregistered"
-GROWN: Final = "partitions added"
+PARTITIONS_ADDED: Final = "partitions added"
 MIN_ISR: Final = "min.insync.replicas changed"
 ELECTED: Final = "preferred leaders elected"
-NEEDED: Final = (RENEWED, MOVED, UNREGISTERED)  # without these a run proves nothing
+NEEDED: Final = (RECREATED, MOVED, UNREGISTERED)  # without these a run is inconclusive
 
-# What whoever asks may hear, because meanwhile something has changed, or too few brokers are there.
-REFUSALS: Final = PASSING | {
+# Errors that a request may get because the state has changed meanwhile, or too few brokers are up.
+EXPECTED_ERRORS: Final = PASSING | {
     ErrorCode.TOPIC_ALREADY_EXISTS,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -55,35 +59,37 @@ REFUSALS: Final = PASSING | {
     ErrorCode.ELECTION_NOT_NEEDED,
 }
 
-# Nodes that start find a snapshot, and much of what has happened is not in it.
+# Small, so that starting nodes find a snapshot that lacks recent changes.
 SNAPSHOT_BYTES: Final = (2_000, 5_000, 10_000)
 
-Deed = Callable[[AsyncClient], Coroutine[Any, Any, None]]
+Action = Callable[[AsyncClient], Coroutine[Any, Any, None]]
 
 
-def furnish(roster: Roster, chance: random.Random) -> Roster:
-    """A cluster that has something to administer."""
-    bytes_max = str(chance.choice(SNAPSHOT_BYTES))
-    return replace(roster, settings={**roster.settings, "metadata.log.max.record.bytes.between.snapshots": bytes_max})
+def with_frequent_snapshots(topology: Topology, rng: random.Random) -> Topology:
+    """Return the topology with small snapshot intervals."""
+    bytes_max = str(rng.choice(SNAPSHOT_BYTES))
+    return replace(
+        topology, settings={**topology.settings, "metadata.log.max.record.bytes.between.snapshots": bytes_max}
+    )
 
 
 class Administrator:
-    """An accomplice of the chaos, with a client on a host of its own, and writers to the topics that it makes."""
+    """A fault injector with a client on its own host, and writers to the topics that it creates."""
 
-    def __init__(self, simulation: Simulation, watch: Watch, ledger: Ledger) -> None:
-        self._simulation, self._watch, self._ledger = simulation, watch, ledger
-        self._chance = simulation.chance("administrator")
-        self.errands = ErrandLedger()
-        watch.replicas.renewed = frozenset(ERRANDS)
-        self._brokers = [seat.node_id for seat in watch.roster.seats if seat.is_broker]
-        self._deeds: tuple[tuple[Deed, int], ...] = (
+    def __init__(self, simulation: Simulation, observer: Observer, ledger: Ledger) -> None:
+        self._simulation, self._observer, self._ledger = simulation, observer, ledger
+        self._rng = simulation.rng("administrator")
+        self.recreated = RecreatedTopicsLedger()
+        observer.replicas.ignored_topics = frozenset(RECREATED_TOPICS)
+        self._brokers = [spec.node_id for spec in observer.topology.specs if spec.is_broker]
+        self._actions: tuple[tuple[Action, int], ...] = (
             (self._create, 3),
-            (self._renew, 4),
+            (self._recreate, 4),
             (self._delete, 1),
-            (self._grow, 1),
+            (self._add_partition, 1),
             (self._move, 5),
             (self._move_away_and_back, 3),
-            (self._call_off, 2),
+            (self._cancel, 2),
             (self._change_min_isr, 1),
             (self._unregister, 2),
             (self._elect, 1),
@@ -91,24 +97,24 @@ class Administrator:
 
     def has_done_enough(self) -> bool:
         fired = self._simulation.fired
-        return all(fired[each] for each in NEEDED) and self.errands.answered >= ACKNOWLEDGED_MIN
+        return all(fired[each] for each in NEEDED) and self.recreated.acknowledged >= ACKNOWLEDGED_MIN
 
-    async def work_on(self, goes_on: Callable[[], bool]) -> None:
-        """As long as the chaos goes on."""
+    async def run(self, is_active: Callable[[], bool]) -> None:
+        """Run actions and writers while the chaos is active."""
 
         async def program(ports: Ports) -> None:
-            bootstrap = self._watch.roster.bootstrap
+            bootstrap = self._observer.topology.bootstrap
             async with client(ports, bootstrap, "administrator") as admin, asyncio.TaskGroup() as tasks:
-                for _ in range(HANDS):
-                    tasks.create_task(self._act_on(admin, goes_on))
+                for _ in range(PARALLEL_ACTIONS):
+                    tasks.create_task(self._run_actions(admin, is_active))
                 for number in range(WRITERS):
                     writer = self._writer(ports, f"errand-writer {number}")
-                    tasks.create_task(writer.run(goes_on, self._image))
+                    tasks.create_task(writer.run(is_active, self._image))
 
         await self._simulation.host("administrator").start(program)
 
     async def audit(self) -> None:
-        """When all has healed: whatever was done, nothing that was acknowledged is missing."""
+        """After healing: check that no acknowledged record is missing."""
 
         async def program(ports: Ports) -> None:
             await self._writer(ports, "auditor").audit(self._image)
@@ -116,108 +122,108 @@ class Administrator:
         await self._simulation.host("auditor").start(program)
 
     def count(self) -> None:
-        """What came of it, for the sum of a sweep; and whether that could have gone wrong."""
-        self._simulation.tally["errands acknowledged"] += self.errands.answered
+        """Add counts to the tally of the run; raise `Inconclusive` if too little happened."""
+        self._simulation.tally["recreated topic writes"] += self.recreated.acknowledged
         if not self.has_done_enough():
             done = {each: self._simulation.fired[each] for each in NEEDED}
-            told = f"{self.errands.answered} errands acknowledged of {ACKNOWLEDGED_MIN}"
-            raise Unknown(f"seed {self._simulation.seed} counts for nothing: {done}, {told}")
+            writes = f"{self.recreated.acknowledged} acknowledged writes of {ACKNOWLEDGED_MIN}"
+            raise Inconclusive(f"seed {self._simulation.seed} is inconclusive: {done}, {writes}")
 
-    def _writer(self, ports: Ports, name: str) -> ErrandWriter:
-        chance = self._simulation.chance(name)
-        return ErrandWriter(ports, self._watch.roster.bootstrap, self.errands, self._ledger, chance)
+    def _writer(self, ports: Ports, name: str) -> RecreatedTopicsWriter:
+        rng = self._simulation.rng(name)
+        return RecreatedTopicsWriter(ports, self._observer.topology.bootstrap, self.recreated, self._ledger, rng)
 
-    async def _act_on(self, admin: AsyncClient, goes_on: Callable[[], bool]) -> None:
-        deeds, weights = zip(*self._deeds, strict=True)
-        while goes_on():
-            await asyncio.sleep(self._chance.expovariate(1.0) * PAUSE_S_MEAN)
-            (deed,) = self._chance.choices(deeds, weights)
+    async def _run_actions(self, admin: AsyncClient, is_active: Callable[[], bool]) -> None:
+        actions, weights = zip(*self._actions, strict=True)
+        while is_active():
+            await asyncio.sleep(self._rng.expovariate(1.0) * PAUSE_S_MEAN)
+            (action,) = self._rng.choices(actions, weights)
             try:
-                await deed(admin)
+                await action(admin)
             except (OSError, KafkaError) as error:
-                if isinstance(error, KafkaError) and error.code not in REFUSALS:
-                    raise Violation(f"An administrator was told: {error!r}") from error
+                if isinstance(error, KafkaError) and error.code not in EXPECTED_ERRORS:
+                    raise Violation(f"An administrator got an unexpected error: {error!r}") from error
 
     # Topics
 
     async def _create(self, admin: AsyncClient) -> None:
-        missing = [name for name in ERRANDS if name not in self._image().topics]
+        missing = [name for name in RECREATED_TOPICS if name not in self._image().topics]
         if missing:
-            await self._create_topic(admin, self._chance.choice(missing))
+            await self._create_topic(admin, self._rng.choice(missing))
 
     async def _create_topic(self, admin: AsyncClient, name: str) -> None:
         await admin.create_topic(
             name,
-            partitions=self._chance.randint(1, 2),
-            replication_factor=self._chance.choice((1, 1, 2, 3, 3)),
-            configs={"min.insync.replicas": self._chance.choice(("1", "2"))},
+            partitions=self._rng.randint(1, 2),
+            replication_factor=self._rng.choice((1, 1, 2, 3, 3)),
+            configs={"min.insync.replicas": self._rng.choice(("1", "2"))},
         )
 
     async def _delete(self, admin: AsyncClient) -> None:
-        topic = self._an_errand()
+        topic = self._random_topic()
         if topic is not None:
             await self._delete_topic(admin, topic)
 
     async def _delete_topic(self, admin: AsyncClient, topic: TopicImage) -> None:
-        """By its id: a request that is late must not hit who has got its name since."""
-        self.errands.given_up.add(topic.topic_id)
+        """Delete a topic by id: a late request must not delete a new topic of that name."""
+        self.recreated.deleted.add(topic.topic_id)
         whole = messages.DeleteTopicsRequest
         states = [whole.DeleteTopicState(name=None, topic_id=topic.topic_id)]
         timeout_ms = admin.settings.request_timeout_ms
-        answer = await admin.send_to_controller(whole(topics=states, timeout_ms=timeout_ms))
-        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        response = await admin.send_to_controller(whole(topics=states, timeout_ms=timeout_ms))
+        check(response.responses[0].error_code, response.responses[0].error_message)
 
-    async def _renew(self, admin: AsyncClient) -> None:
-        topic = self._an_errand()
+    async def _recreate(self, admin: AsyncClient) -> None:
+        topic = self._random_topic()
         if topic is None:
             return
         await self._delete_topic(admin, topic)
-        await asyncio.sleep(self._chance.choice((0.0, self._chance.uniform(0.0, APART_S_MAX))))
+        await asyncio.sleep(self._rng.choice((0.0, self._rng.uniform(0.0, STEP_DELAY_S_MAX))))
         for _ in range(CREATIONS_MAX):
             try:
                 await self._create_topic(admin, topic.name)
                 break
             except TopicAlreadyExists:
-                return  # somebody else was faster
+                return  # created by a parallel action
             except (OSError, KafkaError) as error:
-                if isinstance(error, KafkaError) and error.code not in REFUSALS:
+                if isinstance(error, KafkaError) and error.code not in EXPECTED_ERRORS:
                     raise
         else:
             return
-        self._simulation.count(RENEWED, topic.name)
+        self._simulation.count(RECREATED, topic.name)
 
-    async def _grow(self, admin: AsyncClient) -> None:
-        topic = self._an_errand()
+    async def _add_partition(self, admin: AsyncClient) -> None:
+        topic = self._random_topic()
         if topic is not None and len(topic.partitions) < PARTITIONS_MAX:
             count = len(topic.partitions) + 1
             (outcome,) = await admin.create_partitions({topic.name: count})
-            self._done(GROWN, f"{topic.name} {count}", outcome.error)
+            self._count_if_done(PARTITIONS_ADDED, f"{topic.name} {count}", outcome.error)
 
     async def _change_min_isr(self, admin: AsyncClient) -> None:
-        topic = self._an_errand()
+        topic = self._random_topic()
         if topic is not None:
-            number = self._chance.choice(("1", "2"))
+            number = self._rng.choice(("1", "2"))
             await admin.alter_configs(Resource(ResourceKind.TOPIC, topic.name), {"min.insync.replicas": number})
             self._simulation.count(MIN_ISR, f"{topic.name} {number}")
 
     # Replicas
 
     async def _move(self, admin: AsyncClient) -> None:
-        place, _ = self._a_place()
-        await self._move_to(admin, place, self._some_brokers(place), MOVED)
+        place, _ = self._random_partition()
+        await self._move_to(admin, place, self._random_brokers(place), MOVED)
 
     async def _move_away_and_back(self, admin: AsyncClient) -> None:
-        place, partition = self._a_place()
+        place, partition = self._random_partition()
         origin = tuple(each for each in partition.replicas if each not in partition.adding_replicas)
-        await self._move_to(admin, place, self._some_brokers(place), MOVED)
-        await asyncio.sleep(self._chance.uniform(0.0, APART_S_MAX))
+        await self._move_to(admin, place, self._random_brokers(place), MOVED)
+        await asyncio.sleep(self._rng.uniform(0.0, STEP_DELAY_S_MAX))
         await self._move_to(admin, place, origin, MOVED_BACK)
 
     async def _move_to(self, admin: AsyncClient, place: TopicPartition, replicas: tuple[int, ...], what: str) -> None:
         outcomes = await Reassignments(admin).alter({place: replicas})
-        self._done(what, f"{place} {replicas}", outcomes[place])
+        self._count_if_done(what, f"{place} {replicas}", outcomes[place])
 
-    async def _call_off(self, admin: AsyncClient) -> None:
+    async def _cancel(self, admin: AsyncClient) -> None:
         moving = [
             TopicPartition(topic.name, index)
             for topic in self._image().topics.values()
@@ -225,9 +231,9 @@ class Administrator:
             if partition.is_moving
         ]
         if moving:
-            place = self._chance.choice(moving)
+            place = self._rng.choice(moving)
             outcomes = await Reassignments(admin).alter({place: None})
-            self._done(CALLED_OFF, str(place), outcomes[place])
+            self._count_if_done(CANCELLED, str(place), outcomes[place])
 
     async def _elect(self, admin: AsyncClient) -> None:
         await Reassignments(admin).elect(Election.PREFERRED, None)
@@ -236,35 +242,35 @@ class Administrator:
     # Brokers
 
     async def _unregister(self, admin: AsyncClient) -> None:
-        """One that lives comes back by itself."""
-        broker = self._chance.choice(self._brokers)
+        """Unregister a broker; a live one registers again by itself."""
+        broker = self._rng.choice(self._brokers)
         try:
             await Brokers(admin).unregister(broker)
         except InvalidRequest:
-            return  # the others have not come back yet, and the last one may not go
-        if self._simulation.hosts[self._watch.roster.host_of(broker)].is_up:
+            return  # the last registered broker cannot be unregistered
+        if self._simulation.hosts[self._observer.topology.host_of(broker)].is_up:
             self._simulation.count(UNREGISTERED, str(broker))
 
     # Choices
 
     def _image(self) -> MetadataImage:
-        return self._watch.images.newest
+        return self._observer.images.newest
 
-    def _an_errand(self) -> TopicImage | None:
-        topics = list(self.errands.living(self._image()))
-        return self._chance.choice(topics) if topics else None
+    def _random_topic(self) -> TopicImage | None:
+        topics = list(self.recreated.existing(self._image()))
+        return self._rng.choice(topics) if topics else None
 
-    def _a_place(self) -> tuple[TopicPartition, PartitionImage]:
-        topic = self._chance.choice(list(self._image().topics.values()))
-        index = self._chance.randrange(len(topic.partitions))
+    def _random_partition(self) -> tuple[TopicPartition, PartitionImage]:
+        topic = self._rng.choice(list(self._image().topics.values()))
+        index = self._rng.randrange(len(topic.partitions))
         return TopicPartition(topic.name, index), topic.partitions[index]
 
-    def _some_brokers(self, place: TopicPartition) -> tuple[int, ...]:
-        """What others write to keeps as many replicas as must be in sync."""
-        counts = (1, 2, 3, 3) if place.topic in ERRANDS else (2, 3, 3)
-        return tuple(self._chance.sample(self._brokers, self._chance.choice(counts)))
+    def _random_brokers(self, place: TopicPartition) -> tuple[int, ...]:
+        """Return new replicas; topics of other clients keep at least `min.insync.replicas`."""
+        counts = (1, 2, 3, 3) if place.topic in RECREATED_TOPICS else (2, 3, 3)
+        return tuple(self._rng.sample(self._brokers, self._rng.choice(counts)))
 
-    def _done(self, what: str, detail: str, error: KafkaError | None) -> None:
+    def _count_if_done(self, what: str, detail: str, error: KafkaError | None) -> None:
         if error is not None:
             raise error
         self._simulation.count(what, detail)

@@ -1,4 +1,4 @@
-"""Whole batches of a host's logs, read from its simulated disk past all faults."""
+"""Complete batches of the logs on a simulated disk, read without its faults."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from moldau.testing.inodes import Folder, Inode
 
 
 class BatchesOnDisk:
-    """The batches of one partition with all their bytes, each once, as long as nothing is cut."""
+    """Reads each batch of one partition once, as long as the log is not truncated."""
 
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self._disk, self._path = disk, path
@@ -16,7 +16,7 @@ class BatchesOnDisk:
         self._position = 0  # after the last batch read
 
     def read(self, end_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """What was not read before, as far as all of a batch is below this offset."""
+        """Yield the batches not read before that end below this offset."""
         folder = self._disk.node(self._path)
         segments = _segments(folder) if isinstance(folder, Folder) else {}
         for name in sorted(segments):
@@ -39,7 +39,7 @@ def _segments(folder: Folder) -> dict[str, Inode]:
 
 
 def _is_whole(content: bytearray, position: int) -> bool:
-    """Whether a whole batch begins here; behind the last one there may be room that was set aside."""
+    """Whether a complete batch starts here; preallocated space may follow the last one."""
     if len(content) < position + HEADER_BYTES:
         return False
     length = int.from_bytes(content[position + 8 : position + LOG_OVERHEAD], "big")

@@ -1,4 +1,4 @@
-"""A cluster and its clients through trouble: first anything may go wrong, then all must come right in bounded time."""
+"""A cluster and its clients under faults; after healing, everything must work again in bounded time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,22 +11,34 @@ from moldau.model.errors import KafkaError, TopicAlreadyExists
 from moldau.model.ports import Ports
 from moldau.node.configuration import load_configuration
 from moldau.node.node import Node
-from moldau_dev.simulation.cluster.acks_one_producer import WHISPERS, Heard, Listener, Whisperer
-from moldau_dev.simulation.cluster.administrator import Administrator, furnish
-from moldau_dev.simulation.cluster.ambush import OF_REPLICAS, OVERTAKEN, Ambush, Moment
-from moldau_dev.simulation.cluster.group_members import GroupLedger, Member
-from moldau_dev.simulation.cluster.mover import Mover
-from moldau_dev.simulation.cluster.pipelined_producer import PipelinedProducer
-from moldau_dev.simulation.cluster.roster import Roster, Seat, format_folder
-from moldau_dev.simulation.cluster.strikes import (
-    DISK_STRIKES,
-    ELECTION_STRIKES,
-    POWER_STRIKES,
-    PROCESS_STRIKES,
-    ClusterChaos,
-    Strike,
+from moldau_dev.simulation.cluster.acks_one_producer import (
+    PRODUCER_HOST,
+    READER_HOST,
+    AcksOneProducer,
+    AcksOneReader,
+    ReadValues,
 )
-from moldau_dev.simulation.cluster.watch import Watch
+from moldau_dev.simulation.cluster.acks_one_producer import TOPIC as ACKS_ONE_TOPIC
+from moldau_dev.simulation.cluster.administrator import Administrator, with_frequent_snapshots
+from moldau_dev.simulation.cluster.cluster_faults import (
+    DISK_FAULTS,
+    ELECTION_FAULTS,
+    POWER_FAULTS,
+    PROCESS_FAULTS,
+    ClusterChaos,
+    ClusterFault,
+)
+from moldau_dev.simulation.cluster.group_members import GroupLedger, Member
+from moldau_dev.simulation.cluster.leadership_mover import LeadershipMover
+from moldau_dev.simulation.cluster.observer import Observer
+from moldau_dev.simulation.cluster.pipelined_producer import PipelinedProducer
+from moldau_dev.simulation.cluster.targeted_faults import (
+    LATE_REQUEST_TRIGGERS,
+    REPLICA_TRIGGERS,
+    TargetedFaults,
+    Trigger,
+)
+from moldau_dev.simulation.cluster.topology import NodeSpec, Topology, format_folder
 from moldau_dev.simulation.one_broker import first_cause
 from moldau_dev.simulation.simulation import ACKNOWLEDGED_MIN, Host, Program, Script, Simulation
 from moldau_dev.simulation.workload import Ledger, NumberProducer, NumberReader, Violation, client
@@ -35,64 +47,67 @@ READY_S_MAX: Final = 60.0
 CHAOS_S: Final = 60.0
 CHAOS_S_MAX: Final = 150.0
 HEALED_S_MAX: Final = 120.0
-LOOK_S: Final = 0.5
-AMBUSH_S_MEAN: Final = 2.0
-RARE_AMBUSH_S_MEAN: Final = 6.0
+POLL_S: Final = 0.5
+TRIGGER_S_MEAN: Final = 2.0
+RARE_TRIGGER_S_MEAN: Final = 6.0
 
 
-class Trouble(Enum):
-    """What befalls the cluster, and with it what was promised.
+class FaultProfile(Enum):
+    """The faults of a run, which decide the guarantees that are checked.
 
-    PROCESS: processes die, all at once too. POWER: machines go dark, fewer than `min.insync.replicas` at a time.
-    SYNCED: any number of them at once, where topics are synced before each answer. DISK: disks fail, likewise synced.
-    ELECTIONS: as PROCESS, with voters that die and come back and lose each other in quick succession. AMBUSH: as
-    PROCESS, and leaders are struck when their followers are apart, or when one is about to join. OVERTAKEN: as PROCESS,
-    and what is asked or answered is late: whom it names has begun a new life, or somebody else is to be asked.
-    MOVED: as PROCESS, and leaderships move to and fro faster than followers hear of it. DECEIVED: as SYNCED, and after
-    a failed fsync the next process may be shown what the platter does not have, before the power goes. ADMINISTERED: as
-    PROCESS, and an administrator creates and deletes topics, moves replicas, and unregisters brokers that live.
+    PROCESS: processes crash, also all at once. POWER: machines lose power, fewer than `min.insync.replicas` at a time.
+    POWER_ALL: any number of machines lose power at once; topics are synced before each response. DISK: disks fail;
+    topics are synced. ELECTIONS: as PROCESS, with voters that crash, restart and are cut off in quick succession.
+    TARGETED: as PROCESS, and leaders fail when their followers diverge or one is about to join the ISR. LATE_REQUESTS:
+    as PROCESS, and requests arrive after the brokers they name have restarted or lost their role. LEADER_MOVES: as
+    PROCESS, and leaderships move back and forth faster than followers learn of it. STALE_CACHE: as POWER_ALL, and after
+    a failed fsync the next process may read cached data that is not durable, before a power loss. ADMIN: as PROCESS,
+    and an administrator creates and deletes topics, moves replicas and unregisters live brokers.
     """
 
     PROCESS = "process"
     ELECTIONS = "elections"
     POWER = "power"
-    SYNCED = "synced"
+    POWER_ALL = "power-all"
     DISK = "disk"
-    AMBUSH = "ambush"
-    OVERTAKEN = "overtaken"
-    MOVED = "moved"
-    DECEIVED = "deceived"
-    ADMINISTERED = "administered"
+    TARGETED = "targeted"
+    LATE_REQUESTS = "late-requests"
+    LEADER_MOVES = "leader-moves"
+    STALE_CACHE = "stale-cache"
+    ADMIN = "admin"
 
 
-STRIKES: Final = {
-    Trouble.PROCESS: (PROCESS_STRIKES, (Strike.CRASH,)),
-    Trouble.ELECTIONS: (ELECTION_STRIKES, (Strike.CRASH, Strike.CUT_BOTH_WAYS)),
-    Trouble.POWER: ((*PROCESS_STRIKES, Strike.POWER_LOSS, Strike.POWER_LOSS_IN_IO), (Strike.POWER_LOSS,)),
-    Trouble.SYNCED: ((*PROCESS_STRIKES, *POWER_STRIKES), (Strike.POWER_LOSS, Strike.POWER_LOSS_ALL)),
-    Trouble.DISK: ((*PROCESS_STRIKES, *DISK_STRIKES), DISK_STRIKES),
-    Trouble.AMBUSH: (PROCESS_STRIKES, (Strike.CRASH,)),
-    Trouble.OVERTAKEN: (PROCESS_STRIKES, (Strike.CRASH,)),
-    Trouble.MOVED: (PROCESS_STRIKES, (Strike.CRASH,)),
-    Trouble.ADMINISTERED: (PROCESS_STRIKES, (Strike.CRASH,)),
-    Trouble.DECEIVED: (
-        (*PROCESS_STRIKES, *POWER_STRIKES, Strike.FAILED_SYNC),
-        (Strike.FAILED_SYNC, Strike.POWER_LOSS_ALL) * 2,
+FAULTS: Final = {
+    FaultProfile.PROCESS: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.ELECTIONS: (ELECTION_FAULTS, (ClusterFault.CRASH, ClusterFault.CUT_BOTH_WAYS)),
+    FaultProfile.POWER: (
+        (*PROCESS_FAULTS, ClusterFault.POWER_LOSS, ClusterFault.POWER_LOSS_IN_IO),
+        (ClusterFault.POWER_LOSS,),
+    ),
+    FaultProfile.POWER_ALL: ((*PROCESS_FAULTS, *POWER_FAULTS), (ClusterFault.POWER_LOSS, ClusterFault.POWER_LOSS_ALL)),
+    FaultProfile.DISK: ((*PROCESS_FAULTS, *DISK_FAULTS), DISK_FAULTS),
+    FaultProfile.TARGETED: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.LATE_REQUESTS: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.LEADER_MOVES: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.ADMIN: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.STALE_CACHE: (
+        (*PROCESS_FAULTS, *POWER_FAULTS, ClusterFault.FAILED_SYNC),
+        (ClusterFault.FAILED_SYNC, ClusterFault.POWER_LOSS_ALL) * 2,
     ),
 }
-SYNCED: Final = (Trouble.SYNCED, Trouble.DISK, Trouble.DECEIVED)
-FAILING: Final = (Trouble.DISK, Trouble.DECEIVED)
-AMBUSHES: Final = {Trouble.AMBUSH: OF_REPLICAS, Trouble.OVERTAKEN: OVERTAKEN}
+SYNCED_PROFILES: Final = (FaultProfile.POWER_ALL, FaultProfile.DISK, FaultProfile.STALE_CACHE)
+DISK_FAULT_PROFILES: Final = (FaultProfile.DISK, FaultProfile.STALE_CACHE)
+TRIGGERS: Final = {FaultProfile.TARGETED: REPLICA_TRIGGERS, FaultProfile.LATE_REQUESTS: LATE_REQUEST_TRIGGERS}
 
 
-def cluster_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
-    """A cluster in trouble, and clients that hold it to its promises."""
+def cluster_world(profile: FaultProfile = FaultProfile.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
+    """Return a script with a cluster under faults and clients that check its guarantees."""
 
     async def script(simulation: Simulation) -> None:
-        simulation.disks_fail = trouble in FAILING
-        world = ClusterWorld(simulation, trouble)
+        simulation.disks_fail = profile in DISK_FAULT_PROFILES
+        world = ClusterWorld(simulation, profile)
         try:
-            await world.live_through(chaos_s)
+            await world.run(chaos_s)
         except BaseExceptionGroup as group:
             raise first_cause(group) from None
 
@@ -100,178 +115,178 @@ def cluster_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_
 
 
 class ClusterWorld:
-    """Everything of one run: nodes, clients, ledgers, watch and chaos."""
+    """All parts of one run: nodes, clients, ledgers, observer and chaos."""
 
-    def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
-        self.simulation, self.trouble = simulation, trouble
-        syncs = trouble in SYNCED
-        # Fewer machines than `min.insync.replicas` lose power at once, so that must be two for one to.
-        min_isr_min = 2 if trouble is Trouble.POWER else 1
-        self.roster = self.furnish(
-            Roster.draw(
-                simulation.chance("roster"), syncs=syncs, min_isr_min=min_isr_min, votes=trouble is Trouble.ELECTIONS
+    def __init__(self, simulation: Simulation, profile: FaultProfile) -> None:
+        self.simulation, self.profile = simulation, profile
+        syncs = profile in SYNCED_PROFILES
+        # Fewer machines than `min.insync.replicas` lose power at once, so for one it must be at least two.
+        min_isr_min = 2 if profile is FaultProfile.POWER else 1
+        self.topology = self.customize(
+            Topology.draw(
+                simulation.rng("roster"), syncs=syncs, min_isr_min=min_isr_min, votes=profile is FaultProfile.ELECTIONS
             )
         )
-        simulation.trace.record("roster", self.roster.describe())
-        self.nodes = {seat.host: simulation.host(seat.host) for seat in self.roster.seats}
-        for seat in self.roster.seats:
-            format_folder(self.nodes[seat.host], seat)
-            self.nodes[seat.host].disk.faults.scatters = trouble is Trouble.DECEIVED
-        self.ledger = Ledger(self.roster.partitions, disks_fail=simulation.disks_fail, is_replicated=True)
-        self.group, self.heard = GroupLedger(), Heard()
-        self.watch = Watch(simulation, self.roster, self.nodes)
-        strikes, always = STRIKES[trouble]
+        simulation.trace.record("roster", self.topology.describe())
+        self.nodes = {spec.host: simulation.host(spec.host) for spec in self.topology.specs}
+        for spec in self.topology.specs:
+            format_folder(self.nodes[spec.host], spec)
+            self.nodes[spec.host].disk.faults.scatters = profile is FaultProfile.STALE_CACHE
+        self.ledger = Ledger(self.topology.partitions, disks_fail=simulation.disks_fail, is_replicated=True)
+        self.group, self.acks_one = GroupLedger(), ReadValues()
+        self.observer = Observer(simulation, self.topology, self.nodes)
+        faults, always = FAULTS[profile]
         self.chaos = ClusterChaos(
             simulation,
             list(self.nodes.values()),
-            self.watch,
-            strikes,
+            self.observer,
+            faults,
             always,
             may_lose_power=self._may_lose_power,
-            is_brisk=trouble is Trouble.ELECTIONS,
+            is_rapid=profile is FaultProfile.ELECTIONS,
         )
-        if self.moments:
-            pause_s_mean = AMBUSH_S_MEAN if trouble in AMBUSHES else RARE_AMBUSH_S_MEAN
-            ambush = Ambush(
+        if self.triggers:
+            pause_s_mean = TRIGGER_S_MEAN if profile in TRIGGERS else RARE_TRIGGER_S_MEAN
+            targeted = TargetedFaults(
                 simulation,
-                self.roster,
+                self.topology,
                 self.nodes,
-                self.moments,
+                self.triggers,
                 pause_s_mean=pause_s_mean,
-                revive=self.chaos.revive,
+                start_if_down=self.chaos.start_if_down,
             )
-            self.watch.more = (ambush.look,)
-            self.chaos.accomplices = (ambush.lie_in_wait,)
-        if trouble is Trouble.MOVED:
-            mover = Mover(simulation, self.watch, self.ledger)
-            self.chaos.accomplices = (*self.chaos.accomplices, mover.move_on)
+            self.observer.more = (targeted.check,)
+            self.chaos.injectors = (targeted.run,)
+        if profile is FaultProfile.LEADER_MOVES:
+            leadership_mover = LeadershipMover(simulation, self.observer, self.ledger)
+            self.chaos.injectors = (*self.chaos.injectors, leadership_mover.run)
         self.administrator: Administrator | None = None
-        if trouble is Trouble.ADMINISTERED:
-            self.administrator = Administrator(simulation, self.watch, self.ledger)
-            self.chaos.accomplices = (*self.chaos.accomplices, self.administrator.work_on)
+        if profile is FaultProfile.ADMIN:
+            self.administrator = Administrator(simulation, self.observer, self.ledger)
+            self.chaos.injectors = (*self.chaos.injectors, self.administrator.run)
 
     @property
-    def moments(self) -> tuple[Moment, ...]:
-        """At which nodes are struck on purpose."""
-        return AMBUSHES.get(self.trouble, ())
+    def triggers(self) -> tuple[Trigger, ...]:
+        """The triggers of targeted faults."""
+        return TRIGGERS.get(self.profile, ())
 
-    def furnish(self, roster: Roster) -> Roster:
-        """What a world of another kind needs besides."""
-        if self.trouble is Trouble.ADMINISTERED:
-            return furnish(roster, self.simulation.chance("snapshots"))
-        return roster
+    def customize(self, topology: Topology) -> Topology:
+        """Return the topology with the settings of this world."""
+        if self.profile is FaultProfile.ADMIN:
+            return with_frequent_snapshots(topology, self.simulation.rng("snapshots"))
+        return topology
 
-    async def live_through(self, chaos_s: float) -> None:
-        await self._come_up()
+    async def run(self, chaos_s: float) -> None:
+        await self._start_nodes()
         await self._run_as("admin", self._create_topics)
         async with asyncio.TaskGroup() as clients:
             tasks = [clients.create_task(self._run_as(name, program)) for name, program in self._clients().items()]
             await self.chaos.run(chaos_s, self._has_done_enough, CHAOS_S_MAX)
-            await self._come_right(tasks)
-        await self._come_to_rest()
+            await self._finish_clients(tasks)
+        await self._settle()
         if self.administrator is not None:
-            await self._within("all topics take writes and have what they had", self.administrator.audit())
-            await self._come_to_rest()
+            await self._within("all topics accept writes and have all acknowledged records", self.administrator.audit())
+            await self._settle()
         self.simulation.acknowledged = self.ledger.batches_acknowledged
-        self.watch.close()
+        self.observer.close()
         if self.administrator is not None:
             self.administrator.count()
 
-    async def _come_up(self) -> None:
+    async def _start_nodes(self) -> None:
         async with asyncio.timeout(READY_S_MAX):
-            await asyncio.gather(*(self._start(seat) for seat in self.roster.seats))
+            await asyncio.gather(*(self._start(spec) for spec in self.topology.specs))
 
-    async def _start(self, seat: Seat) -> None:
-        host = self.nodes[seat.host]
-        await host.start(self._node_program(host, seat))
+    async def _start(self, spec: NodeSpec) -> None:
+        host = self.nodes[spec.host]
+        await host.start(self._node_program(host, spec))
 
-    def _node_program(self, host: Host, seat: Seat) -> Program:
-        """A node as it runs for real, but for its ports. That it gives up fails the run, unless its disk fails."""
-        settings = self.roster.settings_of(seat)
+    def _node_program(self, host: Host, spec: NodeSpec) -> Program:
+        """Return a program that runs a real node on simulated ports. Its failure fails the run, unless disks fail."""
+        settings = self.topology.settings_of(spec)
         configuration = load_configuration(overrides=[f"{name}={text}" for name, text in settings.items()])
 
-        def give_up(what: str, error: BaseException) -> None:
-            if self.simulation.is_posthumous():
+        def on_failure(what: str, error: BaseException) -> None:
+            if self.simulation.is_in_dead_process():
                 return
             if not self.simulation.is_expected(error):
-                self.simulation.fail(f"{host.name} gave up: {what}", error)
-            self.simulation.count("gave up", f"{host.name} {what}")
+                self.simulation.fail(f"{host.name} failed: {what}", error)
+            self.simulation.count("node failed", f"{host.name} {what}")
             self.simulation.loop.call_soon(host.exit, context=Context())
 
         async def program(ports: Ports) -> Node:
-            node = Node(configuration, ports, on_failure=give_up)
-            self.watch.begin(host.name, node)
+            node = Node(configuration, ports, on_failure=on_failure)
+            self.observer.begin(host.name, node)
             await node.start()
             return node
 
         return program
 
     async def _create_topics(self, ports: Ports) -> None:
-        async with client(ports, self.roster.bootstrap, "admin") as admin:
-            for topic, partitions in ((self.ledger.topic, self.ledger.partitions), (WHISPERS, 1)):
+        async with client(ports, self.topology.bootstrap, "admin") as admin:
+            for topic, partitions in ((self.ledger.topic, self.ledger.partitions), (ACKS_ONE_TOPIC, 1)):
                 await self._create_topic(admin, topic, partitions)
 
     async def _create_topic(self, admin: AsyncClient, topic: str, partitions: int) -> None:
-        """All brokers must have come up first, and a try whose answer was lost may have worked."""
+        """Create a topic with retries: brokers may still be starting, and a lost response may have been a success."""
         async with asyncio.timeout(READY_S_MAX):
             while True:
                 try:
                     await admin.create_topic(
                         topic,
                         partitions=partitions,
-                        replication_factor=self.roster.replicas,
-                        configs=self.roster.topic_settings,
+                        replication_factor=self.topology.replicas,
+                        configs=self.topology.topic_settings,
                     )
                     return
                 except TopicAlreadyExists:
                     return
                 except (OSError, KafkaError) as error:
-                    await self.ledger.bear(error)
+                    await self.ledger.back_off(error)
 
     def _clients(self) -> dict[str, Program]:
-        """Every client has a host of its own, so that it can be cut off alone."""
+        """Return the clients by host; each has its own host, so that it can be cut off alone."""
         programs: dict[str, Program] = {
             "producer": self._produce,
             "reader": self._read,
-            "whisperer": self._whisper,
-            "listener": self._listen,
+            PRODUCER_HOST: self._produce_with_acks_one,
+            READER_HOST: self._read_acks_one,
         }
         self._members: list[Member] = []
-        for number in range(1, self.roster.members + 1):
+        for number in range(1, self.topology.members + 1):
             programs[f"member-{number}"] = self._member(f"member-{number}")
         return programs
 
     def _member(self, name: str) -> Program:
         async def program(ports: Ports) -> None:
-            chance = self.simulation.chance(name)
-            member = Member(name, ports, self.roster.bootstrap, self.ledger, self.group, chance)
+            rng = self.simulation.rng(name)
+            member = Member(name, ports, self.topology.bootstrap, self.ledger, self.group, rng)
             self._members.append(member)
             await member.run()
 
         return program
 
     async def _produce(self, ports: Ports) -> None:
-        chance, bootstrap = self.simulation.chance("producer"), self.roster.bootstrap
+        rng, bootstrap = self.simulation.rng("producer"), self.topology.bootstrap
         self._producer: NumberProducer | PipelinedProducer
-        if self.roster.in_flight == 1:
-            self._producer = NumberProducer(ports, bootstrap, self.ledger, chance)
+        if self.topology.in_flight == 1:
+            self._producer = NumberProducer(ports, bootstrap, self.ledger, rng)
         else:
-            self._producer = PipelinedProducer(ports, bootstrap, self.ledger, chance, self.simulation.tally)
+            self._producer = PipelinedProducer(ports, bootstrap, self.ledger, rng, self.simulation.tally)
         await self._producer.run()
 
     async def _read(self, ports: Ports) -> None:
-        self._reader = NumberReader(ports, self.roster.bootstrap, self.ledger, self.simulation.chance("reader"))
+        self._reader = NumberReader(ports, self.topology.bootstrap, self.ledger, self.simulation.rng("reader"))
         await self._reader.run()
 
-    async def _whisper(self, ports: Ports) -> None:
-        chance = self.simulation.chance("whisperer")
-        self._whisperer = Whisperer(ports, self.roster.bootstrap, self.heard, self.ledger, chance)
-        await self._whisperer.run()
+    async def _produce_with_acks_one(self, ports: Ports) -> None:
+        rng = self.simulation.rng(PRODUCER_HOST)
+        self._acks_one_producer = AcksOneProducer(ports, self.topology.bootstrap, self.acks_one, self.ledger, rng)
+        await self._acks_one_producer.run()
 
-    async def _listen(self, ports: Ports) -> None:
-        chance = self.simulation.chance("listener")
-        self._listener = Listener(ports, self.roster.bootstrap, self.heard, self.ledger, chance)
-        await self._listener.run()
+    async def _read_acks_one(self, ports: Ports) -> None:
+        rng = self.simulation.rng(READER_HOST)
+        self._acks_one_reader = AcksOneReader(ports, self.topology.bootstrap, self.acks_one, self.ledger, rng)
+        await self._acks_one_reader.run()
 
     async def _run_as(self, name: str, program: Program) -> None:
         await self.simulation.host(name).start(program)
@@ -281,44 +296,45 @@ class ClusterWorld:
         return is_enough and (self.administrator is None or self.administrator.has_done_enough())
 
     def _may_lose_power(self, host: Host) -> bool:
-        """One machine at a time: the next only when all replicas are in sync again (topics that are synced need no
-        such mercy)."""
-        return self.roster.syncs or self.watch.has_recovered(except_for=host.name)
+        """Allow one power loss at a time, unless topics are synced: the next when all replicas are in sync again."""
+        return self.topology.syncs or self.observer.has_recovered(except_for=host.name)
 
     # After healing
 
-    async def _come_right(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Every client gets its work done."""
-        producing, reading, whispering, listening, *members = tasks
-        await self._within("every write is accepted", self._finish_writing(producing, whispering))
-        self._reader.producer_is_done = self._listener.should_stop = True
+    async def _finish_clients(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait until every client has finished."""
+        producing, reading, producing_acks_one, reading_acks_one, *members = tasks
+        await self._within("every write is accepted", self._finish_writing(producing, producing_acks_one))
+        self._reader.producer_is_done = self._acks_one_reader.should_stop = True
         for member in self._members:
             member.producer_is_done = True
-        await self._within("all is read", all_done([reading, listening, *members]))
+        await self._within("all records are read", all_done([reading, reading_acks_one, *members]))
 
     async def _finish_writing(self, *tasks: asyncio.Task[None]) -> None:
-        self._producer.should_stop = self._whisperer.should_stop = True
+        self._producer.should_stop = self._acks_one_producer.should_stop = True
         await all_done(list(tasks))
 
-    async def _come_to_rest(self) -> None:
-        """A leader everywhere, all replicas in sync and equal."""
-        await self._within("all replicas are in sync", self._until(self.watch.is_at_rest))
-        self.watch.compare_replicas()
+    async def _settle(self) -> None:
+        """Wait until every partition has a leader and all replicas in sync, then compare the replicas."""
+        await self._within("all replicas are in sync", self._until(self.observer.is_at_rest))
+        self.observer.compare_replicas()
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            await asyncio.sleep(LOOK_S)
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(POLL_S)
 
     async def _within(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         try:
             async with asyncio.timeout(HEALED_S_MAX):
                 await work
         except TimeoutError:
-            raise Violation(f"not within {HEALED_S_MAX:.0f} s of healing: {what}\n{self.watch.describe()}") from None
+            raise Violation(
+                f"timed out {HEALED_S_MAX:.0f} s after healing: {what}\n{self.observer.describe()}"
+            ) from None
 
 
 async def all_done(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait without taking them along if patience ends."""
+    """Wait for all tasks without cancelling them at a timeout; raise the first exception."""
     done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     for task in done:
         task.result()

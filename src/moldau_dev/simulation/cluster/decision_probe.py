@@ -1,7 +1,7 @@
-"""The promise of coordinators: no partition is told how a transaction ended before that is decided for good.
+"""Check transaction coordinators: no marker is written before its decision is committed.
 
-What is decided is read from the committed part of `__transaction_state`, what partitions were told from their markers,
-both as they lie on the leaders' disks.
+Decisions are read from the committed part of `__transaction_state`, markers from the partitions, both on the disks of
+the leaders.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from moldau.storage.producer_state import read_marker
 from moldau.wire.data_records import decode_transaction_record
 from moldau_dev.simulation.cluster.batches import BatchesOnDisk
 from moldau_dev.simulation.cluster.node_state import Replica, led_by
-from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.cluster.topology import FOLDER
 from moldau_dev.simulation.simulation import Host
 from moldau_dev.simulation.workload import Violation
 
@@ -25,7 +25,7 @@ _COMMITS = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
 
 class End(NamedTuple):
-    """How a transaction of a producer ended."""
+    """The end of a transaction."""
 
     producer_id: int
     epoch: int
@@ -33,28 +33,28 @@ class End(NamedTuple):
 
 
 class DecisionProbe:
-    """Looks at the topics that transactions write to, and at that of their states, on whoever leads them."""
+    """Reads the topics that transactions write to, and the transaction state topic, on their leaders."""
 
     def __init__(self, topics: tuple[str, ...], hosts: Mapping[str, Host]) -> None:
         self.topics = topics
-        self.looks = 0
+        self.checks = 0
         self.decided: dict[End, None] = {}
         self._hosts = hosts
         self._logs: dict[tuple[str, TopicPartition], tuple[int, BatchesOnDisk]] = {}  # with the epoch of its leader
-        self._seen: dict[tuple[str, TopicPartition], tuple[int, int]] = {}  # epoch, and up to where
+        self._seen: dict[tuple[str, TopicPartition], tuple[int, int]] = {}  # leader epoch and end offset
 
-    def look(self, host: str, node: Node) -> None:
+    def check(self, host: str, node: Node) -> None:
         self.judge(host, led_by(node, (STATE_TOPIC, *self.topics)))
 
     def judge(self, host: str, led: Iterable[Replica]) -> None:
-        """What this host leads: states first, as a coordinator may be told by itself."""
-        told = []
+        """Check the partitions that a host leads: decisions first, since a coordinator may write markers to itself."""
+        with_markers = []
         for replica in led:
             if replica.name.topic == STATE_TOPIC:
                 self._read(host, replica, replica.high_watermark, self._decide)
             else:
-                told.append(replica)
-        for replica in told:
+                with_markers.append(replica)
+        for replica in with_markers:
             self._read(host, replica, replica.end_offset, self._judge)
 
     def _read(
@@ -68,7 +68,7 @@ class DecisionProbe:
             take(replica, header, batch)
 
     def _log(self, where: tuple[str, TopicPartition], epoch: int) -> BatchesOnDisk:
-        """Anew in each term of a leader: before it, the log may have been cut."""
+        """Return the reader of a log, a new one in each leader epoch, since the log may have been truncated."""
         known = self._logs.get(where)
         if known is None or known[0] != epoch:
             host, name = where
@@ -83,10 +83,10 @@ class DecisionProbe:
         marker = read_marker(batch) if header.is_control else None
         if marker is None:
             return
-        self.looks += 1
+        self.checks += 1
         end = End(header.producer_id, header.producer_epoch, not marker.is_abort)
         if end not in self.decided:
-            raise Violation(f"{replica.name}: a marker at {header.base_offset} says {end}, which nobody has decided")
+            raise Violation(f"{replica.name}: the marker at {header.base_offset} has {end}, which is not decided")
 
 
 def _ends_in(batch: bytes) -> Iterator[End]:

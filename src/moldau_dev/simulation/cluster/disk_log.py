@@ -1,4 +1,4 @@
-"""The logs of a host as they lie on its simulated disk: read past all faults, whether a process runs there or not."""
+"""The logs on a simulated disk, read without its faults, whether a process runs or not."""
 
 from bisect import bisect_right
 from itertools import zip_longest
@@ -11,7 +11,7 @@ from moldau.testing.inodes import Folder, Inode
 
 
 class Batch(NamedTuple):
-    """One record batch: equal only if its place, its epoch and its bytes are."""
+    """One record batch: equal only if offsets, epoch and content are."""
 
     base_offset: int
     last_offset: int
@@ -23,23 +23,23 @@ class Batch(NamedTuple):
 
 
 class LogOnDisk:
-    """The batches of one partition on one host, read on from where it was read before if nothing was replaced."""
+    """The batches of one replica, read incrementally unless the log was truncated."""
 
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self.batches: list[Batch] = []
-        self.rereads = 0  # how often what was read before was no longer there
+        self.rereads = 0  # how often batches read before were gone
         self._disk, self._path = disk, path
-        self._segment = ""  # the last one read
+        self._segment = ""  # the last segment read
         self._position = 0  # after the last batch read
         self._last_position = 0  # of that batch
         self._inode: Inode | None = None  # of that segment
         self._names = -1  # how many files there were
-        self._ends: list[tuple[str, int]] = []  # where each batch ends: the segment, and the position in it
+        self._ends: list[tuple[str, int]] = []  # segment and end position of each batch
 
     def durable_end_offset(self, since_offset: int = 0) -> int:
-        """Up to where no power loss could take anything, as of the last `refresh`.
+        """Return the end of what survives a power loss, as of the last `refresh`.
 
-        Segments that lie below `since_offset` do not count: what they hold is elsewhere.
+        Segments below `since_offset` are ignored: a snapshot covers them.
         """
         folder = self._disk.node(self._path)
         segments = _segments(folder) if isinstance(folder, Folder) else {}
@@ -48,9 +48,9 @@ class LogOnDisk:
             if following is not None and _base_offset(following) <= since_offset:
                 continue
             is_named = isinstance(folder, Folder) and folder.durable.get(name) is segments[name]
-            unsure = _first_pending(segments[name]) if is_named else 0
-            if unsure is not None:
-                count = bisect_right(self._ends, (name, unsure))
+            pending = _first_pending(segments[name]) if is_named else 0
+            if pending is not None:
+                count = bisect_right(self._ends, (name, pending))
                 return self.batches[count - 1].last_offset + 1 if count else self.start_offset
         return self.end_offset
 
@@ -64,7 +64,7 @@ class LogOnDisk:
 
     @property
     def durable_files(self) -> list[str]:
-        """The names in its folder that no power loss could take, nor anything of what they stand for."""
+        """The names of the files in its folder that survive a power loss with their content."""
         folder = self._disk.node(self._path)
         if not isinstance(folder, Folder):
             return []
@@ -75,13 +75,13 @@ class LogOnDisk:
         ]
 
     def refresh(self) -> bool:
-        """Read what is new; says whether anything read before is gone or replaced."""
+        """Read new batches; return whether batches read before are gone or replaced."""
         folder = self._disk.node(self._path)
         if not isinstance(folder, Folder) or self._is_unchanged(folder):
             return False
         segments = _segments(folder)
         names = sorted(segments)
-        is_replaced = bool(self.batches) and not self._still_stands(segments)
+        is_replaced = bool(self.batches) and not self._has_last_batch(segments)
         if is_replaced or not self.batches:
             self.rereads += is_replaced
             self.batches.clear()
@@ -95,7 +95,7 @@ class LogOnDisk:
         return is_replaced
 
     def _is_unchanged(self, folder: Folder) -> bool:
-        """A cheap look: the same files, the last of them with the same length and the same last batch."""
+        """Check cheaply: same number of files, and the last one with the same length and last batch."""
         inode = folder.entries.get(self._segment)
         return (
             inode is self._inode
@@ -105,11 +105,11 @@ class LogOnDisk:
             and (self._position == 0 or _batch_at(inode.content, self._last_position) == self.batches[-1])
         )
 
-    def _still_stands(self, segments: dict[str, Inode]) -> bool:
+    def _has_last_batch(self, segments: dict[str, Inode]) -> bool:
         inode = segments.get(self._segment)
         if inode is None or not self.batches:
             return inode is not None or not self.batches
-        if self._position == 0:  # a fresh segment: nothing of it was read
+        if self._position == 0:  # a new segment, not read yet
             return True
         return _batch_at(inode.content, self._last_position) == self.batches[-1]
 
@@ -134,7 +134,7 @@ def _segments(folder: Folder) -> dict[str, Inode]:
 
 
 def _first_pending(inode: Inode) -> int | None:
-    """The first place where the platter may have something else than what is seen."""
+    """Return the first position whose content may not be durable."""
     return min((position for position, _ in inode.pending if position < len(inode.content)), default=None)
 
 
@@ -143,7 +143,7 @@ def _base_offset(segment: str) -> int:
 
 
 def _batch_at(content: bytearray, position: int) -> Batch | None:
-    """The batch that begins here, None if there is no whole one."""
+    """Return the batch at a position; None if there is no complete one."""
     if len(content) < position + HEADER_BYTES:
         return None
     length = int.from_bytes(content[position + 8 : position + 12], "big")

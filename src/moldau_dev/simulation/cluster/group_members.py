@@ -1,4 +1,4 @@
-"""Members of a consumer group that read the numbers, commit as they go, and hold the coordinator to its promises."""
+"""Members of a consumer group that read and commit the numbers, and check the group coordinator."""
 
 import asyncio
 import random
@@ -24,11 +24,11 @@ JOIN_MS_MAX: Final = 12_000
 HEARTBEAT_S: Final = 0.5
 COMMIT_AT_MOST: Final = 8
 FETCH_BYTES_MAX: Final = 10_000
-LAST_FETCH_BYTES_MAX: Final = 200_000  # when only they are waited for
+LAST_FETCH_BYTES_MAX: Final = 200_000  # once the producer is done
 JOIN_ATTEMPTS_MAX: Final = 3
 
-# The group has moved on without this member: it has to join again, some of the time as somebody new.
-_OUT_OF_STEP: Final = (
+# The member has to rejoin, for most of these with a new member id.
+_REJOIN: Final = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -38,11 +38,11 @@ _OUT_OF_STEP: Final = (
 
 @dataclass(slots=True)
 class GroupLedger:
-    """What the group may and may not do, partition by partition."""
+    """What the group has done, per partition."""
 
     owners: dict[tuple[int, int], str] = field(default_factory=dict)  # by generation and partition
     committed: dict[int, int] = field(default_factory=dict)  # acknowledged commits
-    frontier: dict[int, int] = field(default_factory=dict)  # all below was read by some member
+    frontier: dict[int, int] = field(default_factory=dict)  # end of what members have read
     generations: int = 0
 
     def own(self, member: str, generation: int, partitions: list[int]) -> None:
@@ -50,15 +50,17 @@ class GroupLedger:
         for partition in partitions:
             owner = self.owners.setdefault((generation, partition), member)
             if owner != member:
-                raise Violation(f"{GROUP}: partition {partition} of generation {generation}: {owner} and {member}")
+                raise Violation(
+                    f"{GROUP}: partition {partition} has two owners in generation {generation}: {owner} and {member}"
+                )
 
     def resume(self, partition: int, offset: int, floor: int) -> None:
-        """A member begins at the committed offset, which must not have gone back nor ahead of what was read."""
+        """Check the offset at which a member resumes: at least the last acknowledged commit, at most what was read."""
         if offset < floor:
-            raise Violation(f"{GROUP}: partition {partition}: {floor} was committed, {offset} came back")
+            raise Violation(f"{GROUP}: partition {partition}: {offset} was fetched, but {floor} was committed before")
         if offset > self.frontier.get(partition, 0):
             read = self.frontier.get(partition, 0)
-            raise Violation(f"{GROUP}: partition {partition}: {offset} came back, only {read} were read")
+            raise Violation(f"{GROUP}: partition {partition}: {offset} was fetched, but only {read} records were read")
 
     def read(self, partition: int, end_offset: int) -> None:
         self.frontier[partition] = max(self.frontier.get(partition, 0), end_offset)
@@ -68,7 +70,7 @@ class GroupLedger:
 
 
 class Member:
-    """Joins, reads what it is given, commits; leaves and abandons the group now and then."""
+    """Joins, reads its partitions and commits; sometimes leaves the group or vanishes without leaving."""
 
     def __init__(
         self,
@@ -77,10 +79,10 @@ class Member:
         bootstrap: list[Address],
         ledger: Ledger,
         group: GroupLedger,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         self.producer_is_done = False
-        self._ledger, self._group, self._chance = ledger, group, chance
+        self._ledger, self._group, self._rng = ledger, group, rng
         self._client: AsyncClient = client(ports, bootstrap, name)
         self._groups = Groups(self._client)
         self._member_id = ""
@@ -88,14 +90,14 @@ class Member:
         self._coordinator = -1
 
     async def run(self) -> None:
-        """Until everything that was acknowledged has been read and committed by the group."""
+        """Run until the group has read and committed all acknowledged numbers."""
         async with self._client:
             while not self._is_done():
                 try:
                     partitions = await self._join()
                     await self._work(partitions)
                 except (OSError, KafkaError) as error:
-                    await self._bear(error)
+                    await self._handle_error(error)
 
     def _is_done(self) -> bool:
         ends = self._ledger.acknowledged
@@ -103,21 +105,23 @@ class Member:
             self._group.committed.get(partition, 0) >= end for partition, end in enumerate(ends)
         )
 
-    async def _bear(self, error: OSError | KafkaError) -> None:
-        if isinstance(error, KafkaError) and error.code in _OUT_OF_STEP:
+    async def _handle_error(self, error: OSError | KafkaError) -> None:
+        if isinstance(error, KafkaError) and error.code in _REJOIN:
             if error.code != ErrorCode.REBALANCE_IN_PROGRESS:
                 self._member_id = ""
             return
-        await self._ledger.bear(error)
+        await self._ledger.back_off(error)
 
     # Joining
 
     async def _join(self) -> list[int]:
         self._coordinator = await self._groups.coordinator(GROUP)
-        joined = await self._ask_to_join()
+        joined = await self._send_join()
         self._member_id, self._generation = joined.member_id, joined.generation_id
-        shares = self._shares([each.member_id for each in joined.members]) if joined.leader == self._member_id else {}
-        answer = await self._ask(
+        assignments = (
+            self._assignments([each.member_id for each in joined.members]) if joined.leader == self._member_id else {}
+        )
+        response = await self._send(
             messages.SyncGroupRequest(
                 group_id=GROUP,
                 generation_id=self._generation,
@@ -125,25 +129,25 @@ class Member:
                 protocol_type="consumer",
                 protocol_name="range",
                 assignments=[
-                    messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=share)
-                    for member, share in shares.items()
+                    messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                    for member, assignment in assignments.items()
                 ],
             ),
             timeout_ms=JOIN_MS_MAX,
         )
-        check(answer.error_code)
-        partitions = sorted(place.partition for place in decode_assignment(answer.assignment))
+        check(response.error_code)
+        partitions = sorted(place.partition for place in decode_assignment(response.assignment))
         self._group.own(self._member_id, self._generation, partitions)
         return partitions
 
-    async def _ask_to_join(self) -> Any:
+    async def _send_join(self) -> Any:
         for _ in range(JOIN_ATTEMPTS_MAX):
-            answer = await self._ask(self._join_request(), timeout_ms=JOIN_MS_MAX)
-            if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            response = await self._send(self._join_request(), timeout_ms=JOIN_MS_MAX)
+            if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 break
-            self._member_id = answer.member_id
-        check(answer.error_code)
-        return answer
+            self._member_id = response.member_id
+        check(response.error_code)
+        return response
 
     def _join_request(self) -> messages.JoinGroupRequest:
         topics = messages.ConsumerProtocolSubscription(topics=[self._ledger.topic])
@@ -159,15 +163,15 @@ class Member:
             protocols=[protocol],
         )
 
-    def _shares(self, members: list[str]) -> Mapping[str, bytes]:
-        """As the leader of the group: deal out the partitions in turn."""
-        whole = messages.ConsumerProtocolAssignment
-        shares = {}
+    def _assignments(self, members: list[str]) -> Mapping[str, bytes]:
+        """As the group leader: assign the partitions round robin."""
+        assignment = messages.ConsumerProtocolAssignment
+        assignments = {}
         for number, member in enumerate(sorted(members)):
-            mine = list(range(number, self._ledger.partitions, len(members)))
-            assigned = [whole.TopicPartition(topic=self._ledger.topic, partitions=mine)]
-            shares[member] = encode_versioned(whole(assigned_partitions=assigned), 0)
-        return shares
+            indexes = list(range(number, self._ledger.partitions, len(members)))
+            assigned = [assignment.TopicPartition(topic=self._ledger.topic, partitions=indexes)]
+            assignments[member] = encode_versioned(assignment(assigned_partitions=assigned), 0)
+        return assignments
 
     # Reading
 
@@ -178,9 +182,9 @@ class Member:
             for partition in partitions:
                 positions[partition] = await self._read(partition, positions[partition])
             await self._commit(positions)
-            await asyncio.sleep(self._chance.uniform(0.0, HEARTBEAT_S))
-            if self._chance.random() < 0.02:
-                self._member_id = ""  # abandoned: the session has to run out
+            await asyncio.sleep(self._rng.uniform(0.0, HEARTBEAT_S))
+            if self._rng.random() < 0.02:
+                self._member_id = ""  # vanish: the session times out
                 return
         await self._leave()
 
@@ -190,10 +194,10 @@ class Member:
             return {}
         whole = messages.OffsetFetchRequest
         topics = [whole.OffsetFetchRequestTopic(name=self._ledger.topic, partition_indexes=partitions)]
-        answer = await self._ask(whole(group_id=GROUP, topics=topics), version_at_most=FETCH_AT_MOST)
-        check(answer.error_code)
+        response = await self._send(whole(group_id=GROUP, topics=topics), version_at_most=FETCH_AT_MOST)
+        check(response.error_code)
         positions = {}
-        for each in answer.topics[0].partitions:
+        for each in response.topics[0].partitions:
             check(each.error_code)
             positions[each.partition_index] = max(each.committed_offset, 0)
             self._group.resume(each.partition_index, positions[each.partition_index], floors[each.partition_index])
@@ -201,7 +205,7 @@ class Member:
 
     async def _heartbeat(self) -> None:
         request = messages.HeartbeatRequest(group_id=GROUP, generation_id=self._generation, member_id=self._member_id)
-        check((await self._ask(request)).error_code)
+        check((await self._send(request)).error_code)
 
     async def _read(self, partition: int, offset: int) -> int:
         max_bytes = LAST_FETCH_BYTES_MAX if self.producer_is_done else FETCH_BYTES_MAX
@@ -209,7 +213,7 @@ class Member:
         for _, batch in iterate_batches(fetched.records):
             for record in iterate_records(batch):
                 if record.offset >= offset:
-                    self._ledger.see(partition, offset, record.offset, int((record.key or b"-1").decode()))
+                    self._ledger.check_record(partition, offset, record.offset, int((record.key or b"-1").decode()))
                     offset = record.offset + 1
         self._group.read(partition, offset)
         return offset
@@ -231,17 +235,17 @@ class Member:
             topics=[whole.OffsetCommitRequestTopic(name=self._ledger.topic, partitions=parts)],
         )
         try:
-            answer = await self._ask(request, version_at_most=COMMIT_AT_MOST)
+            response = await self._send(request, version_at_most=COMMIT_AT_MOST)
         except OSError:
-            # It may arrive late: as somebody new, nothing of what the old one sent is taken any more.
+            # The commit may still arrive: with a new member id, it is rejected.
             await self._leave()
             raise
-        codes = {each.partition_index: each.error_code for each in answer.topics[0].partitions}
+        codes = {each.partition_index: each.error_code for each in response.topics[0].partitions}
         for partition, code in codes.items():
             if code == ErrorCode.NONE:
                 self._group.commit(partition, positions[partition])
         for code in codes.values():
-            if code not in (ErrorCode.NONE, *_OUT_OF_STEP):
+            if code not in (ErrorCode.NONE, *_REJOIN):
                 await self._leave()
             check(code)
 
@@ -249,11 +253,11 @@ class Member:
         member_id, self._member_id = self._member_id, ""
         identity = messages.LeaveGroupRequest.MemberIdentity(member_id=member_id)
         try:
-            await self._ask(messages.LeaveGroupRequest(group_id=GROUP, members=[identity], member_id=member_id))
+            await self._send(messages.LeaveGroupRequest(group_id=GROUP, members=[identity], member_id=member_id))
         except (OSError, KafkaError):
-            return  # then the session runs out
+            return  # the session times out instead
 
-    async def _ask(self, request: Any, *, timeout_ms: int | None = None, version_at_most: int | None = None) -> Any:
+    async def _send(self, request: Any, *, timeout_ms: int | None = None, version_at_most: int | None = None) -> Any:
         return await self._client.send(
             request, node=self._coordinator, timeout_ms=timeout_ms, version_at_most=version_at_most
         )

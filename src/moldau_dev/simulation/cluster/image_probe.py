@@ -1,4 +1,4 @@
-"""What the committed metadata may say about partitions, record by record."""
+"""Check the committed metadata of partitions, image by image."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -8,31 +8,31 @@ from moldau_dev.simulation.workload import Violation
 
 
 class Changed(NamedTuple):
-    """A partition whose state is new in the newest image."""
+    """A partition that changed in the newest image."""
 
     folder: str
     partition: PartitionImage
-    before: PartitionImage | None = None  # in the image that was the newest until now
+    before: PartitionImage | None = None  # in the previous image
 
     @property
     def is_one_step(self) -> bool:
-        """Whether one record led from one to the other: an image may be of many records."""
+        """Whether a single record made the change: two images may be many records apart."""
         return self.before is not None and self.partition.partition_epoch == self.before.partition_epoch + 1
 
     @property
-    def has_arrived(self) -> bool:
-        """Whether a move has ended: who joins last and who has to go do so at the same time."""
+    def completes_reassignment(self) -> bool:
+        """Whether a reassignment is complete: the last replica joins and the old ones leave in one step."""
         return self.before is not None and self.before.is_moving and not self.partition.is_moving
 
 
 class ImageProbe:
-    """Follows the newest committed image of any node. One offset of the log means one image, whoever shows it."""
+    """Follows the newest committed image of any node; at one offset all nodes have the same image."""
 
     def __init__(self, tally: Counter[str]) -> None:
         self.newest = MetadataImage()
         self._tally = tally
 
-    def look(self, image: MetadataImage) -> list[Changed]:
+    def check(self, image: MetadataImage) -> list[Changed]:
         if image is self.newest or image.offset <= self.newest.offset:
             return []
         before, self.newest = self.newest, image
@@ -70,7 +70,7 @@ class ImageProbe:
 
 
 def _check(folder: str, partition: PartitionImage) -> None:
-    """True of a partition at any offset of the log."""
+    """Check what holds for a partition in every image."""
     if partition.has_leader and partition.leader not in partition.isr:
         raise Violation(f"{folder}: the leader {partition.leader} is not in the ISR {partition.isr}")
     if not set(partition.isr) <= set(partition.replicas):
@@ -80,7 +80,7 @@ def _check(folder: str, partition: PartitionImage) -> None:
 
 
 def _check_step(folder: str, before: PartitionImage, now: PartitionImage) -> None:
-    """True from one image to a later one."""
+    """Check what holds between two images."""
     if now.partition_epoch <= before.partition_epoch:
         raise Violation(f"{folder}: partition epoch {before.partition_epoch} became {now.partition_epoch}")
     if now.leader_epoch < before.leader_epoch:
@@ -90,12 +90,12 @@ def _check_step(folder: str, before: PartitionImage, now: PartitionImage) -> Non
 
 
 def _check_election(change: Changed) -> None:
-    """Nobody is elected who may lack what is committed: unclean elections are off."""
+    """Only replicas with all committed records are elected: unclean elections are off."""
     folder, now, before = change
     if before is None or not now.has_leader or now.leader == before.leader:
         return
     may_lead = (*before.isr, *before.eligible_leader_replicas, *(() if before.isr else before.last_known_elr))
-    if change.has_arrived:
-        may_lead = (*may_lead, *now.isr)  # the leader's word for those who have just joined is looked at elsewhere
+    if change.completes_reassignment:
+        may_lead = (*may_lead, *now.isr)  # `IsrProbe` checks that the leader has requested those
     if now.leader not in may_lead:
-        raise Violation(f"{folder}: {now.leader} was elected, of all that could be {may_lead}")
+        raise Violation(f"{folder}: {now.leader} was elected, but only {may_lead} may lead")

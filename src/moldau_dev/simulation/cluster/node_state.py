@@ -1,4 +1,4 @@
-"""The one place that looks into a running node: what the probes want to know of it, and nothing that changes it."""
+"""Read-only access to the internal state of a running node, for the probes. No other simulator module reads it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,16 +12,16 @@ from moldau.node.node import Node
 
 
 class Quorum(NamedTuple):
-    """The raft machine of a node."""
+    """The Raft state of a node."""
 
     epoch: int
     is_leader: bool
     high_watermark: int
-    kept: ElectionState | None = None  # what it holds for written down; None while it is being written, or cannot be
+    persisted: ElectionState | None = None  # None while it is being written, or after a failed write
 
 
 class Replica(NamedTuple):
-    """A partition as one node holds it. `isr` is what its leader believes to be committed."""
+    """One replica of a partition. `isr` is the ISR that its leader takes for committed."""
 
     name: TopicPartition
     leader_epoch: int
@@ -29,26 +29,26 @@ class Replica(NamedTuple):
     high_watermark: int
     end_offset: int
     isr: tuple[int, ...] = ()
-    proposed: tuple[tuple[int, int], ...] = ()  # and what it has asked the controller for, with each one's broker epoch
-    proposed_in: int = NO_EPOCH  # in which partition epoch
+    proposed: tuple[tuple[int, int], ...] = ()  # ISR requested from the controller: member and broker epoch
+    proposed_in: int = NO_EPOCH  # the partition epoch of the request
 
 
 def image_of(node: Node) -> MetadataImage | None:
-    """The newest committed one that the node knows; None before it has begun to read its log."""
+    """Return the newest committed image of the node; None before it reads its log."""
     metadata = getattr(node, "_metadata", None)
     return metadata.image if metadata is not None else None
 
 
 def quorum_of(node: Node) -> Quorum | None:
-    """None before it takes part."""
+    """Return the Raft state of a node; None before it has joined the quorum."""
     quorum = node._metadata._quorum
     if quorum is None:
         return None
     machine = quorum.machine
     is_writing = quorum._is_stepping or quorum._waiting_for_disk is not None
-    # Whoever has given up, because it could not be written, says nothing any more.
-    kept = None if is_writing or quorum._is_stopped else machine._quorum._persisted
-    return Quorum(machine.epoch, machine.is_leader, machine.high_watermark, kept)
+    # A node that stopped after a failed write sends nothing any more.
+    persisted = None if is_writing or quorum._is_stopped else machine._quorum._persisted
+    return Quorum(machine.epoch, machine.is_leader, machine.high_watermark, persisted)
 
 
 def replicas_of(node: Node) -> Iterator[Replica]:
@@ -57,42 +57,42 @@ def replicas_of(node: Node) -> Iterator[Replica]:
 
 
 def copies_of(node: Node) -> Iterator[tuple[TopicPartition, TopicId]]:
-    """The partitions that it holds, and of which topic: a name may have been given again."""
+    """Yield the replicas of a node with their topic ids, since a topic name may be reused."""
     for partition in node.broker.partitions.all():
         yield partition.name, partition.topic_id
 
 
 def stable_offsets_of(node: Node, topic: str) -> Iterator[tuple[Replica, int]]:
-    """The partitions of a topic that this node leads, each with its last stable offset."""
+    """Yield the partitions of a topic that this node leads, with their last stable offsets."""
     for partition in node.broker.partitions.all():
         if partition.is_leader and partition.name.topic == topic:
             yield _replica(partition), partition.last_stable_offset
 
 
 def led_by(node: Node, topics: tuple[str, ...]) -> Iterator[Replica]:
-    """The partitions of these topics that this node leads."""
+    """Yield the partitions of the topics that this node leads."""
     for partition in node.broker.partitions.all():
         if partition.is_leader and partition.name.topic in topics:
             yield _replica(partition)
 
 
-def has_ends_in_doubt(node: Node) -> bool:
-    """Whether it has decided how a transaction ends, and that is not committed."""
+def has_uncommitted_decision(node: Node) -> bool:
+    """Whether the node has a transaction decision that is not committed yet."""
     return any(held.effects for shard in node.broker.transactions.shards() for held in shard._driver._held)
 
 
-def has_markers_to_send(node: Node) -> bool:
-    """Whether it has decided so for good, and some partitions have not heard of it."""
+def has_pending_markers(node: Node) -> bool:
+    """Whether the node has committed decisions with unsent markers."""
     return node.broker.transactions.markers.backlog > 0
 
 
-def has_offsets_to_tell(node: Node) -> bool:
-    """Whether it coordinates groups that have committed something."""
+def has_committed_offsets(node: Node) -> bool:
+    """Whether the node coordinates groups with committed offsets."""
     return any(shard.is_ready and not shard.is_empty for shard in node.broker.groups.shards())
 
 
-def has_followers_apart(node: Node) -> bool:
-    """Whether one of those in sync has more of a partition that it leads than is committed, and another has not."""
+def has_diverging_followers(node: Node) -> bool:
+    """Whether, in a partition it leads, one follower in the ISR is ahead of the high watermark and another is not."""
     for machine in _leaders(node):
         ends = [each.end_offset for replica, each in machine.followers.items() if replica in machine.isr]
         if len(ends) > 1 and min(ends) == machine.high_watermark < max(ends):
@@ -100,8 +100,8 @@ def has_followers_apart(node: Node) -> bool:
     return False
 
 
-def joining_of(node: Node) -> int | None:
-    """Somebody who is to join the ISR of a partition that it leads, if the controller was asked for it."""
+def pending_joiner_of(node: Node) -> int | None:
+    """Return a replica with a pending request to join the ISR of a partition that the node leads."""
     for machine in _leaders(node):
         for member in machine.proposal.isr if machine.proposal is not None else ():
             if member not in machine.isr:

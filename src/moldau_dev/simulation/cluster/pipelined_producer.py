@@ -1,8 +1,8 @@
-"""Producers that have several batches on their way at once, and take errors as librdkafka's idempotent producer does.
+"""Producers with several batches in flight that handle errors like librdkafka's idempotent producer.
 
-What is not acknowledged is sent again in order, with the sequence numbers that it had. Only a gap makes a producer
-begin a new epoch: then it sends the same records once more, as new ones. So a broker that tells of a gap where it has
-itself sent the first batch away has doubled whatever of it was there.
+Unacknowledged batches are retried in order with their sequence numbers. Only OUT_OF_ORDER_SEQUENCE_NUMBER starts a new
+producer epoch, in which the same records are sent again as new ones. So a broker that reports a gap after it has itself
+rejected the first batch duplicates any record of it that was appended.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from moldau.model.protocol import ACKS_ALL
 from moldau.records.builder import build_batch
 from moldau_dev.simulation.workload import PADDING_BYTES_MAX, RECORDS_MAX, Ledger, Violation, client
 
-IN_FLIGHT_MAX: Final = 5  # as many as a broker remembers of a producer
+IN_FLIGHT_MAX: Final = 5  # the number of batches that a broker remembers per producer
 RETRIES_S: Final = (0.005, 0.02, 0.1)
 SPREADS_S: Final = (0.0, 0.002, 0.02)  # between two batches of a burst
 PAUSES_S: Final = (0.5, 1.5)
 
 
-class Numbers(NamedTuple):
-    """A batch that is not acknowledged yet: from its first number on, however often it is sent."""
+class NumberBatch(NamedTuple):
+    """An unacknowledged batch, the same in every retry."""
 
     first: int
     size: int
@@ -45,123 +45,125 @@ class Numbers(NamedTuple):
 
 
 class PipelinedProducer:
-    """As `NumberProducer`, with up to five batches under way to each partition. Each has a producer id of its own."""
+    """Like `NumberProducer`, with up to five batches in flight per partition. Each has its own producer id."""
 
     def __init__(
-        self, ports: Ports, bootstrap: list[Address], ledger: Ledger, chance: random.Random, tally: Counter[str]
+        self, ports: Ports, bootstrap: list[Address], ledger: Ledger, rng: random.Random, tally: Counter[str]
     ) -> None:
         self.should_stop = False
-        self._ports, self._ledger, self._chance, self._tally = ports, ledger, chance, tally
+        self._ports, self._ledger, self._rng, self._tally = ports, ledger, rng, tally
         self._client = client(ports, bootstrap, "producer")
 
     async def run(self) -> None:
         async with self._client, asyncio.TaskGroup() as group:
             for partition in range(self._ledger.partitions):
-                lane = Lane(self._client, partition, self._ledger, self._chance, self._tally)
-                group.create_task(lane.run(self._ports.clock.wall_ms, lambda: self.should_stop))
+                pipeline = PartitionPipeline(self._client, partition, self._ledger, self._rng, self._tally)
+                group.create_task(pipeline.run(self._ports.clock.wall_ms, lambda: self.should_stop))
 
 
-class Lane:
-    """One partition: what is to be sent to it, in order, and how far that has come."""
+class PartitionPipeline:
+    """The batches for one partition, in order."""
 
     def __init__(
-        self, client: AsyncClient, partition: int, ledger: Ledger, chance: random.Random, tally: Counter[str]
+        self, client: AsyncClient, partition: int, ledger: Ledger, rng: random.Random, tally: Counter[str]
     ) -> None:
-        self._client, self._partition, self._ledger, self._chance = client, partition, ledger, chance
+        self._client, self._partition, self._ledger, self._rng = client, partition, ledger, rng
         self._tally = tally
-        self._waiting: deque[Numbers] = deque()
-        self._end = 0  # of all that was ever waiting
+        self._waiting: deque[NumberBatch] = deque()
+        self._end = 0  # the next number to send
         self._identity = ProducerIdentity(-1, -1)
         self._epoch_first = 0  # the number whose sequence number is 0
-        self._retry_s = chance.choice(RETRIES_S)
-        self._spread_s = chance.choice(SPREADS_S)
-        self._pause_s_max = chance.choice(PAUSES_S)
+        self._retry_s = rng.choice(RETRIES_S)
+        self._spread_s = rng.choice(SPREADS_S)
+        self._pause_s_max = rng.choice(PAUSES_S)
 
     async def run(self, wall_ms: Callable[[], int], is_over: Callable[[], bool]) -> None:
         while not is_over() or self._waiting:
             try:
                 if not self._waiting:
                     self._fill(wall_ms())
-                await self._exchange()
+                await self._send_and_receive()
             except (OSError, KafkaError) as error:
                 if not isinstance(error, KafkaError) or error.code in STALE_METADATA:
                     self._client.metadata.forget(self._ledger.topic)
-                await self._ledger.bear(error, self._retry_s)
+                await self._ledger.back_off(error, self._retry_s)
             else:
-                await asyncio.sleep(self._chance.uniform(0.0, self._pause_s_max))
+                await asyncio.sleep(self._rng.uniform(0.0, self._pause_s_max))
 
     def _fill(self, now_ms: int) -> None:
-        for _ in range(self._chance.randint(1, IN_FLIGHT_MAX)):
-            size, padding_bytes = self._chance.randint(1, RECORDS_MAX), self._chance.randint(0, PADDING_BYTES_MAX)
-            self._waiting.append(Numbers(self._end, size, padding_bytes, now_ms))
+        for _ in range(self._rng.randint(1, IN_FLIGHT_MAX)):
+            size, padding_bytes = self._rng.randint(1, RECORDS_MAX), self._rng.randint(0, PADDING_BYTES_MAX)
+            self._waiting.append(NumberBatch(self._end, size, padding_bytes, now_ms))
             self._end += size
 
-    async def _exchange(self) -> None:
-        """All that waits, in order on one connection to one leader; then hear what became of it, in order."""
+    async def _send_and_receive(self) -> None:
+        """Send all waiting batches in order on one connection, then handle the responses in order."""
         if self._identity.producer_id < 0:
             self._identity = await self._client.init_producer_id()
         topic = await self._client.topic(self._ledger.topic)
         leader = self._client.metadata.leader(self._ledger.topic, self._partition).leader
         link = await self._client._link_to(NodeId(leader))
-        answers: list[tuple[Numbers, asyncio.Future[Any]]] = []
+        responses: list[tuple[NumberBatch, asyncio.Future[Any]]] = []
         try:
-            await self._send_waiting(link, topic, answers)
-            await asyncio.wait([answer for _, answer in answers])
-        except asyncio.CancelledError:  # the run has failed elsewhere: nobody will ask what became of these
-            for _, answer in answers:
-                answer.cancel()
+            await self._send_waiting(link, topic, responses)
+            await asyncio.wait([response for _, response in responses])
+        except asyncio.CancelledError:  # the run has failed elsewhere
+            for _, response in responses:
+                response.cancel()
             raise
-        self._hear([(numbers, _outcome(answer)) for numbers, answer in answers])
+        self._handle([(numbers, _outcome(response)) for numbers, response in responses])
 
     async def _send_waiting(
-        self, link: Link, topic: TopicView, answers: "list[tuple[Numbers, asyncio.Future[Any]]]"
+        self, link: Link, topic: TopicView, responses: "list[tuple[NumberBatch, asyncio.Future[Any]]]"
     ) -> None:
         for numbers in self._waiting:
             batch = self._encode(numbers)
             request = requests.produce(
                 topic, self._partition, batch, ACKS_ALL, self._client.settings.request_timeout_ms, None
             )
-            answers.append((numbers, link.ask(request, version_at_most=version_limit(request))))
+            responses.append((numbers, link.ask(request, version_at_most=version_limit(request))))
             if self._spread_s:
-                await asyncio.sleep(self._chance.uniform(0.0, self._spread_s))
+                await asyncio.sleep(self._rng.uniform(0.0, self._spread_s))
 
-    def _hear(self, outcomes: "list[tuple[Numbers, int | OSError | KafkaError]]") -> None:
-        """Raises the first thing that went wrong, when all that went well is noted."""
+    def _handle(self, outcomes: "list[tuple[NumberBatch, int | OSError | KafkaError]]") -> None:
+        """Record all acknowledgements, then raise the first error."""
         head, is_gap = self._waiting[0], False
-        troubles: list[OSError | KafkaError] = []
+        errors: list[OSError | KafkaError] = []
         for numbers, outcome in outcomes:
             if isinstance(outcome, int):
                 self._acknowledge(numbers, outcome)
             elif isinstance(outcome, KafkaError) and outcome.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                self._judge_gap(numbers, head, troubles)
+                self._check_gap(numbers, head, errors)
                 is_gap = True
             else:
-                troubles.append(outcome)
+                errors.append(outcome)
         if is_gap and self._waiting:
-            self._begin_epoch()
-        elif troubles:
-            raise troubles[0]
+            self._start_epoch()
+        elif errors:
+            raise errors[0]
 
-    def _judge_gap(self, numbers: Numbers, head: Numbers, troubles: "list[OSError | KafkaError]") -> None:
+    def _check_gap(self, numbers: NumberBatch, head: NumberBatch, errors: "list[OSError | KafkaError]") -> None:
         where = f"{self._ledger.topic}-{self._partition}"
         if numbers is head or numbers is self._waiting[0]:
-            raise Violation(f"{where}: a gap before {numbers.first}, and nothing before it is missing")
-        if any(isinstance(each, KafkaError) and each.code == ErrorCode.NOT_LEADER_OR_FOLLOWER for each in troubles):
-            raise Violation(f"{where}: a gap before {numbers.first}, by a broker that has just sent away {head.first}")
+            raise Violation(f"{where}: a gap was reported before {numbers.first}, but no batch is missing")
+        if any(isinstance(each, KafkaError) and each.code == ErrorCode.NOT_LEADER_OR_FOLLOWER for each in errors):
+            raise Violation(
+                f"{where}: a gap was reported before {numbers.first} by a broker that rejected {head.first} itself"
+            )
 
-    def _acknowledge(self, numbers: Numbers, base_offset: int) -> None:
-        """What was sent before it is there too, though its own answer may say otherwise: sequences have no gaps."""
+    def _acknowledge(self, numbers: NumberBatch, base_offset: int) -> None:
+        """Also drop earlier batches: sequences have no gaps, so they are appended whatever their own response was."""
         self._ledger.acknowledge(self._partition, base_offset, numbers.first, numbers.size)
         while self._waiting and self._waiting[0].first <= numbers.first:
             self._waiting.popleft()
 
-    def _begin_epoch(self) -> None:
-        """A gap: all that is not acknowledged is sent as if it was new."""
+    def _start_epoch(self) -> None:
+        """After a gap: send all unacknowledged batches as new ones."""
         self._tally["producer epochs"] += 1
         self._identity = ProducerIdentity(self._identity.producer_id, self._identity.epoch + 1)
         self._epoch_first = self._waiting[0].first
 
-    def _encode(self, numbers: Numbers) -> bytes:
+    def _encode(self, numbers: NumberBatch) -> bytes:
         padding = bytes(numbers.padding_bytes)
         records = [
             (numbers.timestamp_ms, b"%d" % number, b"%d" % number + padding, ())
@@ -176,11 +178,11 @@ class Lane:
         return bytes(batch)
 
 
-def _outcome(answer: "asyncio.Future[Any]") -> int | OSError | KafkaError:
-    """The offset that was answered, or what went wrong."""
-    error = answer.exception()
+def _outcome(response: "asyncio.Future[Any]") -> int | OSError | KafkaError:
+    """Return the base offset, or the error."""
+    error = response.exception()
     if error is None:
-        ((_, partition),) = partitions_of(answer.result())
+        ((_, partition),) = partitions_of(response.result())
         if partition.error_code == ErrorCode.NONE:
             return int(partition.base_offset)
         return error_of(partition.error_code, partition.error_message)

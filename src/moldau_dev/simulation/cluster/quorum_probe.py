@@ -1,4 +1,4 @@
-"""The promises of raft: one leader an epoch, and what is committed stays, in every log that may lead."""
+"""Check Raft's guarantees: one leader per epoch, and committed records stay in every log that can lead."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -13,7 +13,7 @@ from moldau.testing.inodes import Folder, Inode
 from moldau_dev.simulation.cluster.committed_log import CommittedLog
 from moldau_dev.simulation.cluster.disk_log import LogOnDisk
 from moldau_dev.simulation.cluster.node_state import Quorum
-from moldau_dev.simulation.cluster.roster import FOLDER
+from moldau_dev.simulation.cluster.topology import FOLDER
 from moldau_dev.simulation.simulation import Host
 from moldau_dev.simulation.workload import Violation
 
@@ -21,7 +21,7 @@ METADATA: Final = "__cluster_metadata-0"
 
 
 class QuorumProbe:
-    """Compares the metadata logs of all nodes with what was ever committed."""
+    """Compares the metadata logs of all nodes with all that was ever committed."""
 
     def __init__(self, tally: Counter[str], hosts: Mapping[str, Host], voters: Sequence[str] = ()) -> None:
         self._tally, self._voters = tally, voters
@@ -33,14 +33,14 @@ class QuorumProbe:
 
     @property
     def leader(self) -> str | None:
-        """Who was elected last, alive or not."""
+        """The host elected last, alive or not."""
         return self._leaders[max(self._leaders)] if self._leaders else None
 
     def begin(self, host: str) -> None:
-        """A new process may know less: what a machine thought of and did not write down was never said."""
+        """Reset the last state: a new process may have lost unpersisted state, which was never sent."""
         self._last.pop(host, None)
 
-    def look(self, host: str, now: Quorum, *, has_written: bool) -> None:
+    def check(self, host: str, now: Quorum, *, has_written: bool) -> None:
         before = self._last.get(host)
         if now == before and not has_written:
             return
@@ -52,8 +52,8 @@ class QuorumProbe:
         _check_start(host, log)
         if before is not None and now.epoch < before.epoch:
             raise Violation(f"{host}: quorum epoch {before.epoch} became {now.epoch}")
-        if now.kept is not None and (before is None or now.kept != before.kept):
-            self._check_kept(host, now.kept)
+        if now.persisted is not None and (before is None or now.persisted != before.persisted):
+            self._check_persisted(host, now.persisted)
         if before is not None and now.high_watermark < before.high_watermark:
             raise Violation(f"{host}: quorum high watermark {before.high_watermark} became {now.high_watermark}")
         if now.is_leader:
@@ -62,27 +62,27 @@ class QuorumProbe:
                 self._check_commit(host, now, log)
         self._committed.advance(host, log, now.high_watermark)
 
-    def _check_kept(self, host: str, kept: ElectionState) -> None:
-        """No power loss can take an epoch or a vote that others may have heard of."""
+    def _check_persisted(self, host: str, persisted: ElectionState) -> None:
+        """An epoch or vote that may have been sent to others is durable."""
         folder = self._disks[host].node(f"{FOLDER}/{METADATA}")
         file = folder.durable.get(FILE_NAME) if isinstance(folder, Folder) else None
         on_disk = QuorumState.decode(bytes(file.durable)) if isinstance(file, Inode) else QuorumState()
-        voted_id = kept.voted.node_id if kept.voted is not None else NO_NODE
-        if (on_disk.leader_epoch, on_disk.voted_id) != (kept.epoch, voted_id):
-            raise Violation(f"{host} has voted for {voted_id} in epoch {kept.epoch}, on its disk is {on_disk}")
+        voted_id = persisted.voted.node_id if persisted.voted is not None else NO_NODE
+        if (on_disk.leader_epoch, on_disk.voted_id) != (persisted.epoch, voted_id):
+            raise Violation(f"{host} voted for {voted_id} in epoch {persisted.epoch}, but its disk has {on_disk}")
 
     def _check_commit(self, host: str, now: Quorum, log: LogOnDisk) -> None:
-        """A leader commits by way of a record of its own epoch, and only what is on the disks of a majority."""
+        """A leader commits only with a record of its own epoch, and only what a majority has on disk."""
         below = bisect_left(log.batches, (now.high_watermark,))
         if below and log.batches[below - 1].leader_epoch != now.epoch:
             last = log.batches[below - 1]
-            raise Violation(f"{host} leads in epoch {now.epoch} and commits up to {last}, of an older one")
+            raise Violation(f"{host} leads in epoch {now.epoch} and commits up to {last} of an older epoch")
         for voter in self._voters:
             self._logs[voter].refresh()
         ends = {voter: _durable_end_offset(self._logs[voter]) for voter in self._voters}
         held = sum(end >= now.high_watermark for end in ends.values())
         if held <= len(ends) // 2 and ends:
-            raise Violation(f"{host} commits metadata up to {now.high_watermark}, on the disks is {ends}")
+            raise Violation(f"{host} commits metadata up to {now.high_watermark}, but the disks have {ends}")
 
     def _lead(self, host: str, now: Quorum, log: LogOnDisk) -> None:
         leader = self._leaders.setdefault(now.epoch, host)
@@ -94,19 +94,19 @@ class QuorumProbe:
 
 
 def _check_start(host: str, log: LogOnDisk) -> None:
-    """What is no longer in a log is in a snapshot, which no power loss can take."""
-    kept_offset = _snapshot_offset(log)
-    if kept_offset < log.start_offset:
+    """A durable snapshot covers everything below the log start offset."""
+    snapshot_offset = _snapshot_offset(log)
+    if snapshot_offset < log.start_offset:
         raise Violation(
-            f"{host}: {METADATA} begins at {log.start_offset}, the snapshots on its disk end at {kept_offset}"
+            f"{host}: {METADATA} starts at {log.start_offset}, but its durable snapshots end at {snapshot_offset}"
         )
 
 
 def _durable_end_offset(log: LogOnDisk) -> int:
-    """What is in a snapshot need not be in the log: a node begins to look for holes where its newest snapshot ends."""
+    """Return the durable end offset; records covered by a snapshot need not be in the log."""
     return log.durable_end_offset(_snapshot_offset(log))
 
 
 def _snapshot_offset(log: LogOnDisk) -> int:
-    """Up to where snapshots hold everything, whatever happens to the power."""
+    """Return the end offset of the newest durable snapshot."""
     return max((int(name.partition("-")[0]) for name in log.durable_files if name.endswith(SUFFIX)), default=0)

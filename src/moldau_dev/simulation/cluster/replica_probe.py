@@ -1,4 +1,4 @@
-"""The promises of replication: what any leader holds for committed is on every replica in sync, unchanged."""
+"""Check replication: what any leader considers committed is on every replica in the ISR, unchanged."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,28 +10,26 @@ from moldau_dev.simulation.cluster.disk_log import LogOnDisk
 from moldau_dev.simulation.cluster.image_probe import Changed, ImageProbe
 from moldau_dev.simulation.cluster.isr_probe import IsrProbe
 from moldau_dev.simulation.cluster.node_state import Replica
-from moldau_dev.simulation.cluster.roster import FOLDER, Roster
+from moldau_dev.simulation.cluster.topology import FOLDER, Topology
 from moldau_dev.simulation.simulation import Host
 from moldau_dev.simulation.workload import Violation
 
 
 class ReplicaProbe:
-    """Compares the copies of every partition on all hosts with what any presumed leader served as committed."""
+    """Compares the replicas of every partition on all hosts with what any leader served as committed."""
 
-    def __init__(self, tally: Counter[str], roster: Roster, hosts: Mapping[str, Host], images: ImageProbe) -> None:
-        self._tally, self._roster, self._hosts, self._images = tally, roster, hosts, images
-        self._ids = {seat.host: seat.node_id for seat in roster.seats}
-        self._names = {seat.node_id: seat.host for seat in roster.seats}
+    def __init__(self, tally: Counter[str], topology: Topology, hosts: Mapping[str, Host], images: ImageProbe) -> None:
+        self._tally, self._topology, self._hosts, self._images = tally, topology, hosts, images
+        self._ids = {spec.host: spec.node_id for spec in topology.specs}
+        self._names = {spec.node_id: spec.host for spec in topology.specs}
         self._committed: dict[str, CommittedLog] = {}
         self._logs: dict[tuple[str, str], LogOnDisk] = {}
         self._last: dict[str, dict[TopicPartition, Replica]] = {name: {} for name in hosts}
         self._boots = {name: host.disk.boots for name, host in hosts.items()}
-        self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch then
-        self._epochs: dict[tuple[str, str], int] = {}  # the newest in which a host has followed, or led, a partition
+        self._doubtful: dict[str, int] = {}  # hosts that lost power, with their broker epoch at that time
+        self._epochs: dict[tuple[str, str], int] = {}  # the newest leader epoch of each replica
         self.isrs = IsrProbe()
-        self.renewed: frozenset[str] = (
-            frozenset()
-        )  # topics that are created again: a name is not one log, and not judged
+        self.ignored_topics: frozenset[str] = frozenset()  # recreated topics: one name, several logs
 
     def begin(self, host: str) -> None:
         self._last[host].clear()
@@ -40,7 +38,7 @@ class ReplicaProbe:
                 self._refresh(host, log, "")
 
     def is_doubtful(self, host: str) -> bool:
-        """Whether it lost power and the cluster has not heard of it: until then its copies count for nothing."""
+        """Whether the host lost power and has not registered again: until then its replicas do not count."""
         boots = self._hosts[host].disk.boots
         if boots != self._boots[host]:
             self._boots[host] = boots
@@ -49,14 +47,14 @@ class ReplicaProbe:
             del self._doubtful[host]
         return host in self._doubtful
 
-    def look(self, host: str, replicas: Iterable[Replica], *, has_written: bool) -> None:
+    def check(self, host: str, replicas: Iterable[Replica], *, has_written: bool) -> None:
         last = self._last[host]
         for replica in replicas:
             before = last.get(replica.name)
             if before == replica and not has_written:
                 continue
             last[replica.name] = replica
-            if replica.name.topic in self.renewed:
+            if replica.name.topic in self.ignored_topics:
                 continue
             folder = str(replica.name)
             self._epochs[host, folder] = max(replica.leader_epoch, self._epochs.get((host, folder), NO_EPOCH))
@@ -70,18 +68,18 @@ class ReplicaProbe:
                     self._check_joining(host, folder, replica)
                 self._lead(host, folder, before, replica)
             elif before is None or replica.high_watermark != before.high_watermark:
-                self._of(folder).believe(host, self._log(host, folder), replica.high_watermark)
+                self._of(folder).verify_follower(host, self._log(host, folder), replica.high_watermark)
 
     def take(self, changed: Sequence[Changed]) -> None:
-        """The ISR is another one: all of it must have what is committed, and must be what its leader has asked for."""
+        """After an ISR change: all members must have what is committed, and the leader must have requested the ISR."""
         for change in changed:
-            if change.folder.rpartition("-")[0] in self.renewed:
+            if change.folder.rpartition("-")[0] in self.ignored_topics:
                 continue
             self._check_isr(change.folder)
             self.isrs.take(change, self._images.newest)
 
     def compare(self, folder: str, hosts: Sequence[str]) -> None:
-        """All copies are the same, byte for byte."""
+        """Check that all replicas are identical, byte for byte."""
         first, *others = hosts
         for host in hosts:
             self._log(host, folder).refresh()
@@ -91,7 +89,7 @@ class ReplicaProbe:
             start = max(whole.start_offset, copy.start_offset)
             if _from(whole, start) != _from(copy, start):
                 raise Violation(
-                    f"{folder}: {first} ends at {whole.end_offset}, {other} at {copy.end_offset}, or differ"
+                    f"{folder}: {first} (end {whole.end_offset}) and {other} (end {copy.end_offset}) differ"
                 )
 
     def describe(self) -> Iterator[str]:
@@ -102,29 +100,31 @@ class ReplicaProbe:
     def _lead(self, host: str, folder: str, before: Replica | None, now: Replica) -> None:
         is_same = before is not None and before.is_leader and before.leader_epoch == now.leader_epoch
         if is_same and before is not None and now.high_watermark < before.high_watermark:
-            seen = f"{before.high_watermark} became {now.high_watermark}"
-            raise Violation(f"{folder}: the high watermark of the leader {host} went back: {seen}")
+            change = f"{before.high_watermark} became {now.high_watermark}"
+            raise Violation(f"{folder}: the high watermark of the leader {host} decreased: {change}")
         if not is_same or before is None or now.high_watermark == before.high_watermark:
             return
-        if len(now.isr) < self._roster.min_isr:
-            raise Violation(f"{folder}: the high watermark of {host} moved to {now.high_watermark}, ISR {now.isr}")
+        if len(now.isr) < self._topology.min_isr:
+            raise Violation(
+                f"{folder}: the high watermark of {host} advanced to {now.high_watermark} with ISR {now.isr}"
+            )
         self._check_epochs(host, folder, now)
         self._of(folder).advance(host, self._log(host, folder), now.high_watermark)
         self._check_isr(folder)
         self._check_proposed(host, folder, now)
-        if self._roster.syncs:
+        if self._topology.syncs:
             self._check_disks(host, folder, now)
 
     def _check_epochs(self, host: str, folder: str, now: Replica) -> None:
-        """Only followers in the leader's own epoch count: in an older one they may yet be told to cut their logs."""
+        """Only followers in the leader epoch count: those in an older one may still have to truncate."""
         for member in (self._names[each] for each in now.isr):
             epoch = self._epochs.get((member, folder), now.leader_epoch)
             if epoch < now.leader_epoch:
-                counted = f"and counts {member}, which is in epoch {epoch}"
+                counted = f"counting {member} in epoch {epoch}"
                 raise Violation(f"{folder}: {host} commits up to {now.high_watermark} in {now.leader_epoch}, {counted}")
 
     def _check_proposed(self, host: str, folder: str, now: Replica) -> None:
-        """Whoever a leader wants to join may be in the ISR already, for all it knows."""
+        """Replicas with a pending join count too: for all the leader knows, they may already be in the ISR."""
         partition = self._images.partition(folder)
         if partition is None or partition.leader_epoch != now.leader_epoch:
             return
@@ -132,11 +132,11 @@ class ReplicaProbe:
             log = self._log(member, folder)
             self._refresh(member, log, folder)
             if log.end_offset < now.high_watermark and not self.is_doubtful(member):
-                lacks = f"{member}, which it wants to join, has {log.end_offset}"
+                lacks = f"but the joining {member} ends at {log.end_offset}"
                 raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {lacks}")
 
     def _check_joining(self, host: str, folder: str, now: Replica) -> None:
-        """Whoever joins has all that there was when the epoch began: some may be committed, unknown to it."""
+        """A joining replica has everything below the start of the leader epoch, some of which may be committed."""
         partition = self._images.partition(folder)
         if partition is None or partition.leader_epoch != now.leader_epoch:
             return
@@ -146,19 +146,21 @@ class ReplicaProbe:
             began = next((each.base_offset for each in leaders.batches if each.leader_epoch >= now.leader_epoch), None)
             needed = leaders.end_offset if began is None else began
             if log.end_offset < needed and not self.is_doubtful(member):
-                lacks = f"which has {log.end_offset}, and its epoch began at {needed}"
-                raise Violation(f"{folder}: {host} wants {member} to join, {lacks}")
+                lacks = f"which ends at {log.end_offset}, before the start of the epoch at {needed}"
+                raise Violation(f"{folder}: {host} requests to add {member}, {lacks}")
 
     def _joining(self, now: Replica, partition: PartitionImage) -> Iterator[str]:
-        """Whom its leader wants to join, by the word of the life that they live: another's is refused. So is whatever a
-        leader asks for that does not know yet who has left the ISR."""
+        """Yield the hosts that the leader requests to add with their current broker epoch.
+
+        The controller rejects requests with another broker epoch, and requests based on an outdated ISR.
+        """
         for member, broker_epoch in now.proposed:
             host = self._names[member]
             if member not in (*partition.isr, *now.isr) and broker_epoch == self._broker_epoch(host):
                 yield host
 
     def _check_disks(self, host: str, folder: str, now: Replica) -> None:
-        """Where every record is synced before its answer, what is committed is on the disks of all that are in sync."""
+        """In synced topics, committed records are durable on all members of the ISR."""
         partition = self._images.partition(folder)
         if partition is None or partition.leader_epoch != now.leader_epoch:
             return
@@ -166,7 +168,7 @@ class ReplicaProbe:
             log = self._log(member, folder)
             self._refresh(member, log, folder)
             if log.durable_end_offset() < now.high_watermark and not self.is_doubtful(member):
-                on_disk = f"on the disk of {member} is {log.durable_end_offset()}"
+                on_disk = f"but the disk of {member} has {log.durable_end_offset()}"
                 raise Violation(f"{folder}: {host} commits up to {now.high_watermark}, {on_disk}")
 
     def _check_isr(self, folder: str) -> None:
@@ -175,7 +177,7 @@ class ReplicaProbe:
             self._check_member(self._names[member], folder)
 
     def _check_member(self, host: str, folder: str) -> None:
-        """Whoever is in the true ISR, or eligible, has all that any leader served as committed."""
+        """Members of the committed ISR and ELR have everything that any leader served as committed."""
         partition = self._images.partition(folder)
         if self._ids[host] not in _may_lead(partition) or self.is_doubtful(host):
             return

@@ -1,4 +1,4 @@
-"""A cluster in trouble whose clients turn numbers into results, in transactions."""
+"""A cluster under faults whose clients transform numbers into results in transactions."""
 
 import asyncio
 from dataclasses import replace
@@ -6,13 +6,13 @@ from typing import Final
 
 from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
 from moldau.model.ports import Ports
-from moldau_dev.simulation.cluster.ambush import OF_TRANSACTIONS, Moment
-from moldau_dev.simulation.cluster.cluster_world import CHAOS_S, ClusterWorld, Trouble, all_done
+from moldau_dev.simulation.cluster.cluster_faults import HELD_APIS
+from moldau_dev.simulation.cluster.cluster_world import CHAOS_S, ClusterWorld, FaultProfile, all_done
 from moldau_dev.simulation.cluster.decision_probe import DecisionProbe
-from moldau_dev.simulation.cluster.offset_witness import OffsetWitness
-from moldau_dev.simulation.cluster.roster import REPLICAS, Roster
+from moldau_dev.simulation.cluster.offset_checker import OffsetChecker
 from moldau_dev.simulation.cluster.stable_probe import StableProbe
-from moldau_dev.simulation.cluster.strikes import HELD_APIS
+from moldau_dev.simulation.cluster.targeted_faults import TRANSACTION_TRIGGERS, Trigger
+from moldau_dev.simulation.cluster.topology import REPLICAS, Topology
 from moldau_dev.simulation.cluster.transformers import (
     RESULT_PARTITIONS,
     RESULTS,
@@ -29,14 +29,14 @@ TRANSACTION_APIS: Final = (24, 26, 27, 28)  # AddPartitionsToTxn, EndTxn, WriteT
 TWINS: Final = ("a", "b")
 
 
-def transaction_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
-    """Whatever befalls the cluster, each number has its results exactly once."""
+def transaction_world(profile: FaultProfile = FaultProfile.PROCESS, *, chaos_s: float = CHAOS_S) -> Script:
+    """Return a script that checks that under faults each number has its results exactly once."""
 
     async def script(simulation: Simulation) -> None:
-        simulation.disks_fail = trouble is Trouble.DISK
-        world = TransactionWorld(simulation, trouble)
+        simulation.disks_fail = profile is FaultProfile.DISK
+        world = TransactionWorld(simulation, profile)
         try:
-            await world.live_through(chaos_s)
+            await world.run(chaos_s)
         except BaseExceptionGroup as group:
             raise first_cause(group) from None
 
@@ -44,32 +44,32 @@ def transaction_world(trouble: Trouble = Trouble.PROCESS, *, chaos_s: float = CH
 
 
 class TransactionWorld(ClusterWorld):
-    """Two transformers for each partition of the numbers, a reader of what they commit, a look at what is stable."""
+    """Two transformers per partition of the numbers, a `read_committed` reader, and probes for transactions."""
 
-    def __init__(self, simulation: Simulation, trouble: Trouble) -> None:
-        super().__init__(simulation, trouble)
+    def __init__(self, simulation: Simulation, profile: FaultProfile) -> None:
+        super().__init__(simulation, profile)
         self.results = TransformLedger()
         self.decisions = DecisionProbe((RESULTS, OFFSETS_TOPIC), self.nodes)
-        self.watch.more = (StableProbe(RESULTS, self.nodes).look, self.decisions.look, *self.watch.more)
-        self.watch.aims = (self.ledger.topic, RESULTS, STATE_TOPIC, OFFSETS_TOPIC)
+        self.observer.more = (StableProbe(RESULTS, self.nodes).check, self.decisions.check, *self.observer.more)
+        self.observer.target_topics = (self.ledger.topic, RESULTS, STATE_TOPIC, OFFSETS_TOPIC)
         self.chaos.held_apis = (*HELD_APIS, *TRANSACTION_APIS)
         self._transformers: list[Transformer] = []
 
     @property
-    def moments(self) -> tuple[Moment, ...]:
-        return (*OF_TRANSACTIONS, *super().moments)
+    def triggers(self) -> tuple[Trigger, ...]:
+        return (*TRANSACTION_TRIGGERS, *super().triggers)
 
-    def furnish(self, roster: Roster) -> Roster:
+    def customize(self, topology: Topology) -> Topology:
         settings = {
             "transaction.state.log.replication.factor": str(REPLICAS),
             "transaction.state.log.num.partitions": "2",
-            "transaction.state.log.min.isr": str(roster.min_isr),
+            "transaction.state.log.min.isr": str(topology.min_isr),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
-        return replace(roster, settings={**roster.settings, **settings})
+        return replace(topology, settings={**topology.settings, **settings})
 
     async def _create_topics(self, ports: Ports) -> None:
-        async with client(ports, self.roster.bootstrap, "admin") as admin:
+        async with client(ports, self.topology.bootstrap, "admin") as admin:
             for topic, partitions in ((self.ledger.topic, self.ledger.partitions), (RESULTS, RESULT_PARTITIONS)):
                 await self._create_topic(admin, topic, partitions)
 
@@ -77,7 +77,7 @@ class TransactionWorld(ClusterWorld):
         programs: dict[str, Program] = {
             "producer": self._produce,
             "result-reader": self._read_results,
-            "offset-witness": self._witness_offsets,
+            "offset-witness": self._check_offsets,
         }
         for source in range(self.ledger.partitions):
             for twin in TWINS:
@@ -86,43 +86,43 @@ class TransactionWorld(ClusterWorld):
 
     def _transformer(self, name: str, source: int) -> Program:
         async def program(ports: Ports) -> None:
-            chance = self.simulation.chance(name)
-            transformer = Transformer(name, source, ports, self.roster.bootstrap, self.ledger, self.results, chance)
+            rng = self.simulation.rng(name)
+            transformer = Transformer(name, source, ports, self.topology.bootstrap, self.ledger, self.results, rng)
             self._transformers.append(transformer)
             await transformer.run()
 
         return program
 
     async def _read_results(self, ports: Ports) -> None:
-        chance = self.simulation.chance("result-reader")
-        self._result_reader = ResultReader(ports, self.roster.bootstrap, self.ledger, self.results, chance)
+        rng = self.simulation.rng("result-reader")
+        self._result_reader = ResultReader(ports, self.topology.bootstrap, self.ledger, self.results, rng)
         await self._result_reader.run()
 
-    async def _witness_offsets(self, ports: Ports) -> None:
-        chance = self.simulation.chance("offset-witness")
-        self._witness = OffsetWitness(ports, self.roster, self.ledger, self.results, chance)
-        await self._witness.run()
+    async def _check_offsets(self, ports: Ports) -> None:
+        rng = self.simulation.rng("offset-witness")
+        self._offset_checker = OffsetChecker(ports, self.topology, self.ledger, self.results, rng)
+        await self._offset_checker.run()
 
     def _has_done_enough(self) -> bool:
         is_enough = self.results.transactions >= TRANSACTIONS_MIN
         return is_enough and self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
 
-    async def _come_right(self, tasks: list[asyncio.Task[None]]) -> None:
-        producing, reading, witnessing, *transforming = tasks
+    async def _finish_clients(self, tasks: list[asyncio.Task[None]]) -> None:
+        producing, reading, checking, *transforming = tasks
         self._producer.should_stop = True
         await self._within("every write is accepted", all_done([producing]))
         for transformer in self._transformers:
             transformer.producer_is_done = True
         await self._within("every number is transformed", all_done(transforming))
-        self._witness.should_stop = True
-        await self._within("nobody asks for offsets any more", all_done([witnessing]))
-        if not self._witness.answers:
-            raise Violation("no offset was ever told")
+        self._offset_checker.should_stop = True
+        await self._within("the offset checker has stopped", all_done([checking]))
+        if not self._offset_checker.responses:
+            raise Violation("no committed offset was ever fetched")
         self._result_reader.transformers_are_done = True
-        await self._within("all results are read and nothing is open", all_done([reading]))
-        if not self.decisions.looks:
-            raise Violation("no marker was ever looked at")
-        self.simulation.tally["offsets told"] += self._witness.answers
-        self.simulation.tally["looks at markers"] += self.decisions.looks
+        await self._within("all results are read and no transaction is open", all_done([reading]))
+        if not self.decisions.checks:
+            raise Violation("no marker was ever checked")
+        self.simulation.tally["offsets fetched"] += self._offset_checker.responses
+        self.simulation.tally["marker checks"] += self.decisions.checks
         self.simulation.tally["transactions"] += self.results.transactions
         self.simulation.tally["aborted on purpose"] += self.results.aborts

@@ -1,4 +1,4 @@
-"""Looks into the nodes after every event: whoever has just run may have broken a promise."""
+"""Checks the node that has just run, after every event."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -6,53 +6,53 @@ from collections.abc import Callable, Mapping
 from moldau.machines.metadata.image import PartitionImage
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.node.node import Node
+from moldau_dev.simulation.cluster.cluster_faults import Target
 from moldau_dev.simulation.cluster.image_probe import ImageProbe
 from moldau_dev.simulation.cluster.node_state import copies_of, image_of, quorum_of, replicas_of
 from moldau_dev.simulation.cluster.quorum_probe import QuorumProbe
 from moldau_dev.simulation.cluster.replica_probe import ReplicaProbe
-from moldau_dev.simulation.cluster.roster import Roster
-from moldau_dev.simulation.cluster.strikes import Aim
+from moldau_dev.simulation.cluster.topology import Topology
 from moldau_dev.simulation.cluster.unclean_probe import UncleanProbe
-from moldau_dev.simulation.lifetime import Life
+from moldau_dev.simulation.process import SimulatedProcess
 from moldau_dev.simulation.simulation import Host, Simulation
 from moldau_dev.simulation.workload import TOPIC
 
 
-class Watch:
-    """Knows every node's insides and the newest committed metadata; the probes do the judging."""
+class Observer:
+    """Passes the state of nodes and the newest committed metadata to the probes, which check it."""
 
-    def __init__(self, simulation: Simulation, roster: Roster, hosts: Mapping[str, Host]) -> None:
-        self.simulation, self.roster, self.hosts = simulation, roster, hosts
-        self._ids = {seat.host: seat.node_id for seat in roster.seats}
-        self._names = {seat.node_id: seat.host for seat in roster.seats}
+    def __init__(self, simulation: Simulation, topology: Topology, hosts: Mapping[str, Host]) -> None:
+        self.simulation, self.topology, self.hosts = simulation, topology, hosts
+        self._ids = {spec.host: spec.node_id for spec in topology.specs}
+        self._names = {spec.node_id: spec.host for spec in topology.specs}
         self._nodes: dict[str, Node] = {}
-        self._lives: dict[str, str] = {}  # the host of a life
+        self._process_hosts: dict[str, str] = {}  # process name to host
         self._points: dict[str, int] = {}
         self.images = ImageProbe(simulation.tally)
-        voters = [seat.host for seat in roster.seats if seat.is_controller]
+        voters = [spec.host for spec in topology.specs if spec.is_controller]
         self.quorum = QuorumProbe(simulation.tally, hosts, voters)
-        self.replicas = ReplicaProbe(simulation.tally, roster, hosts, self.images)
+        self.replicas = ReplicaProbe(simulation.tally, topology, hosts, self.images)
         self.unclean = UncleanProbe(hosts, self._ids)
-        self.more: tuple[Callable[[str, Node], None], ...] = ()  # who else looks into a node
-        self.aims: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are struck
-        simulation.loop.after_event = self._look
+        self.more: tuple[Callable[[str, Node], None], ...] = ()  # further checks of a node
+        self.target_topics: tuple[str, ...] = (TOPIC,)  # the topics whose leaders and followers are targets
+        simulation.loop.after_event = self._check_after_event
 
     def begin(self, host: str, node: Node) -> None:
-        """A process starts on a host."""
+        """Register the node of a new process."""
         self._nodes[host] = node
-        self._lives[f"{host}#{self.hosts[host].starts}"] = host
+        self._process_hosts[f"{host}#{self.hosts[host].starts}"] = host
         self.quorum.begin(host)
         self.replicas.begin(host)
         self.unclean.begin(host)
 
     def close(self) -> None:
         self.simulation.loop.after_event = None
-        self.simulation.tally["looks at who joined"] += self.replicas.isrs.looks
-        self.simulation.tally["looks at who lost power"] += self.unclean.looks
+        self.simulation.tally["ISR join checks"] += self.replicas.isrs.checks
+        self.simulation.tally["power loss checks"] += self.unclean.checks
 
-    def _look(self, life: Life | None) -> None:
-        host = self._lives.get(life.name) if life is not None else None
-        if host is None or life is None or not life.is_alive:
+    def _check_after_event(self, process: SimulatedProcess | None) -> None:
+        host = self._process_hosts.get(process.name) if process is not None else None
+        if host is None or process is None or not process.is_alive:
             return
         node = self._nodes[host]
         image = image_of(node)
@@ -62,45 +62,44 @@ class Watch:
         self._points[host] = self.hosts[host].disk.points
         quorum = quorum_of(node)
         if quorum is not None:
-            self.quorum.look(host, quorum, has_written=has_written)
-        changed = self.images.look(image)
-        self.replicas.look(host, replicas_of(node), has_written=has_written)
+            self.quorum.check(host, quorum, has_written=has_written)
+        changed = self.images.check(image)
+        self.replicas.check(host, replicas_of(node), has_written=has_written)
         if changed:
             self.replicas.take(changed)
-        self.unclean.look(host, node.broker.incarnation_id, self.images.newest)
-        for look in self.more:
-            look(host, node)
+        self.unclean.check(host, node.broker.incarnation_id, self.images.newest)
+        for check in self.more:
+            check(host, node)
 
     # For chaos
 
-    def find(self, aim: Aim, chance: random.Random) -> str | None:
-        """Who is what now; None if nobody is."""
-        if aim is Aim.CONTROLLER:
+    def find(self, target: Target, rng: random.Random) -> str | None:
+        """Return the host that currently has a role; None if there is none."""
+        if target is Target.CONTROLLER:
             return self.quorum.leader
-        partitions = [each for topic in self.aims for each in self._partitions(topic)]
-        if aim is Aim.ANYBODY or not partitions:
+        partitions = [each for topic in self.target_topics for each in self._partitions(topic)]
+        if target is Target.ANY or not partitions:
             return None
-        partition = chance.choice(partitions)
-        if aim is Aim.LEADER:
+        partition = rng.choice(partitions)
+        if target is Target.LEADER:
             return self._names.get(partition.leader)
         followers = [each for each in partition.replicas if each != partition.leader]
-        return self._names[chance.choice(followers)] if followers else None
+        return self._names[rng.choice(followers)] if followers else None
 
     def has_recovered(self, *, except_for: str) -> bool:
-        """Whether all replicas are in sync and nobody else is about to lose power."""
-        mine = self._ids[except_for]
+        """Whether all replicas are in sync and no other host is about to lose power."""
+        excepted = self._ids[except_for]
         others = [host for name, host in self.hosts.items() if name != except_for]
         return not any(host.disk.plans_power_loss or self.replicas.is_doubtful(host.name) for host in others) and all(
-            set(each.replicas) - set(each.isr) <= {mine} for each in self._partitions()
+            set(each.replicas) - set(each.isr) <= {excepted} for each in self._partitions()
         )
 
     # After healing
 
     def is_at_rest(self) -> bool:
-        """All brokers serve, every partition has a leader, all its replicas in sync and all that was written seen; and
-        none is on its way, or where it does not belong."""
+        """Whether all brokers are active, all replicas in sync, all records committed, no replica moving or stray."""
         image = self.images.newest
-        brokers = [seat.node_id for seat in self.roster.seats if seat.is_broker]
+        brokers = [spec.node_id for spec in self.topology.specs if spec.is_broker]
         return (
             all(image.is_active(broker) for broker in brokers)
             and all(self._is_settled(each) for each in self._partitions())
@@ -113,7 +112,7 @@ class Watch:
         )
 
     def compare_replicas(self) -> None:
-        """Every replica has the same bytes, from its start to its end."""
+        """Check that all replicas of each partition are identical."""
         image = self.images.newest
         for topic in image.topics.values():
             for index, partition in enumerate(topic.partitions):
@@ -121,7 +120,7 @@ class Watch:
                 self.replicas.compare(f"{topic.name}-{index}", names)
 
     def describe(self) -> str:
-        """For a failure: who is up and what the newest metadata says."""
+        """Describe hosts, metadata and replicas for a failure message."""
         up = {
             name: ("paused" if host.is_paused else "up" if host.is_up else "down") for name, host in self.hosts.items()
         }
