@@ -20,6 +20,7 @@ RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop
 SPARK_STAMP := $(VENV)/.installed-with-spark
 SITE_STAMP := $(VENV)/.installed-for-site
+MERMAID := docs/javascripts/mermaid.min.js
 
 .PHONY: help
 help: ## list the targets
@@ -147,7 +148,7 @@ docs: $(DEV_STAMP) ## regenerate the generated pages
 	$(BIN)/python tools/reference.py
 
 .PHONY: site
-site: $(SITE_STAMP) ## build the documentation site into site/
+site: $(SITE_STAMP) $(MERMAID) ## build the documentation site into site/; npm provides the diagrams' script
 	$(BIN)/zensical build --clean --strict --config-file zensical.toml
 
 .PHONY: mutants
@@ -187,3 +188,11 @@ $(SPARK_STAMP): pyproject.toml | $(BIN)/python
 $(SITE_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
+
+# The script that draws the diagrams is served by the site itself. Without npm the file is empty, and browsers load Mermaid
+# from a CDN instead.
+$(MERMAID):
+	@mkdir -p $(@D) .cache
+	@if command -v npm >/dev/null && (cd .cache && npm pack --silent mermaid@11 >/dev/null); then \
+	  tar -xzf .cache/mermaid-11.*.tgz -O package/dist/mermaid.min.js >$@; \
+	else echo "npm cannot fetch Mermaid: diagrams need access to a CDN" >&2; : >$@; fi
