@@ -99,7 +99,7 @@ def test_partitions_move_to_a_new_broker_and_can_be_called_back(
     moldau("reassign", "execute", plan, "--throttle", "50000", "--rollback", back)
     verified = json.loads(moldau("reassign", "verify", plan, "--json", code=1))
     assert {each["state"] for each in verified["partitions"]} == {"moving"}
-    assert "are being moved already" in moldau("reassign", "execute", plan, code=1)
+    assert "are already being reassigned" in moldau("reassign", "execute", plan, code=1)
     throttled = json.loads(moldau("config", "get", "broker", "4", "--json"))
     assert {"follower.replication.throttled.rate", "leader.replication.throttled.rate"} <= {
         each["name"] for each in throttled

@@ -115,6 +115,6 @@ def test_a_group_that_lets_nobody_in_is_told(slow_to_join: Connection, monkeypat
     slow_to_join.create_topic("closed")
     with (
         slow_to_join.consume("closed", group="closed", idle_s=0.1) as messages,
-        pytest.raises(Failed, match="The group closed gave out no partitions"),
+        pytest.raises(Failed, match="The group closed assigned no partitions"),
     ):
         next(messages)

@@ -8,7 +8,7 @@ import pytest
 from broker_scene import BROKER, Scene, batch, on_broker, produce
 
 from moldau.broker.cluster.peers import BACKOFF_LONGEST_MS, LINKS_MAX, Peers
-from moldau.client.errors import ConnectionLost, NoAnswer, Unreachable
+from moldau.client.errors import ConnectionLost, ResponseTimeout, Unreachable
 from moldau.model.ids import Address
 from moldau.wire.messages import ApiVersionsRequest, DescribeClusterRequest, FetchRequest
 
@@ -85,7 +85,7 @@ def test_silence_ends_a_question_in_time_whether_the_connection_stands_or_not() 
         scene.simulation.network.cut_both("peer", "broker")
         for purpose in ("", "another"):
             began_s = scene.simulation.now_s
-            with pytest.raises(NoAnswer):
+            with pytest.raises(ResponseTimeout):
                 await cluster_id(peers, timeout_ms=300, purpose=purpose)
             assert 0.29 < scene.simulation.now_s - began_s < 0.35
         assert not await peers.is_refused(BROKER)
@@ -147,12 +147,12 @@ def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
             heard.append(bytes(records))
             owners.append(records.obj)
             if len(heard) < 3:
-                link.borrow(request, timeout_ms=5000, hear=hear, fail=all_heard.set_exception)
+                link.send_borrowing(request, timeout_ms=5000, on_response=hear, on_error=all_heard.set_exception)
             else:
                 all_heard.set_result(None)
 
-        link.borrow(request, timeout_ms=5000, hear=hear, fail=all_heard.set_exception)
-        copied = link.ask(request)  # its answer comes before that of the second that is borrowed
+        link.send_borrowing(request, timeout_ms=5000, on_response=hear, on_error=all_heard.set_exception)
+        copied = link.send(request)  # its answer comes before that of the second that is borrowed
         await all_heard
         assert heard == [bytes((await copied).responses[0].partitions[0].records)] * 3
         assert not any(isinstance(each, bytes) for each in owners)  # the connection's own buffer
@@ -163,11 +163,13 @@ def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
 def test_who_borrows_an_answer_hears_when_there_will_be_none() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         link = await peers.connect(BROKER, "", 5000)
-        await link.ask(ApiVersionsRequest())
+        await link.send(ApiVersionsRequest())
         failures: list[Exception] = []
 
         def borrow() -> None:
-            link.borrow(ApiVersionsRequest(), timeout_ms=5000, hear=lambda _: failures.clear(), fail=failures.append)
+            link.send_borrowing(
+                ApiVersionsRequest(), timeout_ms=5000, on_response=lambda _: failures.clear(), on_error=failures.append
+            )
 
         borrow()
         scene.host.crash()

@@ -12,7 +12,7 @@ from writer_scene import NONE, NOW_MS, Writer, committed, play, values
 
 from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
 from moldau.broker.transactions.add_partitions import Enrolment, Wish
-from moldau.client.errors import TooManyWaiting
+from moldau.client.errors import TooManyPendingRequests
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address, TopicPartition
 from moldau.wire.messages import (
@@ -82,7 +82,7 @@ def test_offsets_are_written_before_anybody_can_take_their_admission_away(monkey
 def test_a_coordinator_that_is_asked_too_much_is_asked_again() -> None:
     async def ask() -> dict[TopicPartition, ErrorCode]:
         async def refuse(*_: object, **__: object) -> None:
-            raise TooManyWaiting("1000 requests wait for it already")
+            raise TooManyPendingRequests("1000 requests wait for it already")
 
         image = SimpleNamespace(
             topics={STATE_TOPIC: SimpleNamespace(partitions=[SimpleNamespace(leader=2)])},

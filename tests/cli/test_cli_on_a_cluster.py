@@ -87,7 +87,7 @@ def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: Cluster, mo
     cluster.wait_until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions that lack a replica")
     told = health(moldau)
     assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
-    assert "broker 3 does not serve: start it, or move what it holds" in moldau("cluster", "health", code=1)
+    assert "broker 3 is fenced: start it, or move its replicas" in moldau("cluster", "health", code=1)
     assert "partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "runs, and would come back" in moldau("broker", "remove", "1", code=1)
     assert "there is no broker 9" in moldau("broker", "remove", "9", code=1)
@@ -142,7 +142,7 @@ def test_a_topic_gets_more_copies_and_fewer_again(cluster: Cluster, moldau: Mold
         described = json.loads(moldau("topic", "describe", "thin", "--json"))
         return all(len(each["isr"]) == len(each["replicas"]) == copies for each in described[0]["partitions"])
 
-    assert "need as many brokers" in moldau(
+    assert "replicas require" in moldau(
         "reassign", "generate", "-t", "thin", "--brokers", "1,2", "-r", "3", "-o", plan, code=1
     )
     for count in (3, 2):
@@ -165,7 +165,7 @@ def test_partitions_move_to_a_new_broker_are_called_back_and_move_again(
     moldau("reassign", "execute", plan, "--throttle", "20000", "--rollback", back)
     verified = json.loads(moldau("reassign", "verify", plan, "--json", code=1))
     assert {each["state"] for each in verified["partitions"]} == {"moving"}
-    assert "are being moved already" in moldau("reassign", "execute", plan, code=1)
+    assert "are already being reassigned" in moldau("reassign", "execute", plan, code=1)
     assert len(json.loads(moldau("reassign", "list", "--json"))) == 3
     assert "3 moves called off" in moldau("reassign", "cancel", plan)
     cluster.wait_until(lambda: replicas(moldau) == [4, 4, 4, 0], "they are where they were")
@@ -248,7 +248,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, t
     plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}')
     assert "brokers that do not serve: 9" in moldau("reassign", "execute", str(plan), code=1)
     plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 99, "replicas": [1]}]}')
-    assert "the cluster has no orders-99" in moldau("reassign", "execute", str(plan), code=1)
+    assert "unknown partitions: orders-99" in moldau("reassign", "execute", str(plan), code=1)
     plan.write_text("{")
     assert "no JSON" in moldau("reassign", "verify", str(plan), code=2)
     assert "say which partitions" in moldau("partition", "elect-leaders", code=2)
@@ -294,7 +294,7 @@ def test_a_minority_says_that_nobody_controls(
     told = health(moldau)
     while told["quorum"] is not None:  # a moment passes before the last one knows that it is alone
         told = health(moldau)
-    assert told["problems"][0].startswith("no controller is active")
+    assert told["problems"][0].startswith("no active controller")
     assert [each["id"] for each in told["brokers"] if each["is_reachable"]] == [last]
     assert moldau("broker", "list").count("unreachable") == 2
     monkeypatch.setattr(partial_results, "OFFSETS_WAIT_S", 2.0)

@@ -73,7 +73,7 @@ async def leave_hanging(client: AsyncClient, topic: str, name: str | None = None
     """A transactional batch of which no coordinator knows, as a delayed request once could leave it; its producer."""
     producer = TransactionalProducer(client, name or "nobody's", is_v1=True)
     producer.identity = await (client.init_producer_id() if name is None else producer.initialise())
-    producer._enrolled[TopicPartition(topic, 0)] = None
+    producer._added_partitions[TopicPartition(topic, 0)] = None
     await producer.send(topic, 0, [RECORD])
     return producer.identity.producer_id
 
@@ -157,12 +157,12 @@ def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
     assert "no transaction is open" in moldau(
         "txn", "abort", "--partition", f"{topic}:0", "--start-offset", "5", "--yes", code=1
     )
-    assert "no state Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
+    assert "Unknown state: Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
 
 
 def test_nothing_is_said_to_hang_or_not_where_there_is_nothing(moldau: Moldau, topic: str) -> None:
     assert "nowhere does not exist" in moldau("txn", "find-hanging", "--topic", "nowhere", code=1)
-    assert "there is no broker 99" in moldau("txn", "find-hanging", "--broker", "99", code=1)
+    assert "broker 99 does not exist" in moldau("txn", "find-hanging", "--broker", "99", code=1)
     assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--broker", "1", "--json")) == []
 
 

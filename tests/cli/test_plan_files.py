@@ -27,11 +27,11 @@ def refused(*arguments: str) -> str:
         ),
         (
             '{"topic": "t", "partition": 1.5, "replicas": [1]}',
-            "the partition 1.5 of t is no number from 0 to 2147483647",
+            "the partition 1.5 of t is not a number from 0 to 2147483647",
         ),
         (
             '{"topic": "t", "partition": 0, "replicas": "12"}',
-            't-0 has "12": replicas are one or more brokers, each once',
+            't-0 has "12": replicas must be one or more distinct brokers',
         ),
     ],
 )
@@ -45,11 +45,11 @@ def test_a_row_of_a_plan_that_means_nothing_is_one_line(command: str, row: str, 
 def test_a_plan_that_is_nested_without_an_end_is_one_line(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text("[" * 100_000)
-    assert f"{plan}: it is no JSON: maximum recursion depth" in refused("reassign", "execute", str(plan))
+    assert f"{plan}: not JSON: maximum recursion depth" in refused("reassign", "execute", str(plan))
 
 
 def test_a_partition_that_no_topic_can_have_is_not_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "partitions.json"
     file.write_text('{"partitions": [{"topic": "t", "partition": 4294967296}]}')
     told = refused("partition", "elect-leaders", "--file", str(file))
-    assert told == f"error: {file}: the partition 4294967296 of t is no number from 0 to 2147483647\n"
+    assert told == f"error: {file}: the partition 4294967296 of t is not a number from 0 to 2147483647\n"

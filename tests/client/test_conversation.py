@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.client.connection import Authentication, Close, Conversation, Deliver, Effect, Fail, Phase, SendFrame
-from moldau.client.errors import ConnectionLost, NoAnswer, TooManyWaiting
+from moldau.client.connection import Authentication, ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
 from moldau.wire import codec, framing, messages
@@ -19,8 +19,8 @@ SETTINGS = ClientSettings(requests_in_flight_max=2, requests_waiting_max=3, requ
 NEWEST = (codec.versions(API_VERSIONS) or (0, 0))[1]
 
 
-def conversation(settings: ClientSettings = SETTINGS, authentication: Authentication | None = None) -> Conversation:
-    return Conversation("broker:9092", settings, authentication)
+def conversation(settings: ClientSettings = SETTINGS, authentication: Authentication | None = None) -> ClientConnection:
+    return ClientConnection("broker:9092", settings, authentication)
 
 
 def frame_of(pieces: list[Any]) -> memoryview:
@@ -50,7 +50,7 @@ def offers(error_code: int = 0, /, **ranges: tuple[int, int]) -> Any:
     return response(error_code=error_code, api_keys=api_keys)
 
 
-def ready(settings: ClientSettings = SETTINGS, /, **ranges: tuple[int, int]) -> Conversation:
+def ready(settings: ClientSettings = SETTINGS, /, **ranges: tuple[int, int]) -> ClientConnection:
     talk = conversation(settings)
     header, _ = question(talk.opened(0))
     talk.received(answer(header, offers(**(ranges or {"heartbeat": (0, 4), "produce": (3, 9)}))), 0)
@@ -82,7 +82,7 @@ def test_the_newest_version_of_apiversions_is_tried_first() -> None:
 
 def test_after_the_answer_the_highest_version_of_both_is_used() -> None:
     talk = ready(heartbeat=(0, 3))
-    header, _ = question(talk.asked(1, heartbeat(), 0))
+    header, _ = question(talk.submit(1, heartbeat(), 0))
     assert header.api_version == 3
     assert talk.version_for(HEARTBEAT) == 3
 
@@ -129,21 +129,21 @@ def test_a_broker_that_refuses_every_version_it_offers_is_left() -> None:
         tried.append(header.api_version)
         effects = talk.received(answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 99)), version=0), 0)
     assert tried == list(range(NEWEST, -1, -1))
-    assert "does not speak any version of ApiVersions" in closing(effects)
+    assert "supports no version of ApiVersions" in closing(effects)
 
 
 def test_another_error_in_the_negotiation_is_told_in_words() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     effects = talk.received(answer(header, offers(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)), 0)
-    assert "refused to tell its versions: cluster authorization failed" in closing(effects)
+    assert "rejected ApiVersions: cluster authorization failed" in closing(effects)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x7f\xff\xff\xff"])
 def test_nonsense_in_the_negotiation_closes_the_connection(body: bytes) -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
-    talk.asked(1, heartbeat(), 0)
+    talk.submit(1, heartbeat(), 0)
     effects = talk.received(memoryview(header.correlation_id.to_bytes(4, "big") + body), 0)
     assert isinstance(failures(effects)[1], ConnectionLost)
     assert talk.phase is Phase.CLOSED
@@ -158,11 +158,11 @@ def test_a_connection_closed_in_the_negotiation_hints_at_the_listener() -> None:
 def test_silence_in_the_negotiation_ends_it() -> None:
     talk = conversation()
     talk.opened(0)
-    talk.asked(1, heartbeat(), 500)
+    talk.submit(1, heartbeat(), 500)
     assert talk.wake_at_ms == 1000
-    assert not talk.passed(999)
-    effects = talk.passed(1000)
-    assert "did not answer ApiVersions in time" in closing(effects)
+    assert not talk.time_passed(999)
+    effects = talk.time_passed(1000)
+    assert "did not respond to ApiVersions in time" in closing(effects)
     error = failures(effects)[1]
     assert isinstance(error, ConnectionLost)
     assert not error.was_sent
@@ -184,16 +184,16 @@ def test_finalized_features_are_remembered() -> None:
 @pytest.mark.parametrize(
     ("ranges", "limit", "words"),
     [
-        ({"metadata": (0, 12)}, None, "does not offer Heartbeat"),
-        ({"heartbeat": (40, 41)}, None, "speaks Heartbeat 40-41"),
-        ({"heartbeat": (3, 4)}, 2, "speaks Heartbeat 3-4, this request needs 0-2"),
+        ({"metadata": (0, 12)}, None, "does not support Heartbeat"),
+        ({"heartbeat": (40, 41)}, None, "supports Heartbeat 40-41"),
+        ({"heartbeat": (3, 4)}, 2, "supports Heartbeat 3-4, this request requires 0-2"),
     ],
 )
 def test_a_version_nobody_shares_fails_that_request_alone(
     ranges: dict[str, tuple[int, int]], limit: int | None, words: str
 ) -> None:
     talk = ready(**ranges)
-    (fail,) = talk.asked(1, heartbeat(), 0, version_at_most=limit)
+    (fail,) = talk.submit(1, heartbeat(), 0, version_at_most=limit)
     assert isinstance(fail, Fail)
     assert isinstance(fail.error, UnsupportedVersion)
     assert words in fail.error.message
@@ -201,15 +201,15 @@ def test_a_version_nobody_shares_fails_that_request_alone(
 
 
 def test_a_request_may_ask_for_an_older_version() -> None:
-    header, _ = question(ready().asked(1, heartbeat(), 0, version_at_most=1))
+    header, _ = question(ready().submit(1, heartbeat(), 0, version_at_most=1))
     assert header.api_version == 1
 
 
 def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
     talk = ready()
-    effects = talk.asked(1, messages.HeartbeatRequest(group_id=12), 0)  # type: ignore[arg-type]
+    effects = talk.submit(1, messages.HeartbeatRequest(group_id=12), 0)  # type: ignore[arg-type]
     assert set(failures(effects)) == {1}
-    assert question(talk.asked(2, heartbeat(), 0))
+    assert question(talk.submit(2, heartbeat(), 0))
     assert talk.phase is Phase.READY
 
 
@@ -219,16 +219,16 @@ def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
 def test_requests_wait_for_the_negotiation_and_then_leave_in_order() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
-    assert talk.asked(1, heartbeat("one"), 0) == []
-    assert talk.asked(2, heartbeat("two"), 0) == []
+    assert talk.submit(1, heartbeat("one"), 0) == []
+    assert talk.submit(2, heartbeat("two"), 0) == []
     sent = talk.received(answer(header, offers(heartbeat=(0, 4))), 0)
     assert [question([each])[1].group_id for each in sent] == ["one", "two"]
 
 
 def test_each_answer_reaches_the_ticket_that_asked() -> None:
     talk = ready()
-    first, _ = question(talk.asked(7, heartbeat(), 0))
-    second, _ = question(talk.asked(8, heartbeat(), 0))
+    first, _ = question(talk.submit(7, heartbeat(), 0))
+    second, _ = question(talk.submit(8, heartbeat(), 0))
     assert first.correlation_id != second.correlation_id
     for ticket, header in ((7, first), (8, second)):
         (delivered,) = talk.received(answer(header, messages.HeartbeatResponse(error_code=ticket)), 0)
@@ -239,8 +239,8 @@ def test_each_answer_reaches_the_ticket_that_asked() -> None:
 
 def test_no_more_than_the_bound_is_in_flight() -> None:
     talk = ready()
-    headers = [question(talk.asked(ticket, heartbeat(), 0))[0] for ticket in (1, 2)]
-    assert talk.asked(3, heartbeat("third"), 0) == []
+    headers = [question(talk.submit(ticket, heartbeat(), 0))[0] for ticket in (1, 2)]
+    assert talk.submit(3, heartbeat("third"), 0) == []
     effects = talk.received(answer(headers[0], messages.HeartbeatResponse()), 0)
     assert question(effects)[1].group_id == "third"
 
@@ -248,15 +248,15 @@ def test_no_more_than_the_bound_is_in_flight() -> None:
 def test_no_more_than_the_bound_may_wait() -> None:
     talk = ready()
     for ticket in range(5):
-        talk.asked(ticket, heartbeat(), 0)
-    (fail,) = talk.asked(5, heartbeat(), 0)
+        talk.submit(ticket, heartbeat(), 0)
+    (fail,) = talk.submit(5, heartbeat(), 0)
     assert isinstance(fail, Fail)
-    assert isinstance(fail.error, TooManyWaiting)
+    assert isinstance(fail.error, TooManyPendingRequests)
 
 
 def test_a_produce_without_acknowledgement_is_delivered_as_it_leaves() -> None:
     talk = ready()
-    sent, delivered = talk.asked(1, messages.ProduceRequest(acks=0), 0)
+    sent, delivered = talk.submit(1, messages.ProduceRequest(acks=0), 0)
     assert isinstance(sent, SendFrame)
     assert delivered == Deliver(1, None)
     assert talk.is_idle
@@ -264,12 +264,12 @@ def test_a_produce_without_acknowledgement_is_delivered_as_it_leaves() -> None:
 
 def test_a_throttled_client_is_quiet_for_as_long_as_it_was_told() -> None:
     talk = ready()
-    header, _ = question(talk.asked(1, heartbeat(), 0))
+    header, _ = question(talk.submit(1, heartbeat(), 0))
     talk.received(answer(header, messages.HeartbeatResponse(throttle_time_ms=300)), 100)
-    assert talk.asked(2, heartbeat(), 150) == []
+    assert talk.submit(2, heartbeat(), 150) == []
     assert talk.wake_at_ms <= 400
-    assert not talk.passed(399)
-    assert question(talk.passed(400))
+    assert not talk.time_passed(399)
+    assert question(talk.time_passed(400))
 
 
 # Endings
@@ -278,18 +278,18 @@ def test_a_throttled_client_is_quiet_for_as_long_as_it_was_told() -> None:
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (lambda header: memoryview((header.correlation_id + 1).to_bytes(4, "big")), "to another question"),
-        (lambda _: memoryview(b"\0\0"), "to another question"),
-        (lambda header: memoryview(header.correlation_id.to_bytes(4, "big")), "makes no sense"),
+        (lambda header: memoryview((header.correlation_id + 1).to_bytes(4, "big")), "wrong correlation id"),
+        (lambda _: memoryview(b"\0\0"), "wrong correlation id"),
+        (lambda header: memoryview(header.correlation_id.to_bytes(4, "big")), "is malformed"),
     ],
 )
 def test_a_broken_stream_is_closed_and_everyone_hears_of_it(
     frame: Callable[[framing.RequestHeader], memoryview], words: str
 ) -> None:
     talk = ready()
-    header, _ = question(talk.asked(1, heartbeat(), 0))
-    talk.asked(2, heartbeat(), 0)
-    talk.asked(3, heartbeat(), 0)
+    header, _ = question(talk.submit(1, heartbeat(), 0))
+    talk.submit(2, heartbeat(), 0)
+    talk.submit(3, heartbeat(), 0)
     effects = talk.received(frame(header), 0)
     assert words in closing(effects)
     assert {
@@ -303,29 +303,29 @@ def test_a_broken_stream_is_closed_and_everyone_hears_of_it(
 
 def test_bytes_after_a_whole_answer_are_let_pass() -> None:
     talk = ready()
-    header, _ = question(talk.asked(1, heartbeat(), 0))
+    header, _ = question(talk.submit(1, heartbeat(), 0))
     (delivered,) = talk.received(memoryview(bytes(answer(header, messages.HeartbeatResponse())) + b"\0"), 0)
     assert isinstance(delivered, Deliver)
 
 
 def test_an_answer_nobody_asked_for_closes_the_connection() -> None:
-    assert "nobody asked for" in closing(ready().received(memoryview(b"\0\0\0\0"), 0))
+    assert "unexpected response" in closing(ready().received(memoryview(b"\0\0\0\0"), 0))
 
 
 def test_a_late_answer_costs_the_connection() -> None:
     talk = ready()
-    talk.asked(1, heartbeat(), 0)
-    talk.asked(2, heartbeat(), 10, timeout_ms=5000)
-    talk.asked(3, heartbeat(), 20, timeout_ms=5000)
-    talk.asked(4, heartbeat(), 20, timeout_ms=980)
-    errors = failures(talk.passed(1000))
-    assert isinstance(errors[1], NoAnswer)
+    talk.submit(1, heartbeat(), 0)
+    talk.submit(2, heartbeat(), 10, timeout_ms=5000)
+    talk.submit(3, heartbeat(), 20, timeout_ms=5000)
+    talk.submit(4, heartbeat(), 20, timeout_ms=980)
+    errors = failures(talk.time_passed(1000))
+    assert isinstance(errors[1], ResponseTimeout)
     assert errors[1].was_sent
     assert isinstance(errors[2], ConnectionLost)
     assert errors[2].was_sent
     assert isinstance(errors[3], ConnectionLost)
     assert not errors[3].was_sent
-    assert isinstance(errors[4], NoAnswer)
+    assert isinstance(errors[4], ResponseTimeout)
     assert not errors[4].was_sent
     assert talk.phase is Phase.CLOSED
     assert talk.wake_at_ms == math.inf
@@ -334,9 +334,9 @@ def test_a_late_answer_costs_the_connection() -> None:
 def test_a_request_that_could_not_be_sent_in_time_fails_alone() -> None:
     talk = ready()
     for ticket in (1, 2):
-        talk.asked(ticket, heartbeat(), 0)
-    talk.asked(3, heartbeat(), 0, timeout_ms=50)
-    errors = failures(talk.passed(50))
+        talk.submit(ticket, heartbeat(), 0)
+    talk.submit(3, heartbeat(), 0, timeout_ms=50)
+    errors = failures(talk.time_passed(50))
     assert set(errors) == {3}
     assert talk.phase is Phase.READY
     assert talk.wake_at_ms == 1000
@@ -347,8 +347,8 @@ def test_a_closed_conversation_is_deaf_and_refuses() -> None:
     assert closing(talk.lost("reset by peer")).endswith("reset by peer")
     assert talk.lost("again") == []
     assert talk.received(memoryview(b"\0\0\0\0"), 0) == []
-    assert talk.passed(10_000) == []
-    (fail,) = talk.asked(1, heartbeat(), 0)
+    assert talk.time_passed(10_000) == []
+    (fail,) = talk.submit(1, heartbeat(), 0)
     assert isinstance(fail, Fail)
     assert isinstance(fail.error, ConnectionLost)
     assert not fail.error.was_sent
@@ -366,7 +366,7 @@ def shake_hands() -> Authentication:
 def test_requests_wait_until_the_broker_lets_us_in() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
-    talk.asked(1, heartbeat(), 0)
+    talk.submit(1, heartbeat(), 0)
     shake, request = question(talk.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
     assert talk.phase is Phase.AUTHENTICATING
     assert request.mechanism == "PLAIN"
@@ -377,30 +377,30 @@ def test_requests_wait_until_the_broker_lets_us_in() -> None:
 def test_a_refused_login_fails_all_with_the_reason() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
-    talk.asked(1, heartbeat(), 0)
+    talk.submit(1, heartbeat(), 0)
     shake, _ = question(talk.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
     effects = talk.received(answer(shake, messages.SaslHandshakeResponse(error_code=33)), 0)
     assert str(failures(effects)[1]) == "no such mechanism"
-    assert "did not let us in" in closing(effects)
+    assert "rejected the authentication" in closing(effects)
 
 
 def test_a_broker_without_sasl_is_told_so() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
-    talk.asked(1, heartbeat(), 0)
+    talk.submit(1, heartbeat(), 0)
     effects = talk.received(answer(header, offers(heartbeat=(0, 4))), 0)
-    assert "does not offer SaslHandshake" in str(failures(effects)[1])
+    assert "does not support SaslHandshake" in str(failures(effects)[1])
 
 
 @pytest.mark.proves("H3", part="clients are told")
 def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
     talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
-    header, _ = question(talk.asked(1, heartbeat(), 0))
-    talk.asked(2, heartbeat(), 0)
+    header, _ = question(talk.submit(1, heartbeat(), 0))
+    talk.submit(2, heartbeat(), 0)
     queued, _ = question(talk.received(answer(header, messages.HeartbeatResponse()), 900))
-    assert not talk.passed(1000)
+    assert not talk.time_passed(1000)
     assert talk.wake_at_ms == 1900
-    assert not talk.passed(1899)
+    assert not talk.time_passed(1899)
     assert talk.phase is Phase.READY
     delivered = talk.received(answer(queued, messages.HeartbeatResponse()), 1899)
     assert [each.ticket for each in delivered if isinstance(each, Deliver)] == [2]
@@ -408,17 +408,17 @@ def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
 
 def test_what_waits_in_our_queue_too_long_was_not_sent_and_leaves_the_connection() -> None:
     talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
-    talk.asked(1, heartbeat(), 0, timeout_ms=5000)
-    talk.asked(2, heartbeat(), 0)
-    error = failures(talk.passed(1000))[2]
-    assert isinstance(error, NoAnswer)
+    talk.submit(1, heartbeat(), 0, timeout_ms=5000)
+    talk.submit(2, heartbeat(), 0)
+    error = failures(talk.time_passed(1000))[2]
+    assert isinstance(error, ResponseTimeout)
     assert not error.was_sent
     assert talk.phase is Phase.READY
 
 
 def test_a_request_that_needs_a_newer_version_is_refused_in_words() -> None:
     talk = ready(heartbeat=(0, 2))
-    (fail,) = talk.asked(1, heartbeat(), 0, version_at_least=3)
+    (fail,) = talk.submit(1, heartbeat(), 0, version_at_least=3)
     assert isinstance(fail, Fail)
     assert isinstance(fail.error, UnsupportedVersion)
-    assert "speaks Heartbeat 0-2, this request needs 3-4" in fail.error.message
+    assert "supports Heartbeat 0-2, this request requires 3-4" in fail.error.message

@@ -6,8 +6,8 @@ import pytest
 from scripted_cluster import Script, World
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
-from moldau.client.errors import ConnectionLost, NoAnswer
+from moldau.client.coordinators import GROUP_KEY, Coordinator, single_error_code
+from moldau.client.errors import ConnectionLost, ResponseTimeout
 from moldau.client.groups import Groups
 from moldau.client.metadata import BrokerView
 from moldau.model.errors import ErrorCode, GroupAuthorizationFailed, GroupIdNotFound
@@ -60,9 +60,9 @@ def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() ->
     script.on(3, "ListGroups", in_turn(ConnectionResetError("it just stopped")))
     world = World(script)
     began_ms = world.loop.now_ms()
-    found, silent = world.run(lambda client: Groups(client).told(15_000))
+    found, silent = world.run(lambda client: Groups(client).list_reachable(15_000))
     assert [each.group for each in found] == ["a"]
-    assert {node: type(error) for node, error in silent.items()} == {2: NoAnswer, 3: ConnectionLost}
+    assert {node: type(error) for node, error in silent.items()} == {2: ResponseTimeout, 3: ConnectionLost}
     assert world.loop.now_ms() - began_ms == pytest.approx(15_000, abs=1_500)
 
 
@@ -71,7 +71,7 @@ def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
     script = Script()
     script.on(1, "ListGroups", in_turn(listed("a")))
     script.on(2, "ListGroups", lambda _: None)
-    with pytest.raises(NoAnswer, match="ListGroups"):
+    with pytest.raises(ResponseTimeout, match="ListGroups"):
         World(script).run(lambda client: Groups(client).all())
 
 
@@ -81,7 +81,7 @@ def test_what_one_broker_refuses_for_good_is_not_taken_for_silence() -> None:
     script.on(1, "ListGroups", lambda _: None)
     script.on(2, "ListGroups", in_turn(listed(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)))
     with pytest.raises(GroupAuthorizationFailed):
-        World(script).run(lambda client: Groups(client).told(15_000))
+        World(script).run(lambda client: Groups(client).list_reachable(15_000))
 
 
 def test_offsets_are_asked_of_the_coordinator_that_a_group_has_now() -> None:
@@ -115,7 +115,7 @@ def test_a_broker_that_is_not_where_it_was_is_looked_for() -> None:
         await client.refresh([])
         client.metadata.brokers[NodeId(2)] = BrokerView(NodeId(2), Address("nowhere", 9092))  # before it moved
         request = messages.OffsetFetchRequest(group_id="g", topics=None)
-        answer = await Coordinator(client, "g", GROUP_KEY).ask(request, one_code, version_at_most=7)
+        answer = await Coordinator(client, "g", GROUP_KEY).send(request, single_error_code, version_at_most=7)
         return answer.topics[0].partitions[0].committed_offset
 
     assert World(script).run(ask) == 17
@@ -198,7 +198,7 @@ def test_a_group_of_the_newer_kind_is_described_as_such_once_its_coordinator_is_
     found = World(script).run(lambda client: Groups(client).describe("g"))
     assert (found.protocol, found.assignor, found.coordinator) == ("consumer", "uniform", 2)
     script.on(2, "ConsumerGroupDescribe", in_turn(told(ErrorCode.GROUP_ID_NOT_FOUND)))
-    with pytest.raises(GroupIdNotFound, match="There is no group g"):
+    with pytest.raises(GroupIdNotFound, match="Group g does not exist"):
         World(script).run(lambda client: Groups(client).describe("g"))
 
 

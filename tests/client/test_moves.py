@@ -6,7 +6,7 @@ import pytest
 from scripted_cluster import Script, World
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.plan_executor import Moves, Stage
+from moldau.client.plan_executor import PlanExecutor, Stage
 from moldau.client.reassignment_plans import Assignment
 from moldau.client.reassignments import Outcomes
 from moldau.client.throttles import (
@@ -93,7 +93,7 @@ class Keeping(Script):
 
 
 async def begin(client: AsyncClient) -> tuple[Assignment, Outcomes]:
-    return await Moves(client).begin(PLAN, throttle_bytes=1000)
+    return await PlanExecutor(client).begin(PLAN, throttle_bytes=1000)
 
 
 @pytest.mark.parametrize("refuses", ["1", "3", "t", "u"])
@@ -123,7 +123,7 @@ def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
     script.refuses = "u"
 
     async def add(client: AsyncClient) -> None:
-        await Moves(client).throttles.put_on(BEFORE, PLAN, 1000, serving=BROKERS, keeps_others=True)
+        await PlanExecutor(client).throttles.apply(BEFORE, PLAN, 1000, serving=BROKERS, keeps_others=True)
 
     with pytest.raises(InvalidConfig):
         World(script).run(add)
@@ -142,7 +142,7 @@ def test_the_way_back_is_kept_before_anything_changes() -> None:
     kept: list[tuple[Assignment, int]] = []
 
     async def begin_and_keep(client: AsyncClient) -> None:
-        await Moves(client).begin(
+        await PlanExecutor(client).begin(
             PLAN, throttle_bytes=1000, keep=lambda before: kept.append((before, script.changes()))
         )
 
@@ -159,7 +159,7 @@ def test_a_plan_whose_topic_was_deleted_is_done_and_its_limits_are_taken_off() -
     plan: Assignment = {PLACE: (1, 2), OTHER: (2, 3)}
 
     async def verify(client: AsyncClient) -> tuple[list[tuple[Stage, bool]], list[str]]:
-        moves = Moves(client)
+        moves = PlanExecutor(client)
         found = await moves.progress(plan)
         return [(each.stage, each.is_done) for each in found], await moves.clear_up(plan)
 
@@ -181,5 +181,5 @@ def test_a_topic_that_a_broker_has_not_heard_of_yet_is_not_taken_for_gone() -> N
 
     for node in BROKERS:
         script.on(node, "Metadata", late)
-    found = World(script).run(lambda client: Moves(client).progress(BEFORE))
+    found = World(script).run(lambda client: PlanExecutor(client).progress(BEFORE))
     assert [each.stage for each in found] == [Stage.DONE, Stage.DONE]

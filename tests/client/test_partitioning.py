@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_aiokafka
 
-from moldau.client.partitioner import StickyPartition, murmur2, partition_of
+from moldau.client.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 # From the tests of Apache Kafka's own hash.
 KNOWN = [
@@ -33,18 +33,18 @@ def test_any_key_goes_where_another_client_sends_it() -> None:
         key = chance.randbytes(chance.randrange(0, 40))
         partitions = chance.randrange(1, 200)
         theirs = murmur2_of_aiokafka(key)
-        assert partition_of(key, partitions) == (theirs & 0x7FFFFFFF) % partitions
+        assert partition_for_key(key, partitions) == (theirs & 0x7FFFFFFF) % partitions
 
 
 @pytest.mark.proves("T2", part="keyless")
 def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
-    sticky = StickyPartition(random.Random(1), 8)
+    sticky = StickyPartitioner(random.Random(1), 8)
     visits = Counter()  # type: Counter[int]
     for _ in range(800):
         before = sticky.current
         assert sticky.current == before
         visits[before] += 1
-        sticky.batch_left()
+        sticky.on_batch_sent()
         assert sticky.current != before
     assert set(visits) == set(range(8))
     assert max(visits.values()) < 2 * min(visits.values())
@@ -54,25 +54,25 @@ def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
 @pytest.mark.parametrize("led", [[1, 3, 6], [5]])
 def test_a_partition_without_a_leader_is_not_drawn_while_another_has_one(led: list[int]) -> None:
     for seed in range(20):
-        sticky = StickyPartition(random.Random(seed), 8, lambda: led)
+        sticky = StickyPartitioner(random.Random(seed), 8, lambda: led)
         drawn = [sticky.current]
         for _ in range(50):
-            sticky.batch_left()
+            sticky.on_batch_sent()
             drawn.append(sticky.current)
         assert set(drawn) == set(led)
         assert len(led) == 1 or all(one != other for one, other in pairwise(drawn))
 
 
 def test_where_no_partition_has_a_leader_all_are_drawn() -> None:
-    sticky = StickyPartition(random.Random(1), 4, list)
+    sticky = StickyPartitioner(random.Random(1), 4, list)
     drawn = set()
     for _ in range(100):
         drawn.add(sticky.current)
-        sticky.batch_left()
+        sticky.on_batch_sent()
     assert drawn == {0, 1, 2, 3}
 
 
 def test_one_partition_leaves_no_choice() -> None:
-    sticky = StickyPartition(random.Random(1), 1)
-    sticky.batch_left()
+    sticky = StickyPartitioner(random.Random(1), 1)
+    sticky.on_batch_sent()
     assert sticky.current == 0

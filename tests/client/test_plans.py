@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from moldau.client.reassignment_plans import (
     Assignment,
-    BrokenPlan,
-    balanced,
-    decode_places,
+    InvalidPlan,
+    decode_partitions,
     decode_plan,
     decode_topics,
-    drained,
     encode_plan,
+    plan_balance,
+    plan_drain,
 )
 from moldau.model.ids import TopicPartition
 
@@ -74,54 +74,69 @@ def test_a_plan_of_kafkas_own_tools_is_understood() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[", "no JSON"),
-        ("[]", "no JSON object"),
+        ("[", "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", 'no list "partitions"'),
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"partitions": []}', "no partitions"),
-        ('{"partitions": [{"topic": "t"}]}', "does not name"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "each once"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "each once"),
+        ('{"partitions": [{"topic": "t"}]}', "replicas missing"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "distinct brokers"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "distinct brokers"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "folders"),
         (
             '{"partitions": [{"topic":"t","partition":0,"replicas":[1]},{"topic":"t","partition":0,"replicas":[2]}]}',
             "t-0 twice",
         ),
-        ('{"partitions": ["t-0"]}', "does not name"),
-        ('{"partitions": [{"topic": 5, "partition": 0, "replicas": [1]}]}', "does not name"),
-        ('{"partitions": [{"topic": "\\ud800", "partition": 0, "replicas": [1]}]}', "no topic can have the name"),
-        ('{"partitions": [{"topic": "t", "partition": 1.5, "replicas": [1]}]}', "the partition 1.5 of t is no number"),
+        ('{"partitions": ["t-0"]}', "replicas missing"),
+        ('{"partitions": [{"topic": 5, "partition": 0, "replicas": [1]}]}', "replicas missing"),
+        ('{"partitions": [{"topic": "\\ud800", "partition": 0, "replicas": [1]}]}', "invalid topic name"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 1.5, "replicas": [1]}]}',
+            "the partition 1.5 of t is not a number",
+        ),
         ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "the partition true of t is no"),
         ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "the partition -1 of t is no"),
         (f'{{"partitions": [{{"topic": "t", "partition": {2**31}, "replicas": [1]}}]}}', "from 0 to 2147483647"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}', "replicas are one or more brokers"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": {"1": 2}}]}', "replicas are one or more brokers"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1.5]}]}', "the broker 1.5 of t-0 is no number"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', 'the broker "1" of t-0 is no number'),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
+            "replicas must be one or more distinct brokers",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": {"1": 2}}]}',
+            "replicas must be one or more distinct brokers",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1.5]}]}',
+            "the broker 1.5 of t-0 is not a number",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}',
+            'the broker "1" of t-0 is not a number',
+        ),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": 5}]}', "t-0 .* a list"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": "any"}]}', "t-0 .* a list"),
     ],
 )
 def test_a_broken_plan_says_what_is_wrong(text: str, words: str) -> None:
-    with pytest.raises(BrokenPlan, match=words):
+    with pytest.raises(InvalidPlan, match=words):
         decode_plan(text)
 
 
 def test_lists_of_topics_and_partitions_are_kafkas_too() -> None:
     assert decode_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
-    assert decode_places('{"partitions": [{"topic": "a", "partition": 3}]}') == [TopicPartition("a", 3)]
-    with pytest.raises(BrokenPlan, match="should read"):
+    assert decode_partitions('{"partitions": [{"topic": "a", "partition": 3}]}') == [TopicPartition("a", 3)]
+    with pytest.raises(InvalidPlan, match="should read"):
         decode_topics('{"topics": ["a"]}')
-    with pytest.raises(BrokenPlan, match="should read"):
-        decode_places('{"partitions": [{"topic": "a"}]}')
-    with pytest.raises(BrokenPlan, match="no topic can have the name"):
+    with pytest.raises(InvalidPlan, match="should read"):
+        decode_partitions('{"partitions": [{"topic": "a"}]}')
+    with pytest.raises(InvalidPlan, match="invalid topic name"):
         decode_topics('{"topics": [{"topic": "a b"}]}')
 
 
 @pytest.mark.parametrize("number", ["1.5", "-1", '"1"', "true", "1e400", str(2**31)])
 def test_a_partition_to_be_led_is_a_number_that_a_partition_can_have(number: str) -> None:
-    with pytest.raises(BrokenPlan, match=r"the partition .* of a is no number from 0 to 2147483647"):
-        decode_places(f'{{"partitions": [{{"topic": "a", "partition": {number}}}]}}')
+    with pytest.raises(InvalidPlan, match=r"the partition .* of a is not a number from 0 to 2147483647"):
+        decode_partitions(f'{{"partitions": [{{"topic": "a", "partition": {number}}}]}}')
 
 
 # Emptying a broker
@@ -129,7 +144,7 @@ def test_a_partition_to_be_led_is_a_number_that_a_partition_can_have(number: str
 
 def test_a_drained_brokers_partitions_go_to_those_who_hold_least() -> None:
     current = assigned((1, 2), (2, 3), (3, 1), (1, 4))
-    plan = drained(current, [1], NO_RACKS)
+    plan = plan_drain(current, [1], NO_RACKS)
     assert set(plan) == {TopicPartition("t", index) for index in (0, 2, 3)}
     assert all(1 not in replicas for replicas in plan.values())
     assert copies(current, plan) == 3
@@ -138,33 +153,33 @@ def test_a_drained_brokers_partitions_go_to_those_who_hold_least() -> None:
 
 def test_copies_go_where_they_even_out_even_if_each_alone_would_go_elsewhere() -> None:
     current = assigned((2, 1), (3, 4), (1, 4), (2, 3), (2, 4), (3, 1))
-    after = {**current, **drained(current, [4], NO_RACKS)}
+    after = {**current, **plan_drain(current, [4], NO_RACKS)}
     assert loads(after, [1, 2, 3, 4]) == [4, 4, 4, 0]
 
 
 def test_the_others_keep_their_place_in_a_drained_partition() -> None:
-    assert drained(assigned((1, 2, 3)), [2], NO_RACKS) == assigned((1, 4, 3))
+    assert plan_drain(assigned((1, 2, 3)), [2], NO_RACKS) == assigned((1, 4, 3))
 
 
 def test_a_drain_that_leaves_too_few_brokers_is_refused() -> None:
-    with pytest.raises(BrokenPlan, match=r"t-0 has 4 replicas.*add one first"):
-        drained(assigned((1, 2, 3, 4)), [2], NO_RACKS)
+    with pytest.raises(InvalidPlan, match=r"t-0 has 4 replicas.*add a broker"):
+        plan_drain(assigned((1, 2, 3, 4)), [2], NO_RACKS)
 
 
 def test_a_drain_keeps_racks_apart() -> None:
-    assert drained(assigned((1, 3, 5)), [1], RACKS) == assigned((2, 3, 5))
+    assert plan_drain(assigned((1, 3, 5)), [1], RACKS) == assigned((2, 3, 5))
 
 
 # Spreading
 
 
 def test_what_is_even_stays_as_it_is() -> None:
-    assert balanced(assigned((1, 2), (2, 3), (3, 1)), dict.fromkeys((1, 2, 3))) == {}
+    assert plan_balance(assigned((1, 2), (2, 3), (3, 1)), dict.fromkeys((1, 2, 3))) == {}
 
 
 def test_a_new_broker_gets_its_share_with_no_copy_too_many() -> None:
     current = spread([1, 2, 3], 12, 2)
-    plan = balanced(current, NO_RACKS)
+    plan = plan_balance(current, NO_RACKS)
     after = {**current, **plan}
     assert loads(after, [1, 2, 3, 4]) == [6, 6, 6, 6]
     assert copies(current, plan) == 6
@@ -173,21 +188,21 @@ def test_a_new_broker_gets_its_share_with_no_copy_too_many() -> None:
 
 def test_every_topic_is_spread_for_itself() -> None:
     current = {**spread([1, 2, 3], 4, 1, "a"), **spread([3, 2, 1], 4, 1, "b")}
-    after = {**current, **balanced(current, NO_RACKS)}
+    after = {**current, **plan_balance(current, NO_RACKS)}
     for topic in ("a", "b"):
         assert loads({place: each for place, each in after.items() if place.topic == topic}, [1, 2, 3, 4]) == [1] * 4
 
 
 def test_partitions_leave_brokers_that_are_not_named() -> None:
     current = spread([1, 2, 3, 4], 8, 2)
-    after = {**current, **balanced(current, dict.fromkeys((1, 2)))}
+    after = {**current, **plan_balance(current, dict.fromkeys((1, 2)))}
     assert loads(after, [1, 2, 3, 4]) == [8, 8, 0, 0]
     assert leads(after, [1, 2]) == [4, 4]
 
 
 def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
     current = assigned((1, 2), (1, 2), (2, 3), (2, 3))
-    after = {**current, **balanced(current, dict.fromkeys((1, 2, 3)))}
+    after = {**current, **plan_balance(current, dict.fromkeys((1, 2, 3)))}
     assert copies(current, after) == 1
     assert sorted(leads(after, [1, 2, 3])) == [1, 1, 2]
 
@@ -195,7 +210,7 @@ def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
 @pytest.mark.proves("H8", part="partitions move by plan")
 def test_partitions_get_more_copies_and_keep_those_they_have() -> None:
     current = {**assigned((1,), (1,), (1,)), **spread([1, 2, 3], 3, 2, "b")}
-    plan = balanced(current, dict.fromkeys((1, 2, 3)), 3)
+    plan = plan_balance(current, dict.fromkeys((1, 2, 3)), 3)
     after = {**current, **plan}
     assert loads(after, [1, 2, 3]) == [6, 6, 6]
     assert leads(after, [1, 2, 3]) == [2, 2, 2]
@@ -203,14 +218,14 @@ def test_partitions_get_more_copies_and_keep_those_they_have() -> None:
 
 
 def test_of_too_many_copies_those_go_that_were_to_go_anyway_and_who_leads_stays() -> None:
-    assert balanced(assigned((4, 1, 2)), dict.fromkeys((1, 2)), 2) == assigned((1, 2))
-    assert balanced(assigned((1, 2, 3)), dict.fromkeys((1, 2, 3)), 1) == assigned((1,))
-    assert balanced(assigned((1, 2, 3)), {1: "a", 2: "a", 3: "b"}, 2) == assigned((1, 3))
+    assert plan_balance(assigned((4, 1, 2)), dict.fromkeys((1, 2)), 2) == assigned((1, 2))
+    assert plan_balance(assigned((1, 2, 3)), dict.fromkeys((1, 2, 3)), 1) == assigned((1,))
+    assert plan_balance(assigned((1, 2, 3)), {1: "a", 2: "a", 3: "b"}, 2) == assigned((1, 3))
 
 
 def test_more_copies_than_brokers_are_refused() -> None:
-    with pytest.raises(BrokenPlan, match="4 replicas need as many brokers, and there are 3"):
-        balanced(assigned((1, 2)), dict.fromkeys((1, 2, 3)), 4)
+    with pytest.raises(InvalidPlan, match="4 replicas require 4 brokers, but only 3"):
+        plan_balance(assigned((1, 2)), dict.fromkeys((1, 2, 3)), 4)
 
 
 replicas_of_three = st.permutations([1, 2, 3, 4, 5, 6]).map(lambda each: tuple(each[:3]))
@@ -228,7 +243,7 @@ def test_any_assignment_becomes_even_and_has_the_replication_factor_that_is_want
 ) -> None:
     current = assigned(*rows)
     racks = {each: RACKS[each] if has_racks else None for each in sorted(brokers)}
-    plan = balanced(current, racks, count)
+    plan = plan_balance(current, racks, count)
     after = {**current, **plan}
     assert all(len(set(replicas)) == len(replicas) == (count or 3) for replicas in after.values())
     assert all(set(replicas) <= brokers for replicas in after.values())
@@ -244,7 +259,7 @@ def test_any_assignment_becomes_even_and_has_the_replication_factor_that_is_want
 @given(rows=st.lists(replicas_of_three, min_size=1, max_size=24))
 def test_spreading_never_puts_more_replicas_into_one_rack(rows: list[tuple[int, ...]]) -> None:
     current = assigned(*rows)
-    for place, replicas in balanced(current, RACKS).items():
+    for place, replicas in plan_balance(current, RACKS).items():
         assert len({RACKS[each] for each in replicas}) >= len({RACKS[each] for each in current[place]})
 
 
@@ -252,7 +267,7 @@ def test_spreading_never_puts_more_replicas_into_one_rack(rows: list[tuple[int, 
 @given(rows=st.lists(replicas_of_three, min_size=1, max_size=24), leaving=st.integers(1, 6))
 def test_a_drain_makes_one_copy_for_each_replica_that_goes(rows: list[tuple[int, ...]], leaving: int) -> None:
     current = assigned(*rows)
-    plan = drained(current, [leaving], RACKS)
+    plan = plan_drain(current, [leaving], RACKS)
     assert copies(current, plan) == sum(leaving in replicas for replicas in rows)
     assert all(leaving not in replicas for replicas in plan.values())
     assert set(plan) == {place for place, replicas in current.items() if leaving in replicas}

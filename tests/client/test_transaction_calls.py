@@ -94,7 +94,9 @@ def test_a_filter_that_a_broker_is_too_old_for_is_refused_in_words(
     script.versions = {TRANSACTIONS: (0, newest)}
     for node in (1, 2):
         script.on(node, "ListTransactions", lambda _: listing())
-    with pytest.raises(UnsupportedVersion, match=f"speaks ListTransactions 0-{newest}, this request needs {needed}"):
+    with pytest.raises(
+        UnsupportedVersion, match=f"supports ListTransactions 0-{newest}, this request requires {needed}"
+    ):
         World(script).run(lambda client: Transactions(client).all(**filters))
 
 

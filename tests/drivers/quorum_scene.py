@@ -178,7 +178,7 @@ class Quorum:
         link = Link(Address(f"n{node_id}", self.ports.get(node_id, PORT)), self.host(node_id).clock, ClientSettings())
         await link.open(network)
         try:
-            return await link.ask(request, timeout_ms=30_000.0, version_at_most=version)
+            return await link.send(request, timeout_ms=30_000.0, version_at_most=version)
         finally:
             await link.close()
 

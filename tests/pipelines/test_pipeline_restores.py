@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from moldau.cli.errors import CommandError
 from moldau.cli.pipeline_restore import parse_until, show_restored
 from moldau.client.errors import Unreachable
-from moldau.client.types import OffsetAt
+from moldau.client.types import OffsetResult
 from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
 from moldau.model.ids import TopicPartition
 from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at
@@ -305,8 +305,8 @@ def test_an_end_that_nobody_tells_is_no_offset(moldau_broker: Broker, monkeypatc
     with moldau_broker.client() as client:
         assert ends_of(client, topic) == {0: 0, 1: 0}
         found = {
-            TopicPartition(topic, 0): OffsetAt(7),
-            TopicPartition(topic, 1): OffsetAt(-1, error=LeaderNotAvailable()),
+            TopicPartition(topic, 0): OffsetResult(7),
+            TopicPartition(topic, 1): OffsetResult(-1, error=LeaderNotAvailable()),
         }
         monkeypatch.setattr(client, "list_offsets", lambda *_, **__: found)
         with pytest.raises(LeaderNotAvailable):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from moldau.cli.main import app
 from moldau.cli.sql import named_extents
 from moldau.client.async_client import AsyncClient
-from moldau.client.types import Isolation, OffsetAt
+from moldau.client.types import Isolation, OffsetResult
 from moldau.model.errors import LeaderNotAvailable
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock
@@ -72,7 +72,7 @@ class HalfDown(AsyncClient):
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> dict[TopicPartition, OffsetAt]:
+    ) -> dict[TopicPartition, OffsetResult]:
         found = await super().list_offsets(times, isolation=isolation)
         return {
             place: replace(each, error=LeaderNotAvailable()) if place.topic in self.down else each

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from moldau.client.partitioner import murmur2, partition_of
+from moldau.client.partitioner import murmur2, partition_for_key
 from moldau.model.units import MiB
 from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES
@@ -112,7 +112,7 @@ def test_rows_go_where_the_java_clients_would_put_them_and_keep_their_order() ->
         assert len(batch["body"]) < 2_000
         seen.setdefault(batch["partition"], []).extend(each.value for each in read(batch))
     for partition, values in seen.items():
-        assert values == [b"%d" % number for number, key in enumerate(keys) if partition_of(key, 3) == partition]
+        assert values == [b"%d" % number for number, key in enumerate(keys) if partition_for_key(key, 3) == partition]
     assert sum(map(len, seen.values())) == 2_000
 
 
@@ -179,12 +179,12 @@ def test_hashes_are_those_of_the_java_clients() -> None:
     keys = [chance.randbytes(length) for length in range(150)] * 3
     chance.shuffle(keys)
     column = pa.array([b"before", *keys], pa.binary()).slice(1)
-    assert partitions_of(column, 11).tolist() == [partition_of(key, 11) for key in keys]
-    assert partitions_of(pa.array([b"", b""], pa.binary()), 5).tolist() == [partition_of(b"", 5)] * 2
+    assert partitions_of(column, 11).tolist() == [partition_for_key(key, 11) for key in keys]
+    assert partitions_of(pa.array([b"", b""], pa.binary()), 5).tolist() == [partition_for_key(b"", 5)] * 2
     for length in (1, 4, 10, 64, 65):
         alike = [chance.randbytes(length) for _ in range(50)]
         column = pa.array([b"before", *alike, b"behind"], pa.binary()).slice(1, 50)
-        assert partitions_of(column, 11).tolist() == [partition_of(key, 11) for key in alike]
+        assert partitions_of(column, 11).tolist() == [partition_for_key(key, 11) for key in alike]
     found = hashes(np.frombuffer(b"abcdef", np.uint8), np.array([0, 4]), np.array([3, 2]))
     assert found.tolist() == [murmur2(b"abc"), murmur2(b"ef")]
 

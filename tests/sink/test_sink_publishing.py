@@ -11,7 +11,7 @@ import pytest
 from published import read, staged, values
 from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
 
-from moldau.client.partitioner import partition_of
+from moldau.client.partitioner import partition_for_key
 from moldau.client.transactions import Transactions
 from moldau.testing import Broker
 from pyspark_moldau.options.sink_options import BatchIdentity, Guarantee, SinkOptions, sink_stream_options
@@ -46,8 +46,8 @@ def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None
     assert BatchCommitters().commit(options, identity, [staged(options, identity, columns)])
     found = {message.key(): message for message in read(options, topic, range(PARTITIONS))}
     assert {key: message.value() for key, message in found.items()} == {b"a": b"1", b"b": b"", None: b"3", b"": None}
-    assert found[b"a"].partition() == partition_of(b"a", PARTITIONS)
-    assert found[b"b"].partition() == partition_of(b"b", PARTITIONS)
+    assert found[b"a"].partition() == partition_for_key(b"a", PARTITIONS)
+    assert found[b"b"].partition() == partition_for_key(b"b", PARTITIONS)
     assert (found[None].partition(), found[b""].partition()) == (1, 0)
     assert found[b"a"].headers() == [("h", b"x"), ("h", None)]
 

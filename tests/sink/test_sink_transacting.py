@@ -13,7 +13,7 @@ from sink_lives import PARTITIONS, READ_S_MAX, is_open
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost
 from moldau.client.metadata import TopicView
-from moldau.client.partitioner import partition_of
+from moldau.client.partitioner import partition_for_key
 from moldau.model.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
@@ -73,7 +73,9 @@ def sender(client: Strange, options: SinkOptions, topic: str) -> Iterator[RawSen
 
 
 def key_of(partition: int) -> bytes:
-    return next(key for key in (b"%d" % number for number in range(100)) if partition_of(key, PARTITIONS) == partition)
+    return next(
+        key for key in (b"%d" % number for number in range(100)) if partition_for_key(key, PARTITIONS) == partition
+    )
 
 
 def values(options: SinkOptions) -> list[bytes]:

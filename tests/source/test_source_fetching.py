@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as DecodeRange
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.types import Fetched
+from moldau.client.types import FetchResult
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
@@ -184,7 +184,7 @@ def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker:
     """The broker answers with no bytes at all, though its log goes further than the range."""
 
     class Compacted(AsyncClient):
-        async def fetch(self, *where: Any, **how: Any) -> Fetched:
+        async def fetch(self, *where: Any, **how: Any) -> FetchResult:
             fetched = await super().fetch(*where, **how)
             return fetched if where[2] < 10 else replace(fetched, records=memoryview(b""))
 

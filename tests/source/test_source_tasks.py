@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from moldau.client.errors import NoAnswer
+from moldau.client.errors import ResponseTimeout
 from moldau.client.metadata import Metadata, TopicView
-from moldau.client.types import EARLIEST, LATEST, Fetched, Isolation, OffsetAt
+from moldau.client.types import EARLIEST, LATEST, FetchResult, Isolation, OffsetResult
 from moldau.model.errors import NotLeaderOrFollower, OffsetOutOfRange, UnsupportedVersion
 from moldau.model.ids import NO_TOPIC_ID, NodeId, TopicId
 from moldau.records.builder import build_batch
@@ -23,17 +23,17 @@ from pyspark_moldau.source.read_plan import RecordsLost
 
 END = 100
 LOCAL = -4
-EMPTY = Fetched(high_watermark=END, last_stable_offset=END, log_start_offset=0)
+EMPTY = FetchResult(high_watermark=END, last_stable_offset=END, log_start_offset=0)
 WANTED = OffsetRange("t", 0, 0, 20)
 
-Answer = Fetched | Exception
+Answer = FetchResult | Exception
 Logged = pytest.LogCaptureFixture
 
 
-def records(first: int, count: int) -> Fetched:
+def records(first: int, count: int) -> FetchResult:
     batch = build_batch([(0, b"k", b"v", ())] * count)
     batch[0:8] = first.to_bytes(8, "big")
-    return Fetched(memoryview(bytes(batch)), END, END, 0)
+    return FetchResult(memoryview(bytes(batch)), END, END, 0)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Scripted:
     positions: list[int] = field(default_factory=list)
     metadata: Metadata = field(default_factory=lambda: Metadata(brokers={NodeId(1): None}))  # type: ignore[dict-item]
 
-    async def fetch(self, *where: Any, **how: Any) -> Fetched:
+    async def fetch(self, *where: Any, **how: Any) -> FetchResult:
         self.waits_ms.append(how["max_wait_ms"])
         self.positions.append(where[2])
         self._learn()
@@ -56,14 +56,14 @@ class Scripted:
             raise answer
         return answer
 
-    async def list_offset(self, *where: Any, isolation: Isolation) -> OffsetAt:
+    async def list_offset(self, *where: Any, isolation: Isolation) -> OffsetResult:
         assert isolation is Isolation.READ_UNCOMMITTED
         found = {EARLIEST: 0, LATEST: END, LOCAL: 0, **self.offsets}[where[2]]
         if isinstance(found, Exception):
             raise found
-        return OffsetAt(found)
+        return OffsetResult(found)
 
-    async def persist(self, attempt: Callable[[], Any], *, about: str) -> Any:
+    async def retry(self, attempt: Callable[[], Any], *, about: str) -> Any:
         assert about == "t"
         return await attempt()
 
@@ -151,7 +151,7 @@ def test_a_cluster_that_could_not_say_is_not_believed(read: Read) -> None:
 
 
 def test_an_answer_that_sends_us_to_another_broker_says_nothing_of_records(read: Read) -> None:
-    elsewhere = Fetched(high_watermark=END, last_stable_offset=END, preferred_read_replica=NodeId(2))
+    elsewhere = FetchResult(high_watermark=END, last_stable_offset=END, preferred_read_replica=NodeId(2))
     client = Scripted([*[elsewhere] * 5, records(0, 20)])
     assert offsets(read(client)) == list(range(20))
 
@@ -168,7 +168,7 @@ def test_time_that_was_taken_over_rows_is_not_time_without_records(read: Read) -
 @pytest.mark.proves("D1")
 def test_a_log_that_is_shorter_for_a_while_is_waited_for_though_losses_are_allowed(read: Read) -> None:
     """A new leader does not know yet how far the log is committed."""
-    short = Fetched(high_watermark=10, last_stable_offset=10, log_start_offset=0)
+    short = FetchResult(high_watermark=10, last_stable_offset=10, log_start_offset=0)
     client = Scripted([records(0, 10), short, short, records(10, 10)])
     assert offsets(read(client, failOnDataLoss="false")) == list(range(20))
 
@@ -227,12 +227,12 @@ def test_who_may_lose_records_is_told_once_of_a_topic_created_again(read: Read, 
 class TimedOut(Scripted):
     """What is not heard within a time is lost, though the answer may be there."""
 
-    async def fetch(self, *where: Any, **how: Any) -> Fetched:
+    async def fetch(self, *where: Any, **how: Any) -> FetchResult:
         began_s = time.monotonic()
         answer = await super().fetch(*where, **how)
         await asyncio.sleep(0.01)
         if time.monotonic() - began_s > 0.2:
-            raise NoAnswer("b did not answer Fetch in time", was_sent=True)
+            raise ResponseTimeout("b did not respond to Fetch in time", was_sent=True)
         return answer
 
 
@@ -260,7 +260,7 @@ def test_who_waits_a_short_time_for_records_may_take_longer_over_rows(read: Read
 
 
 def test_a_fetch_that_fails_while_somebody_waits_for_it_is_a_failure(read: Read) -> None:
-    client = Scripted([records(0, 10), NoAnswer("b did not answer Fetch in time", was_sent=True)])
-    with pytest.raises(NoAnswer):
+    client = Scripted([records(0, 10), ResponseTimeout("b did not respond to Fetch in time", was_sent=True)])
+    with pytest.raises(ResponseTimeout):
         offsets(read(client))
     assert client.positions == [0, 10]

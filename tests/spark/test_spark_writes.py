@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.types import StringType, StructField, StructType
 
-from moldau.client.partitioner import partition_of
+from moldau.client.partitioner import partition_for_key
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, until_all_done, until_done
 from pyspark_moldau.options.sink_options import sink_stream_options
@@ -61,8 +61,8 @@ def test_keys_values_partitions_and_headers_arrive(
     save(spark.createDataFrame(rows, ROW), moldau_broker, topic=target, deliveryGuarantee=guarantee)
     found = {row["key"]: row for row in rows_of(spark, moldau_broker, target, includeHeaders="true")}
     assert {key: row["value"] for key, row in found.items()} == {b"a": b"1", b"b": b"", None: b"3", b"": None}
-    assert found[b"a"]["partition"] == partition_of(b"a", 3)
-    assert found[b"b"]["partition"] == partition_of(b"b", 3)
+    assert found[b"a"]["partition"] == partition_for_key(b"a", 3)
+    assert found[b"b"]["partition"] == partition_for_key(b"b", 3)
     assert (found[None]["partition"], found[b""]["partition"]) == (2, 0)
     assert [tuple(each) for each in found[b"a"]["headers"]] == [("h", b"x"), ("h", None)]
     assert found[b"b"]["headers"] is None

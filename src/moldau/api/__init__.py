@@ -1,4 +1,4 @@
-"""The small Python API: `moldau.connect(...)`. It stands on confluent-kafka and works with any Kafka cluster."""
+"""The small Python API: `moldau.connect(...)`. It uses confluent-kafka and works with any Kafka cluster."""
 
 from moldau.api.connection import Connection, connect
 from moldau.api.consumer import Consumption

@@ -15,12 +15,12 @@ ONLY: Final = "the only one"
 
 
 def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connection":
-    """Talk to a cluster. Further arguments are librdkafka's settings with `_` for `.` (`security_protocol="SSL"`)."""
+    """Connect to a cluster. Further arguments are librdkafka settings with `_` for `.` (`security_protocol="SSL"`)."""
     return Connection({"bootstrap.servers": bootstrap_servers, **_dotted(config)})
 
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:
-    """Functions to call back, as `oauth_cb`, and the level of the log are the only ones whose own names have a `_`."""
+    """Only callbacks, such as `oauth_cb`, and `log_level` have a `_` in their librdkafka names."""
     return {
         name if name.endswith("_cb") or name == "log_level" else name.replace("_", "."): value
         for name, value in config.items()
@@ -32,12 +32,12 @@ def _code(failed: Failed) -> int | None:
 
 
 class Connection:
-    """Made by `connect`. Leaving its `with` block waits until everything published is acknowledged."""
+    """Created by `connect`. Leaving its `with` block waits until all published messages are acknowledged."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = checked_settings(config)
         self._admin = AdminClient(config)
-        self._publishers: dict[str, Publisher] = {}  # at most the one
+        self._publishers: dict[str, Publisher] = {}  # at most one
         self._consumptions: list[Consumption] = []
 
     # -- topics
@@ -45,7 +45,7 @@ class Connection:
     def create_topic(
         self, name: str, partitions: int = 1, *, replication_factor: int = -1, exists_ok: bool = True, **configs: Any
     ) -> None:
-        """A topic; its settings are given with `_` for `.` (`retention_ms=60000`)."""
+        """Create a topic; its settings have `_` for `.` (`retention_ms=60000`)."""
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         topic = NewTopic(
             checked_name(name, "topic"),
@@ -71,10 +71,10 @@ class Connection:
             raise Failed(f"{name}: {error.args[0].str()}") from error
         except TimeoutError as error:
             servers = self._config["bootstrap.servers"]
-            raise Failed(f"{name}: no answer from {servers} in {TIMEOUT_S:g} s; is the cluster reachable?") from error
+            raise Failed(f"{name}: no response from {servers} in {TIMEOUT_S:g} s; is the cluster reachable?") from error
 
     def topics(self) -> list[str]:
-        """The names of all topics that are not the cluster's own."""
+        """Return the names of all topics except internal ones."""
         try:
             found = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
@@ -95,17 +95,17 @@ class Connection:
         waits: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> Place | None:
-        """Bytes and text as they are, anything else as JSON. With `waits`, the place it was given; else it is batched.
+        """Publish bytes and text unchanged, anything else as JSON. With `waits`, return the place; else batch it.
 
         Messages of one key keep their order and go to one partition.
         """
         publisher = self._publishers.get(ONLY)
-        if publisher is None:  # of threads that come here together, each must get the one that is flushed in the end
+        if publisher is None:  # concurrent threads must share the publisher that is flushed at the end
             publisher = self._publishers.setdefault(ONLY, Publisher(self._config))
         return publisher.publish(topic, value, key, headers, partition, timestamp_ms, waits, timeout_s)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Until everything published so far is acknowledged; raises if anything was not."""
+        """Wait until everything published so far is acknowledged; raise if anything was not."""
         for publisher in self._publishers.values():
             publisher.flush(timeout_s)
 
@@ -118,11 +118,11 @@ class Connection:
         idle_s: float | None = None,
         **config: Any,
     ) -> Consumption:
-        """Messages as they come. In a group, each partition goes to one member, and progress is remembered.
+        """Iterate over messages. In a group, each partition is assigned to one member, and offsets are committed.
 
-        `start` is where to begin what has no progress yet: "earliest", "latest", an offset, or a time. `idle_s` ends
-        the iteration after so long without a message; without it, it goes on for ever. Further arguments are
-        librdkafka's settings of consumers (`group_instance_id="reader-1"`).
+        `start` is the position of partitions without a committed offset: "earliest", "latest", an offset, or a time.
+        `idle_s` ends the iteration after this time without a message; without it, it never ends. Further arguments are
+        librdkafka's consumer settings (`group_instance_id="reader-1"`).
         """
         if not topics:
             raise Failed("Name at least one topic to consume.")
@@ -132,10 +132,10 @@ class Connection:
         return consumption
 
     def commit_offset(self, message: Message | Place, group: str) -> None:
-        """Set a group's progress behind a message from outside. Refused while the group has members."""
+        """Commit the offset after a message without joining the group. Rejected while the group has members."""
         commit_for(self._config, group, message)
 
-    # -- leaving
+    # -- closing
 
     def close(self) -> None:
         """Flush, and leave every group."""

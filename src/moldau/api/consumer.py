@@ -1,4 +1,4 @@
-"""Consuming: a plain iterator over messages, in a group or alone."""
+"""The consumer: an iterator over messages, with or without a group."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -18,26 +18,26 @@ from confluent_kafka import (
 from moldau.api.types import Failed, Message, Place, checked_name, checked_settings
 
 Start = str | int | datetime  # "earliest", "latest", an offset, a time
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 POLL_S: Final = 0.2
 JOIN_MAX_S: Final = 60.0
-LOOK_UP_S: Final = 30.0
+LOOKUP_S: Final = 30.0
 _WHERE: Final = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
-_WORDS: Final = " or ".join(f"{each!r}" for each in _WHERE)
+_START_VALUES: Final = " or ".join(f"{each!r}" for each in _WHERE)
 
 
 class Consumption:
     """Iterate over it; leave the `with` block, or call `close`, to leave the group.
 
-    In a group, a message's offset is committed once the next message is asked for: after it was processed, so a crash
+    In a group, a message's offset is committed when the next message is requested: after it was processed, so a crash
     repeats messages but loses none (at least once). With `commits=False` only `commit_offset` commits.
 
-    Each message is taken from the client by itself: asking for the next one is the sign of life that the group waits
-    for, so only a single message that takes longer than `max_poll_interval_ms` loses the membership.
+    Messages are polled one at a time: requesting the next one is the liveness signal of the group, so only a single
+    message that takes longer than `max_poll_interval_ms` loses the membership.
 
-    `idle_s` counts from the last message, and in a group not before partitions were given out: joining takes its time.
-    A group that gives nothing out within a minute (or `idle_s`, where that is longer) ends the iteration with `Failed`.
+    `idle_s` counts from the last message, and in a group from the first assignment, because joining takes time. A group
+    that assigns no partitions within a minute (or `idle_s`, if longer) ends the iteration with `Failed`.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Consumption:
         idle_s: float | None,
     ) -> None:
         if isinstance(start, str) and start not in _WHERE:
-            raise Failed(f"start={start!r} is not a place to begin: use {_WORDS}, an offset or a datetime.")
+            raise Failed(f"start={start!r} is invalid: use {_START_VALUES}, an offset or a datetime.")
         if group == "":
-            raise Failed("group='' names no group: give it a name, or None to read alone.")
+            raise Failed("group='' is invalid: use a name, or None to read without a group.")
         for topic in topics:
             checked_name(topic, "topic")
         self._group = group
@@ -79,7 +79,7 @@ class Consumption:
         else:
             self._consumer.subscribe(list(topics), on_assign=lambda _, given: self._take(given, start))
 
-    # -- where to begin
+    # -- start positions
 
     def _places(self, topics: Sequence[str], start: Start) -> list[TopicPartition]:
         partitions = [TopicPartition(topic, index) for topic in topics for index in self._partitions_of(topic)]
@@ -87,7 +87,7 @@ class Consumption:
 
     def _partitions_of(self, topic: str) -> list[int]:
         try:
-            found = self._consumer.list_topics(topic, timeout=LOOK_UP_S).topics[topic]
+            found = self._consumer.list_topics(topic, timeout=LOOKUP_S).topics[topic]
         except KafkaException as error:
             raise Failed(f"{topic}: {error.args[0].str()}") from error
         if found.error is not None:
@@ -97,14 +97,14 @@ class Consumption:
     def _placed(self, partitions: list[TopicPartition], start: Start) -> list[TopicPartition]:
         if isinstance(start, datetime):
             wanted = [TopicPartition(each.topic, each.partition, int(start.timestamp() * 1000)) for each in partitions]
-            return _looked_up(lambda: self._consumer.offsets_for_times(wanted, timeout=LOOK_UP_S))
+            return _look_up_partitions(lambda: self._consumer.offsets_for_times(wanted, timeout=LOOKUP_S))
         return [TopicPartition(each.topic, each.partition, self._offset_of(each, start)) for each in partitions]
 
     def _offset_of(self, place: TopicPartition, start: str | int) -> int:
-        """Within what the partition holds: whoever begins behind its end would be sent to its start."""
+        """Clamp the offset to the log: beyond its end, a consumer would be reset to its start."""
         if isinstance(start, str):
             return _WHERE[start]
-        first, end = _told(lambda: self._consumer.get_watermark_offsets(place, timeout=LOOK_UP_S))
+        first, end = _look_up(lambda: self._consumer.get_watermark_offsets(place, timeout=LOOKUP_S))
         return int(min(max(start, first), end))
 
     def _take(self, given: list[TopicPartition], start: Start) -> None:
@@ -112,13 +112,13 @@ class Consumption:
             try:
                 self._seek(given, start)
             except Failed as error:
-                self._failure = error  # not raised here: confluent-kafka would keep it for good, and all it refers to
+                self._failure = error  # not raised here: confluent-kafka would keep a reference to it forever
         self._is_assigned = True
-        self._waited_s = -POLL_S  # the call that this happens in was still one of joining
+        self._waited_s = -POLL_S  # this call was still part of joining
 
     def _seek(self, given: list[TopicPartition], start: Start) -> None:
-        """What the group has committed comes before where this consumer would begin."""
-        committed = _looked_up(lambda: self._consumer.committed(given, timeout=LOOK_UP_S))
+        """Committed offsets of the group have precedence over `start`."""
+        committed = _look_up_partitions(lambda: self._consumer.committed(given, timeout=LOOKUP_S))
         new = [each for each in committed if each.offset < 0]
         assign = self._consumer.incremental_assign if self._is_cooperative else self._consumer.assign
         assign([each for each in committed if each.offset >= 0] + self._placed(new, start))
@@ -151,7 +151,7 @@ class Consumption:
         if self._is_assigned:
             return self._waited_s >= self._idle_s
         if self._waited_s >= max(self._idle_s, JOIN_MAX_S):
-            raise Failed(f"The group {self._group} gave out no partitions within {self._waited_s:.0f} s.")
+            raise Failed(f"The group {self._group} assigned no partitions within {self._waited_s:.0f} s.")
         return False
 
     def _note_processed(self) -> None:
@@ -161,20 +161,20 @@ class Consumption:
         try:
             self._consumer.store_offsets(message=processed)
         except KafkaException as error:
-            # The partition went to another member, which reads the message again: nothing of ours to note.
+            # The partition was reassigned to another member, which reads the message again.
             if error.args[0].code() != KafkaError._STATE:
                 raise Failed(f"{processed.topic()}: {error.args[0].str()}") from error
 
     def commit_offset(self, message: Message | Place) -> None:
-        """The group goes on behind this message after a restart. Returns when the cluster has taken it."""
+        """Commit the offset after this message for the group; return once the cluster has acknowledged it."""
         if self._group is None:
-            raise Failed("Without a group there is nobody to commit for: pass group=… to consume.")
+            raise Failed("Cannot commit without a group: pass group=… to consume.")
         _commit(self._consumer, message)
 
-    # -- leaving
+    # -- closing
 
     def close(self) -> None:
-        """Commit what was processed and leave the group."""
+        """Commit processed messages and leave the group."""
         self._consumer.close()
 
     def __enter__(self) -> "Consumption":
@@ -193,26 +193,26 @@ def _consumer(config: dict[str, Any]) -> Consumer:
 
 
 def _is_cooperative(config: dict[str, Any]) -> bool:
-    """Whether partitions come and go one by one, so that those which are given are further ones and not all."""
+    """Return whether assignments are incremental."""
     assignors = str(config.get("partition.assignment.strategy", ""))
     return "cooperative" in assignors or str(config.get("group.protocol", "")).lower() == "consumer"
 
 
-def _looked_up(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """What the cluster told of partitions."""
-    found = _told(ask)
+def _look_up_partitions(look_up: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """Look up partitions; raise the error of any."""
+    found = _look_up(look_up)
     for each in found:
         if each.error is not None:
             raise Failed(f"{each.topic}-{each.partition}: {each.error.str()}")
     return found
 
 
-def _told(ask: Callable[[], Answer]) -> Answer:
-    """`Failed`, with words, where it cannot be found out."""
+def _look_up(look_up: Callable[[], Result]) -> Result:
+    """Convert errors of a lookup to `Failed`."""
     try:
-        return ask()
+        return look_up()
     except KafkaException as error:
-        raise Failed(f"Where to begin could not be found out: {error.args[0].str()}") from error
+        raise Failed(f"Could not look up the start position: {error.args[0].str()}") from error
 
 
 def _commit(consumer: Consumer, message: Message | Place) -> None:
@@ -235,7 +235,7 @@ def commit_for(config: dict[str, Any], group: str, message: Message | Place) -> 
 def _message(message: Any) -> Message:
     error: KafkaError | None = message.error()
     if error is not None:
-        topic = message.topic()  # None where the error is the group's, not a partition's
+        topic = message.topic()  # None if the error concerns the group, not a partition
         raise Failed(error.str() if topic is None else f"{topic}: {error.str()}")
     kind, timestamp_ms = message.timestamp()
     return Message(

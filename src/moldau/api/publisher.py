@@ -1,4 +1,4 @@
-"""Publishing: batched in the background, idempotent, with bounded memory; failures are never silent."""
+"""The publisher: background batches, idempotence, bounded memory; no failure is lost."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +14,7 @@ FAILURES_KEPT: Final = 10
 
 @dataclass(slots=True)
 class _Delivery:
-    """What became of one message."""
+    """The outcome of one message."""
 
     is_awaited: bool
     place: Place | None = None
@@ -28,8 +28,8 @@ class _Delivery:
 class Publisher:
     """One idempotent producer, for any number of threads.
 
-    Who waits for a message hears of that one. What else could not be delivered is raised by the next call, `flush`, or
-    the end.
+    A caller that waits for a message gets its own failure. Other failures are raised by the next call, `flush`, or
+    `close`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Publisher:
         return self._awaited(topic, delivery, timeout_s)
 
     def _enqueue(self, topic: str, **message: Any) -> None:
-        """A full queue is back-pressure: wait for room rather than lose or grow."""
+        """A full queue is back-pressure: wait for room instead of dropping messages or growing."""
         while True:
             try:
                 self._producer.produce(topic, **message)
@@ -90,11 +90,11 @@ class Publisher:
                 raise Failed(f"{topic}: {error.args[0].str()}") from error
 
     def _awaited(self, topic: str, delivery: _Delivery, timeout_s: float) -> Place:
-        """Until this message has its place, whatever else is on its way."""
+        """Wait for this message, whatever else is queued."""
         waited_s = 0.0
         while delivery.is_open and waited_s < timeout_s:
             if not self._producer.flush(min(LOOK_S, timeout_s - waited_s)) and delivery.is_open:
-                self._producer.poll(LOOK_S)  # another thread is just being told of it
+                self._producer.poll(LOOK_S)  # another thread is running its callback
             waited_s += LOOK_S
         if delivery.failure is not None:
             raise Failed(delivery.failure)
@@ -104,7 +104,7 @@ class Publisher:
         return delivery.place
 
     def flush(self, timeout_s: float) -> None:
-        """Until everything published so far is acknowledged; raises if anything was not."""
+        """Wait until everything published so far is acknowledged; raise if anything was not."""
         left = self._producer.flush(timeout_s)
         self._raise_failures()
         if left:

@@ -1,4 +1,4 @@
-"""What goes in and out: values, messages, and where a message stands."""
+"""Values, messages, and positions of messages."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ Headers = Mapping[str, bytes | str | None]
 
 
 class Failed(Exception):
-    """Something the cluster or the network refused, in words."""
+    """An error of the cluster or the network."""
 
 
 class Place(NamedTuple):
-    """Where a message stands in the log."""
+    """The position of a message in the log."""
 
     topic: str
     partition: int
@@ -51,34 +51,34 @@ class Message:
         return None if self.value is None else self.value.decode()
 
     def json(self) -> Any:
-        """The value as what its JSON says."""
+        """Parse the value as JSON."""
         return None if self.value is None else json.loads(self.value)
 
 
 def checked_name(text: str, what: str) -> str:
-    """A name that librdkafka can be given: over one that is not UTF-8 it ends the program, and a NUL ends the name."""
+    """Check a name for librdkafka, which aborts the process on invalid UTF-8 and truncates at NUL."""
     try:
         is_name = b"\0" not in text.encode()
     except UnicodeEncodeError:
         is_name = False
     if not is_name:
-        raise Failed(f"{what} {text!r} is no name: it is not UTF-8, or has a NUL in it.")
+        raise Failed(f"{what} {text!r} is not a valid name: it is not UTF-8 or contains NUL.")
     return text
 
 
 def checked_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """The same of all settings that are texts. They are not shown, they may be secrets."""
+    """Check all text settings. Values are not shown: they may be secrets."""
     for setting, value in config.items():
         if isinstance(value, str):
             try:
                 checked_name(value, setting)
             except Failed:
-                raise Failed(f"{setting} is not UTF-8, or has a NUL in it.") from None
+                raise Failed(f"{setting} is not UTF-8 or contains NUL.") from None
     return config
 
 
 def encoded(value: Value) -> bytes | None:
-    """Bytes as they are, text as UTF-8, everything else as JSON; None stays nothing (a tombstone)."""
+    """Encode bytes unchanged, text as UTF-8, everything else as JSON; None is a tombstone."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):

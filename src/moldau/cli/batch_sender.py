@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.partitioner import StickyPartition, partition_of
+from moldau.client.partitioner import StickyPartitioner, partition_for_key
 from moldau.client.types import ProducerIdentity
 from moldau.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from moldau.model.ports import Clock, Random
@@ -55,7 +55,7 @@ class Sender:
         self._acks = acks
         self._compression = compression
         self._batch_bytes = batch_bytes
-        self._sticky = StickyPartition(random, partitions, self._partitions_with_leader)
+        self._sticky = StickyPartitioner(random, partitions, self._partitions_with_leader)
         self._lanes: dict[int, PartitionBuffer] = {}
 
     @property
@@ -66,7 +66,7 @@ class Sender:
         """Buffer a record; wait if its partition's buffer is full and the previous batch still in flight."""
         _, key, value, headers = record
         if partition is None:
-            partition = self._sticky.current if key is None else partition_of(key, self._partitions)
+            partition = self._sticky.current if key is None else partition_for_key(key, self._partitions)
         buffer = self._lanes.setdefault(partition, PartitionBuffer(partition))
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size += sum(len(name) + len(text or b"") for name, text in headers)
@@ -98,7 +98,7 @@ class Sender:
         await _await_in_flight(buffer)
         records, buffer.records, buffer.pending_bytes = buffer.records, [], 0
         if buffer.partition == self._sticky.current:
-            self._sticky.batch_left()
+            self._sticky.on_batch_sent()
         buffer.in_flight = asyncio.get_running_loop().create_task(self._send(buffer, records))
 
     async def _send(self, buffer: PartitionBuffer, records: list[NewRecord]) -> None:

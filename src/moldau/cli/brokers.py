@@ -59,7 +59,7 @@ def drain(
     async def roll_back(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
 
-        await Brokers(client).let_in(broker)
+        await Brokers(client).uncordon(broker)
         if json:
             show_json({"broker": broker, "is_drained": False})
         else:
@@ -111,7 +111,7 @@ def remove(
                 f"drain {broker}), or say --force and they stay short of one"
             )
         with contextlib.suppress(InvalidConfig, InvalidRequest):  # a cluster of another make
-            await brokers.let_in(broker)  # or whoever has its number one day would get nothing
+            await brokers.uncordon(broker)  # or whoever has its number one day would get nothing
         await brokers.unregister(broker)
         if json:
             show_json({"broker": broker, "is_forgotten": True})
@@ -123,10 +123,10 @@ def remove(
 
 async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
     from moldau.client.brokers import Brokers
-    from moldau.client.plan_executor import Moves
-    from moldau.client.reassignment_plans import drained
+    from moldau.client.plan_executor import PlanExecutor
+    from moldau.client.reassignment_plans import plan_drain
 
-    moves = Moves(client)
+    moves = PlanExecutor(client)
     states = {each.node_id: each for each in await Brokers(client).all()}
     if broker not in states:
         raise _unknown(broker)
@@ -137,7 +137,7 @@ async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
             f"no other broker accepts partitions (moldau broker list): add one before draining broker {broker}"
         )
     await _check_led(client, broker)
-    return drained(await moves.assignment(), [broker], racks)
+    return plan_drain(await moves.assignment(), [broker], racks)
 
 
 async def _check_led(client: "AsyncClient", broker: int) -> None:
@@ -164,7 +164,7 @@ async def _let_out(client: "AsyncClient", broker: int) -> None:
     if all(each.node_id != broker for each in cluster.brokers):
         return
     try:
-        await Brokers(client).let_out(broker)
+        await Brokers(client).cordon(broker)
     except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
         note(f"it may be given new partitions meanwhile: {refusal.message}")
 
@@ -177,10 +177,10 @@ async def _carry_out(
     client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, is_patient: bool
 ) -> None:
     """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
-    from moldau.client.plan_executor import Moves
+    from moldau.client.plan_executor import PlanExecutor
 
     await _let_out(client, broker)
-    moves = Moves(client)
+    moves = PlanExecutor(client)
     if plan:
         _, outcomes = await moves.begin(plan, throttle_bytes=throttle, is_additional=True)
         failed = [f"{place}: {error.message}" for place, error in outcomes.items() if error is not None]
@@ -259,7 +259,7 @@ def _as_json(state: "BrokerState") -> dict[str, Any]:
 
 def _run(bootstrap_servers: str, work: "Callable[[AsyncClient], Awaitable[None]]") -> None:
     from moldau.cli.cluster_client import connect_async
-    from moldau.client.reassignment_plans import BrokenPlan
+    from moldau.client.reassignment_plans import InvalidPlan
 
     async def connected() -> None:
         async with connect_async(bootstrap_servers) as client:
@@ -267,5 +267,5 @@ def _run(bootstrap_servers: str, work: "Callable[[AsyncClient], Awaitable[None]]
 
     try:
         asyncio.run(connected())
-    except BrokenPlan as broken:
+    except InvalidPlan as broken:
         raise CommandError(str(broken)) from broken

@@ -9,7 +9,7 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.health import Health, SickPartition
+    from moldau.client.health import Health, UnhealthyPartition
     from moldau.client.quorum import QuorumReplica, QuorumView
     from moldau.client.types import ClusterBroker
 
@@ -38,10 +38,10 @@ def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False)
 
 async def _examine(bootstrap_servers: str) -> "Health":
     from moldau.cli.cluster_client import connect_async
-    from moldau.client.health import examine
+    from moldau.client.health import check_health
 
     async with connect_async(bootstrap_servers) as client:
-        return await examine(client)
+        return await check_health(client)
 
 
 def _show(found: "Health") -> None:
@@ -55,12 +55,14 @@ def _show(found: "Health") -> None:
     print("partitions  " + ", ".join(f"{len(sick)} {word}" for sick, word in zip(counts, words, strict=True)))
     if found.reassigning:
         print(f"moving      {found.reassigning} partitions; see: moldau reassign list")
-    if found.sick:
+    if found.unhealthy:
         print()
         columns = ("topic", "partition", "leader", "replicas", "isr", "min isr")
-        show_table(columns, [_row(each) for each in found.sick[:PARTITIONS_SHOWN]], numbers=("partition", "min isr"))
-        if len(found.sick) > PARTITIONS_SHOWN:
-            note(f"… and {len(found.sick) - PARTITIONS_SHOWN} more; --json has all")
+        show_table(
+            columns, [_row(each) for each in found.unhealthy[:PARTITIONS_SHOWN]], numbers=("partition", "min isr")
+        )
+        if len(found.unhealthy) > PARTITIONS_SHOWN:
+            note(f"… and {len(found.unhealthy) - PARTITIONS_SHOWN} more; --json has all")
     print()
     problems = list(found.problems())
     print("\n".join(f"unhealthy: {each}" for each in problems) or "healthy")
@@ -78,7 +80,7 @@ def _ids(found: "Health") -> str:
 
 def _controller(found: "Health") -> str:
     quorum = found.quorum
-    if found.is_uncontrolled:
+    if found.has_no_controller:
         return "none"
     if quorum is None:
         return str(found.cluster.controller) if found.cluster.controller >= 0 else "-"
@@ -86,7 +88,7 @@ def _controller(found: "Health") -> str:
     return f"{quorum.leader_id} (epoch {quorum.epoch}), voters {voters}"
 
 
-def _row(sick: "SickPartition") -> tuple[object, ...]:
+def _row(sick: "UnhealthyPartition") -> tuple[object, ...]:
     leader = sick.leader if sick.leader >= 0 else None
     return sick.partition.topic, sick.partition.partition, leader, sick.replicas, sick.isr, sick.min_isr
 
@@ -118,7 +120,7 @@ def _as_json(found: "Health") -> dict[str, Any]:
     }
 
 
-def _partition_as_json(sick: "SickPartition") -> dict[str, Any]:
+def _partition_as_json(sick: "UnhealthyPartition") -> dict[str, Any]:
     return {
         "topic": sick.partition.topic,
         "partition": sick.partition.partition,

@@ -35,7 +35,7 @@ def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = F
     """List the groups, their state and protocol."""
 
     async def work(groups: "Groups") -> None:
-        found, silent = await groups.told(ANSWERS_WAIT_MS)
+        found, silent = await groups.list_reachable(ANSWERS_WAIT_MS)
         if json:
             show_json([{"group": each.group, "state": each.state, "protocol": each.protocol} for each in found])
         else:

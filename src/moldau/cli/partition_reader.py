@@ -7,9 +7,9 @@ from typing import Final
 
 from moldau.cli.output import note
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import PASSING
+from moldau.client.errors import RETRIABLE
 from moldau.client.metadata import TopicView
-from moldau.client.types import Fetched, Isolation
+from moldau.client.types import FetchResult, Isolation
 from moldau.client.visibility import visible_batches
 from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable
 from moldau.model.ids import NodeId, TopicPartition
@@ -21,7 +21,7 @@ RETRY_S: Final = 0.5
 FETCH_WAIT_MS: Final = 500
 
 Chunk = tuple[TopicPartition, list[Record]]
-_Fetch = asyncio.Task[dict[TopicPartition, Fetched]]
+_Fetch = asyncio.Task[dict[TopicPartition, FetchResult]]
 
 
 @dataclass(slots=True)
@@ -121,12 +121,12 @@ class PartitionReader:
                 self._end_if_late(place, fetched, self.until_ms)
         return chunks
 
-    def _end_if_late(self, place: TopicPartition, fetched: Fetched, until_ms: int) -> None:
+    def _end_if_late(self, place: TopicPartition, fetched: FetchResult, until_ms: int) -> None:
         has_read_all = self.positions[place] >= fetched.high_watermark
         if has_read_all and self.clock.wall_ms() >= until_ms:
             self.ends[place] = self.positions[place]
 
-    def _records(self, place: TopicPartition, fetched: Fetched) -> Iterator[Record]:
+    def _records(self, place: TopicPartition, fetched: FetchResult) -> Iterator[Record]:
         """What is new of a fetch, up to the end that was set. The position moves on past hidden batches too."""
         position = self.positions[place]
         end = self.ends.get(place)
@@ -146,7 +146,7 @@ class PartitionReader:
         for place in finished:
             self.positions.pop(place, None)
 
-    async def _bear_fetch(self, place: TopicPartition, fetched: Fetched) -> None:
+    async def _bear_fetch(self, place: TopicPartition, fetched: FetchResult) -> None:
         assert fetched.error is not None
         if fetched.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._move_into_range(place)
@@ -164,11 +164,11 @@ class PartitionReader:
 
     def _bear(self, error: Exception, topic: str) -> None:
         """Go on after what may pass, and say so once; raise the rest."""
-        if isinstance(error, KafkaError) and error.code not in PASSING:
+        if isinstance(error, KafkaError) and error.code not in RETRIABLE:
             raise error
         if isinstance(error, KafkaError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise error
-        self.client.look_again(topic, is_outdated=isinstance(error, KafkaError))
+        self.client.invalidate_topic(topic, is_stale=isinstance(error, KafkaError))
         if not self._has_complained and not isinstance(error, KafkaError):
             note(f"{error}; trying again")
             self._has_complained = True

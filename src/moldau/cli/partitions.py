@@ -86,11 +86,11 @@ async def _named(client: "AsyncClient", topics: list[str]) -> "list[TopicPartiti
 
 def _read(path: Path) -> "list[TopicPartition]":
     """`{"partitions": [{"topic": "orders", "partition": 0}]}`"""
-    from moldau.client.reassignment_plans import BrokenPlan, decode_places
+    from moldau.client.reassignment_plans import InvalidPlan, decode_partitions
 
     try:
-        places = decode_places(read_text(path))
-    except BrokenPlan as error:
+        places = decode_partitions(read_text(path))
+    except InvalidPlan as error:
         raise usage_error(f"{path}: {error}") from error
     if not places:
         raise usage_error(f"{path}: it names no partitions")

@@ -12,7 +12,7 @@ from moldau.cli.output import topic_id_text
 from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
 from moldau.client import types
 from moldau.client.async_client import AsyncClient
-from moldau.client.types import Isolation, OffsetAt
+from moldau.client.types import Isolation, OffsetResult
 from moldau.model.ids import TopicPartition
 
 _COMMITTED: Final = Isolation.READ_COMMITTED
@@ -87,7 +87,7 @@ class PlainCluster:
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = _COMMITTED
-    ) -> Mapping[TopicPartition, OffsetAt]:
+    ) -> Mapping[TopicPartition, OffsetResult]:
         return await self._client.list_offsets(times, isolation=isolation)
 
 
@@ -116,7 +116,7 @@ class SecuredCluster:
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = _COMMITTED
-    ) -> Mapping[TopicPartition, OffsetAt]:
+    ) -> Mapping[TopicPartition, OffsetResult]:
         assert isolation is _COMMITTED
         (time_ms,) = set(times.values())  # the same for all, and nobody asks about none
         with _translate_kafka_errors():
@@ -127,7 +127,7 @@ class SecuredCluster:
                     found = self._cluster.latest(times)
                 case _:
                     found = self._cluster.at_times(times)
-        return {place: OffsetAt(-1 if offset is None else offset) for place, offset in found.items()}
+        return {place: OffsetResult(-1 if offset is None else offset) for place, offset in found.items()}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from moldau.cli.errors import usage_error
-from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetAt
+from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetResult
 from moldau.model.ids import TopicPartition
 
 TIME_MS_MAX: Final = 2**63 - 1
@@ -83,7 +83,7 @@ class ListsOffsets(Protocol):
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = ...
-    ) -> Mapping[TopicPartition, OffsetAt]: ...
+    ) -> Mapping[TopicPartition, OffsetResult]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ async def resolve_end(
     return await resolve(client, position, known, isolation)
 
 
-def _offset(answer: OffsetAt) -> int:
+def _offset(answer: OffsetResult) -> int:
     if answer.error is not None:
         raise answer.error
     return answer.offset

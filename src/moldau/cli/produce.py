@@ -151,8 +151,8 @@ async def _produce(
     from moldau.node.ports.randomness import system_random
     from moldau.records.compression import Compression
 
-    async with connect_async(bootstrap, ClientSettings(creates_topics=True)) as client:
-        view = await client.persist(lambda: client.topic(options.topic), about=options.topic)
+    async with connect_async(bootstrap, ClientSettings(allow_auto_create_topics=True)) as client:
+        view = await client.retry(lambda: client.topic(options.topic), about=options.topic)
         _check_partition(options.partition, options.topic, len(view.partitions))
         # Deduplication needs acks=all: with less, a record may be lost unnoticed and a retry would leave a gap.
         identity = await client.init_producer_id() if idempotent and options.acks == -1 else None

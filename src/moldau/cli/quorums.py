@@ -93,7 +93,7 @@ def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False
     """Write down the voters that controller.quorum.voters fixes, so that they may change. There is no way back."""
 
     async def work(quorum: "Quorum") -> None:
-        await quorum.write_voters_down()
+        await quorum.enable_dynamic_voters()
         if json:
             show_json({"kraft_version": 1})
             return
@@ -146,7 +146,7 @@ def _directory_of(view: "QuorumView", node: int) -> bytes:
 
 async def _newcomer(quorum: "Quorum", node: int) -> bytes:
     """The folder that the node runs on."""
-    heard = await quorum.newcomers(node)
+    heard = await quorum.active_observers(node)
     if not heard:
         raise CommandError(
             f"node {node} is not heard from: moldau quorum describe shows who is. A controller must run before it is "

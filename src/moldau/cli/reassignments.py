@@ -14,7 +14,7 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
-    from moldau.client.plan_executor import Move, Moves
+    from moldau.client.plan_executor import PartitionMove, PlanExecutor
     from moldau.client.reassignment_plans import Assignment
     from moldau.client.reassignments import Outcomes
 
@@ -56,15 +56,15 @@ def generate(
     wanted = _brokers(brokers)
     names = _topics(topics, topics_file)
 
-    async def work(moves: "Moves") -> None:
-        from moldau.client.reassignment_plans import balanced, encode_plan
+    async def work(moves: "PlanExecutor") -> None:
+        from moldau.client.reassignment_plans import encode_plan, plan_balance
 
         racks = await moves.racks()
         absent = [each for each in wanted if each not in racks]
         if absent:
             raise CommandError(f"no such broker serves: {_listed(absent)}; those that do: {_listed(sorted(racks))}")
         before = await moves.assignment(names or None)
-        plan = balanced(before, {each: racks[each] for each in wanted}, replicas)
+        plan = plan_balance(before, {each: racks[each] for each in wanted}, replicas)
         if out is not None:
             out.write_text(encode_plan(plan) + "\n")
         if json:
@@ -100,12 +100,12 @@ def execute(
         else:
             note(f"to go back, keep this: {encode_plan(before)}")
 
-    async def work(moves: "Moves") -> None:
-        from moldau.client.plan_executor import MovesRunning
+    async def work(moves: "PlanExecutor") -> None:
+        from moldau.client.plan_executor import ReassignmentInProgress
 
         try:
             before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional, keep=keep)
-        except MovesRunning as running:
+        except ReassignmentInProgress as running:
             raise CommandError(f"{running}: wait for them (moldau reassign list), or add --additional") from None
         if json:
             show_json({"before": _plan_as_json(before), "partitions": _outcomes_as_json(outcomes)})
@@ -132,7 +132,7 @@ def verify(
     wanted = _read(plan)
     is_done = False
 
-    async def work(moves: "Moves") -> None:
+    async def work(moves: "PlanExecutor") -> None:
         nonlocal is_done
         found = await (wait_until_settled(moves, wanted) if wait else moves.progress(wanted))
         is_done = all(each.is_done for each in found)
@@ -163,7 +163,7 @@ def cancel(
     """Call off what is under way: the partitions of the plan stay, or go back, where they were."""
     wanted = _read(plan)
 
-    async def work(moves: "Moves") -> None:
+    async def work(moves: "PlanExecutor") -> None:
         outcomes = await moves.cancel(wanted)
         freed = [] if preserve_throttles else await moves.clear_up(wanted)
         if json:
@@ -180,7 +180,7 @@ def cancel(
 def list_moves(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
     """What is being moved just now."""
 
-    async def work(moves: "Moves") -> None:
+    async def work(moves: "PlanExecutor") -> None:
         moving = await moves.reassignments.ongoing()
         if json:
             show_json(
@@ -204,7 +204,7 @@ def list_moves(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fa
     _run(bootstrap_servers, work)
 
 
-async def wait_until_settled(moves: "Moves", plan: "Assignment") -> "list[Move]":
+async def wait_until_settled(moves: "PlanExecutor", plan: "Assignment") -> "list[PartitionMove]":
     """Look until nothing of the plan moves any more; each step forward is told."""
     told = -1
     while True:
@@ -218,15 +218,15 @@ async def wait_until_settled(moves: "Moves", plan: "Assignment") -> "list[Move]"
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _moves(move: "Move") -> bool:
+def _moves(move: "PartitionMove") -> bool:
     return move.stage.value == "moving"
 
 
-def _share(move: "Move") -> str | None:
+def _share(move: "PartitionMove") -> str | None:
     return None if move.copied is None else f"{move.copied:.0%}"
 
 
-def _verdict(found: "Sequence[Move]") -> str:
+def _verdict(found: "Sequence[PartitionMove]") -> str:
     stages = ("done", "moving", "elsewhere", "gone")
     counts = {stage: sum(each.stage.value == stage for each in found) for stage in stages}
     gone = f", {counts['gone']} gone from the cluster" if counts["gone"] else ""
@@ -237,22 +237,22 @@ def _verdict(found: "Sequence[Move]") -> str:
 
 
 def _read(path: Path) -> "Assignment":
-    from moldau.client.reassignment_plans import BrokenPlan, decode_plan
+    from moldau.client.reassignment_plans import InvalidPlan, decode_plan
 
     try:
         return decode_plan(read_text(path))
-    except BrokenPlan as error:
+    except InvalidPlan as error:
         raise usage_error(f"{path}: {error}") from error
 
 
 def _topics(names: list[str] | None, file: Path | None) -> list[str]:
-    from moldau.client.reassignment_plans import BrokenPlan, decode_topics
+    from moldau.client.reassignment_plans import InvalidPlan, decode_topics
 
     if file is None:
         return names or []
     try:
         return [*(names or ()), *decode_topics(read_text(file))]
-    except BrokenPlan as error:
+    except InvalidPlan as error:
         raise usage_error(f"{file}: {error}") from error
 
 
@@ -290,7 +290,7 @@ def _plan_as_json(assignment: "Assignment") -> Any:
     return json.loads(encode_plan(assignment))
 
 
-def _move_as_json(move: "Move") -> dict[str, Any]:
+def _move_as_json(move: "PartitionMove") -> dict[str, Any]:
     return {
         "topic": move.partition.topic,
         "partition": move.partition.partition,
@@ -322,16 +322,16 @@ def _fail_on_errors(outcomes: "Outcomes") -> None:
         raise CommandError("; ".join(failed))
 
 
-def _run(bootstrap_servers: str, work: "Callable[[Moves], Awaitable[None]]") -> None:
+def _run(bootstrap_servers: str, work: "Callable[[PlanExecutor], Awaitable[None]]") -> None:
     from moldau.cli.cluster_client import connect_async
-    from moldau.client.plan_executor import Moves
-    from moldau.client.reassignment_plans import BrokenPlan
+    from moldau.client.plan_executor import PlanExecutor
+    from moldau.client.reassignment_plans import InvalidPlan
 
     async def connected() -> None:
         async with connect_async(bootstrap_servers) as client:
-            await work(Moves(client))
+            await work(PlanExecutor(client))
 
     try:
         asyncio.run(connected())
-    except BrokenPlan as broken:
+    except InvalidPlan as broken:
         raise CommandError(str(broken)) from broken

@@ -49,7 +49,7 @@ def list_transactions(
 
         # An id remembers when its last transaction began, also when that has ended.
         chosen = states or (() if minutes is None else OPEN_STATES)
-        found, silent = await transactions.told(
+        found, silent = await transactions.list_reachable(
             ANSWERS_WAIT_MS, states=chosen, open_for_ms=open_for_ms, pattern=pattern
         )
         rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
@@ -201,8 +201,8 @@ def _fields(described: "DescribedTransaction") -> dict[str, Any]:
 
 def _row(producer: "ActiveProducer") -> tuple[Any, ...]:
     return (
-        producer.place.topic,
-        producer.place.partition,
+        producer.topic_partition.topic,
+        producer.topic_partition.partition,
         producer.identity.producer_id,
         producer.identity.epoch,
         producer.last_sequence,
@@ -213,7 +213,7 @@ def _row(producer: "ActiveProducer") -> tuple[Any, ...]:
 
 def _advice(found: "HangingTransaction") -> str:
     producer = found.producer
-    where = f"--partition {producer.place.topic}:{producer.place.partition}"
+    where = f"--partition {producer.topic_partition.topic}:{producer.topic_partition.partition}"
     return f"to end the first: moldau txn abort {where} --start-offset {producer.transaction_start_offset}"
 
 

@@ -1,4 +1,4 @@
-"""The client on asyncio: what the command line, the benchmark and the tests ask of a cluster, by name.
+"""The asyncio client: typed calls for the command line, benchmarks and tests.
 
 It is not a public producer or consumer: it sends the batches it is given and returns the batches it gets.
 """
@@ -11,19 +11,19 @@ from typing import Any
 
 from moldau.client import requests
 from moldau.client.cluster import Cluster
-from moldau.client.errors import NoAnswer, check, error_of
-from moldau.client.idempotent_producer import Numbering
+from moldau.client.errors import ResponseTimeout, check, error_of
+from moldau.client.idempotent_producer import IdempotentProducer
 from moldau.client.leader_requests import AFTER_APPEND, partitions_of
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.types import (
     ClusterBroker,
     ClusterView,
     ConfigEntry,
-    Fetched,
+    FetchResult,
     Isolation,
     NewTopic,
-    OffsetAt,
-    Produced,
+    OffsetResult,
+    ProduceResult,
     ProducerIdentity,
     Resource,
     ResourceKind,
@@ -42,11 +42,11 @@ from moldau.wire.messages import Message
 
 
 class AsyncClient(Cluster):
-    """A cluster with the calls that people make, each of which tries again while it makes sense."""
+    """A cluster with typed calls, which retry retriable errors."""
 
     @cached_property
-    def _numbering(self) -> Numbering:
-        return Numbering(self)
+    def _idempotent_producer(self) -> IdempotentProducer:
+        return IdempotentProducer(self)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -67,7 +67,7 @@ class AsyncClient(Cluster):
         configs: Mapping[str, str] | None = None,
         timeout_ms: int | None = None,
     ) -> TopicOutcome:
-        """Create one topic, or raise why not."""
+        """Create one topic, or raise its error."""
         topic = NewTopic(name, partitions, replication_factor, configs or {})
         (outcome,) = await self.create_topics([topic], timeout_ms=timeout_ms)
         return _or_raise(outcome)
@@ -75,13 +75,17 @@ class AsyncClient(Cluster):
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
     ) -> list[TopicOutcome]:
-        request = requests.create_topics(topics, self._patience_ms(timeout_ms), validate_only)
-        response = await self._ask_controller(request, lambda answer: [each.error_code for each in answer.topics])
+        request = requests.create_topics(topics, self._request_timeout_ms(timeout_ms), validate_only)
+        response = await self._send_to_controller(
+            request, lambda response: [each.error_code for each in response.topics]
+        )
         return [requests.created(each) for each in response.topics]
 
     async def delete_topics(self, names: Sequence[str], *, timeout_ms: int | None = None) -> list[TopicOutcome]:
-        request = requests.delete_topics(names, self._patience_ms(timeout_ms))
-        response = await self._ask_controller(request, lambda answer: [each.error_code for each in answer.responses])
+        request = requests.delete_topics(names, self._request_timeout_ms(timeout_ms))
+        response = await self._send_to_controller(
+            request, lambda response: [each.error_code for each in response.responses]
+        )
         for name in names:
             self.metadata.forget(name)
         return [TopicOutcome(each.name or "", _error(each)) for each in response.responses]
@@ -93,16 +97,18 @@ class AsyncClient(Cluster):
     async def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False, timeout_ms: int | None = None
     ) -> list[TopicOutcome]:
-        """Grow topics to this many partitions in all."""
-        request = requests.create_partitions(counts, self._patience_ms(timeout_ms), validate_only)
-        response = await self._ask_controller(request, lambda answer: [each.error_code for each in answer.results])
+        """Increase the partitions of topics to these totals."""
+        request = requests.create_partitions(counts, self._request_timeout_ms(timeout_ms), validate_only)
+        response = await self._send_to_controller(
+            request, lambda response: [each.error_code for each in response.results]
+        )
         for name in counts:
             self.metadata.forget(name)
         return [TopicOutcome(each.name, _error(each), partitions=counts[each.name]) for each in response.results]
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicView]:
-        """These topics, or all, by name; one that cannot be described carries its error."""
-        return sorted(await self.refresh(names, creates=False), key=lambda each: each.name)
+        """Return these topics, or all, by name; one that cannot be described has an error."""
+        return sorted(await self.refresh(names, may_create=False), key=lambda each: each.name)
 
     async def describe_topic(self, name: str) -> TopicView:
         (topic,) = await self.describe_topics([name])
@@ -111,8 +117,8 @@ class AsyncClient(Cluster):
         return topic
 
     async def describe_cluster(self, *, with_fenced: bool = False) -> ClusterView:
-        """The brokers that serve; with those that are known and do not, where the cluster tells of them."""
-        response = await self.persist(lambda: self.send(requests.describe_cluster(with_fenced)))
+        """Describe the brokers; with fenced ones if the cluster supports it."""
+        response = await self.retry(lambda: self.send(requests.describe_cluster(with_fenced)))
         check(response.error_code, response.error_message)
         brokers = (
             ClusterBroker(NodeId(each.broker_id), each.host, each.port, each.rack, each.is_fenced)
@@ -126,9 +132,9 @@ class AsyncClient(Cluster):
     async def describe_configs(
         self, resource: Resource, names: Iterable[str] | None = None, *, with_documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings of a topic or a broker, by name."""
+        """Return the settings of a topic or a broker, by name."""
         request = requests.describe_configs(resource, names, with_documentation)
-        response = await self.persist(lambda: self.send(request, node=_node_of(resource)))
+        response = await self.retry(lambda: self.send(request, node=_node_of(resource)))
         (result,) = response.results
         check(result.error_code, result.error_message)
         return sorted((requests.config_entry(each) for each in result.configs), key=lambda each: each.name)
@@ -143,10 +149,10 @@ class AsyncClient(Cluster):
         subtracted: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Change some settings of one resource and leave the others; removed ones return to their defaults."""
+        """Change settings of one resource and keep the others; `removed` settings return to their defaults."""
         changes = requests.config_changes(values or {}, removed, appended or {}, subtracted or {})
         request = requests.alter_configs(resource, changes, validate_only)
-        response = await self.persist(lambda: self.send(request, node=_node_of(resource)))
+        response = await self.retry(lambda: self.send(request, node=_node_of(resource)))
         (result,) = response.responses
         check(result.error_code, result.error_message)
 
@@ -155,15 +161,15 @@ class AsyncClient(Cluster):
     async def init_producer_id(
         self, *, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
     ) -> ProducerIdentity:
-        """An identity for an idempotent producer. With a transactional id, ask its coordinator with `send`."""
+        """Return an identity for an idempotent producer. For a transactional id, send to its coordinator instead."""
         request = requests.init_producer_id(transactional_id, transaction_timeout_ms)
 
-        async def ask_once() -> Any:
+        async def attempt_once() -> Any:
             response = await self.send(request)
             check(response.error_code)
             return response
 
-        response = await self.persist(ask_once)
+        response = await self.retry(attempt_once)
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     async def produce(
@@ -177,18 +183,23 @@ class AsyncClient(Cluster):
         transactional_id: str | None = None,
         timeout_ms: int | None = None,
         total_timeout_ms: float | None = None,
-    ) -> Produced:
-        """Append one batch: its bytes, or records to make it from. Only a batch with a producer id is sent again
-        when nobody knows whether it arrived; records get one of ours, where the cluster gives any."""
+    ) -> ProduceResult:
+        """Append one batch: its bytes, or records to build it from.
 
-        async def send(batch: Buffer | FileSlice) -> Produced:
+        Only a batch with a producer id is retried after an unknown outcome. Records get the client's producer id, if
+        the cluster grants one.
+        """
+
+        async def send(batch: Buffer | FileSlice) -> ProduceResult:
             return await self._produce_batch(topic, partition, batch, acks, transactional_id, timeout_ms)
 
-        with self.within(total_timeout_ms):
+        with self.deadline(total_timeout_ms):
             if isinstance(what, Buffer | FileSlice):
                 return await send(what)
             if acks == ACKS_ALL and transactional_id is None:
-                return await self._numbering.produce(TopicPartition(topic, partition), what, compression, send)
+                return await self._idempotent_producer.produce(
+                    TopicPartition(topic, partition), what, compression, send
+                )
             return await send(build_batch(what, compression=compression))
 
     async def _produce_batch(
@@ -199,22 +210,22 @@ class AsyncClient(Cluster):
         acks: int,
         transactional_id: str | None,
         timeout_ms: int | None,
-    ) -> Produced:
-        is_repeatable = not isinstance(batch, FileSlice) and read_header(batch).producer_id != NO_PRODUCER_ID
-        patience_ms = self._patience_ms(timeout_ms)
+    ) -> ProduceResult:
+        is_idempotent = not isinstance(batch, FileSlice) and read_header(batch).producer_id != NO_PRODUCER_ID
+        request_timeout_ms = self._request_timeout_ms(timeout_ms)
 
         def request(view: TopicView, target: PartitionView) -> Message:
-            return requests.produce(view, target.index, batch, acks, patience_ms, transactional_id)
+            return requests.produce(view, target.index, batch, acks, request_timeout_ms, transactional_id)
 
-        response = await self.send_to_leader(topic, partition, request, is_repeatable=is_repeatable)
+        response = await self.send_to_leader(topic, partition, request, is_idempotent=is_idempotent)
         if response is None:
-            return Produced()
-        ((_, answer),) = partitions_of(response)
-        if not is_repeatable and acks == ACKS_ALL and answer.error_code in AFTER_APPEND:
-            said = error_of(answer.error_code, answer.error_message).message
-            raise error_of(answer.error_code, f"{said} (it may be stored; without a producer id it is not sent again)")
-        check(answer.error_code, answer.error_message)
-        return Produced(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
+            return ProduceResult()
+        ((_, result),) = partitions_of(response)
+        if not is_idempotent and acks == ACKS_ALL and result.error_code in AFTER_APPEND:
+            message = error_of(result.error_code, result.error_message).message
+            raise error_of(result.error_code, f"{message} (it may be stored; not retried without a producer id)")
+        check(result.error_code, result.error_message)
+        return ProduceResult(result.base_offset, result.log_append_time_ms, result.log_start_offset)
 
     async def fetch(
         self,
@@ -226,8 +237,8 @@ class AsyncClient(Cluster):
         min_bytes: int = 1,
         max_wait_ms: int = 500,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> Fetched:
-        """Raw batches of one partition from this offset on; empty when none came within `max_wait_ms`."""
+    ) -> FetchResult:
+        """Fetch raw batches of one partition from an offset; empty if there are none within `max_wait_ms`."""
 
         def request(view: TopicView, target: PartitionView) -> Message:
             return requests.fetch(
@@ -240,19 +251,19 @@ class AsyncClient(Cluster):
 
         timeout_ms = max_wait_ms + self.settings.request_timeout_ms
         total_timeout_ms = max_wait_ms + self.settings.total_timeout_ms
-        patience_until_ms = self._clock.monotonic_ms() + self.settings.total_timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + self.settings.total_timeout_ms
         while True:
             response = await self.send_to_leader(
                 topic, partition, request, timeout_ms=timeout_ms, total_timeout_ms=total_timeout_ms
             )
             check(response.error_code)
-            answers = [answer for _, answer in partitions_of(response)]
-            if answers:
+            partitions = [result for _, result in partitions_of(response)]
+            if partitions:
                 break
-            # Over a quota, Kafka says how long to be quiet, and nothing of the partition.
-            await self._wait_for_quota(response.throttle_time_ms, patience_until_ms)
-        (answer,) = answers
-        fetched = requests.fetched(answer)
+            # Over a quota, Kafka returns a throttle time and no partitions.
+            await self._wait_for_quota(response.throttle_time_ms, deadline_ms)
+        (result,) = partitions
+        fetched = requests.fetched(result)
         if fetched.error is not None:
             raise fetched.error
         return fetched
@@ -267,12 +278,16 @@ class AsyncClient(Cluster):
         min_bytes: int = 1,
         max_wait_ms: int = 500,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> dict[TopicPartition, Fetched]:
-        """One try at several partitions led by one broker; errors of partitions are in the result."""
+    ) -> dict[TopicPartition, FetchResult]:
+        """Fetch several partitions from one broker, once; errors of partitions are in the result."""
         views = {name: await self.topic(name) for name in dict.fromkeys(each.topic for each in offsets)}
         wanted = [
-            (views[where.topic], self.metadata.leader_in(views[where.topic], where.partition), offset)
-            for where, offset in offsets.items()
+            (
+                views[topic_partition.topic],
+                self.metadata.leader_in(views[topic_partition.topic], topic_partition.partition),
+                offset,
+            )
+            for topic_partition, offset in offsets.items()
         ]
         request = requests.fetch(
             wanted,
@@ -286,75 +301,77 @@ class AsyncClient(Cluster):
         check(response.error_code)
         names = {view.topic_id: name for name, view in views.items()}
         return {
-            TopicPartition(topic.topic or names[topic.topic_id], answer.partition_index): requests.fetched(answer)
-            for topic, answer in partitions_of(response)
+            TopicPartition(topic.topic or names[topic.topic_id], result.partition_index): requests.fetched(result)
+            for topic, result in partitions_of(response)
         }
 
     async def list_offset(
         self, topic: str, partition: int, timestamp_ms: int, *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> OffsetAt:
-        """The first offset at or after a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
-        where = TopicPartition(topic, partition)
-        answer = (await self.list_offsets({where: timestamp_ms}, isolation=isolation))[where]
-        if answer.error is not None:
-            raise answer.error
-        return answer
+    ) -> OffsetResult:
+        """Return the first offset at or after a time, or at `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        topic_partition = TopicPartition(topic, partition)
+        result = (await self.list_offsets({topic_partition: timestamp_ms}, isolation=isolation))[topic_partition]
+        if result.error is not None:
+            raise result.error
+        return result
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> dict[TopicPartition, OffsetAt]:
-        """The same for many partitions; an error of one is in its place."""
+    ) -> dict[TopicPartition, OffsetResult]:
+        """Look up the offsets of many partitions; an error of a partition is in its result."""
 
-        async def ask(where: TopicPartition, timestamp_ms: int) -> OffsetAt:
+        async def look_up(topic_partition: TopicPartition, timestamp_ms: int) -> OffsetResult:
             def request(_: TopicView, target: PartitionView) -> Message:
-                return requests.list_offsets(where, target, timestamp_ms, isolation)
+                return requests.list_offsets(topic_partition, target, timestamp_ms, isolation)
 
             try:
-                response = await self.send_to_leader(where.topic, where.partition, request)
+                response = await self.send_to_leader(topic_partition.topic, topic_partition.partition, request)
             except KafkaError as error:
-                return OffsetAt(-1, error=error)
-            ((_, answer),) = partitions_of(response)
-            return OffsetAt(answer.offset, answer.timestamp, answer.leader_epoch, _error(answer))
+                return OffsetResult(-1, error=error)
+            ((_, result),) = partitions_of(response)
+            return OffsetResult(result.offset, result.timestamp, result.leader_epoch, _error(result))
 
-        answers = await asyncio.gather(*(ask(where, at_ms) for where, at_ms in times.items()))
-        return dict(zip(times, answers, strict=True))
+        partitions = await asyncio.gather(
+            *(look_up(topic_partition, at_ms) for topic_partition, at_ms in times.items())
+        )
+        return dict(zip(times, partitions, strict=True))
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Forget what is before an offset (-1: everything); where the log starts now."""
-        request = requests.delete_records(topic, partition, before_offset, self._patience_ms(None))
+        """Delete records before an offset (-1: all); return the new log start offset."""
+        request = requests.delete_records(topic, partition, before_offset, self._request_timeout_ms(None))
         response = await self.send_to_leader(topic, partition, request)
-        ((_, answer),) = partitions_of(response)
-        check(answer.error_code)
-        return int(answer.low_watermark)
+        ((_, result),) = partitions_of(response)
+        check(result.error_code)
+        return int(result.low_watermark)
 
-    # Ways of asking
+    # Requests
 
-    async def _ask_controller(self, request: Message, codes: Any) -> Any:
-        async def ask_once() -> Any:
+    async def _send_to_controller(self, request: Message, codes: Any) -> Any:
+        async def attempt_once() -> Any:
             response = await self.send_to_controller(request)
             if ErrorCode.NOT_CONTROLLER in codes(response):
                 raise error_of(ErrorCode.NOT_CONTROLLER)
             return response
 
-        # Sent again after a lost connection, a creation would only hear that the topic exists.
-        return await self.persist(ask_once, is_repeatable=False)
+        # Not idempotent: a retry after a lost connection would fail with TopicAlreadyExists.
+        return await self.retry(attempt_once, is_idempotent=False)
 
-    async def _wait_for_quota(self, throttle_ms: int, patience_until_ms: float) -> None:
+    async def _wait_for_quota(self, throttle_ms: int, deadline_ms: float) -> None:
         wait_ms = max(throttle_ms, self.settings.retry_backoff_ms)
-        if self._clock.monotonic_ms() + wait_ms > patience_until_ms:
+        if self._clock.monotonic_ms() + wait_ms > deadline_ms:
             given_ms = self.settings.total_timeout_ms
-            said = f"no records within {given_ms} ms: over a quota, the broker wants {wait_ms} ms more of quiet"
-            raise NoAnswer(said, was_sent=True)
+            message = f"no records within {given_ms} ms: quota exceeded, throttled for {wait_ms} ms more"
+            raise ResponseTimeout(message, was_sent=True)
         await asyncio.sleep(wait_ms / 1000)
 
-    def _patience_ms(self, timeout_ms: int | None) -> int:
+    def _request_timeout_ms(self, timeout_ms: int | None) -> int:
         return self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
 
 
-def _error(answer: Any) -> KafkaError | None:
-    if answer.error_code == ErrorCode.NONE:
+def _error(result: Any) -> KafkaError | None:
+    if result.error_code == ErrorCode.NONE:
         return None
-    return error_of(answer.error_code, getattr(answer, "error_message", None))
+    return error_of(result.error_code, getattr(result, "error_message", None))
 
 
 def _or_raise(outcome: TopicOutcome) -> TopicOutcome:

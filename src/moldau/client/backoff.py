@@ -1,4 +1,4 @@
-"""How long to wait before the next try, and when to stop trying."""
+"""Exponential backoff with a deadline."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from moldau.model.ports import Random
 
 GROWTH: Final = 2.0
-SPREAD: Final = 0.2  # clients that failed together should not return together
+SPREAD: Final = 0.2  # spreads the retries of clients that failed together
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Waits that double up to a bound, within one deadline for all tries. Time is passed in."""
+    """Doubles the wait up to a limit, within one deadline for all attempts. Time is passed in."""
 
     random: Random
     first_ms: float
@@ -20,7 +20,7 @@ class Backoff:
     tries: int = 0
 
     def next_wait_ms(self, now_ms: float) -> float | None:
-        """The wait before the next try, or None when it would come too late."""
+        """Return the wait before the next attempt, or None if it would exceed the deadline."""
         wait_ms = min(self.first_ms * GROWTH ** min(self.tries, 30), self.longest_ms)
         wait_ms *= 1 + SPREAD * (2 * self.random.random() - 1)
         self.tries += 1

@@ -1,4 +1,4 @@
-"""The same client for code that waits: it owns an event loop and runs the asynchronous one to completion on it."""
+"""The blocking client: runs the asyncio client on its own event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from moldau.client.settings import ClientSettings
 from moldau.client.types import (
     ClusterView,
     ConfigEntry,
-    Fetched,
+    FetchResult,
     Isolation,
     NewTopic,
-    OffsetAt,
-    Produced,
+    OffsetResult,
+    ProduceResult,
     ProducerIdentity,
     Resource,
     TopicOutcome,
@@ -61,9 +61,9 @@ class BlockingClient:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for something that uses `asynchronous`. What an interrupt leaves undone is cancelled.
+        """Run a coroutine that uses `asynchronous` to completion; cancel it on an interrupt.
 
-        An interrupt is whatever a signal's handler raises, as that of a time limit for tests does.
+        An interrupt is any exception of a signal handler, such as that of a test timeout.
         """
         task = self._loop.create_task(work)
         try:
@@ -80,7 +80,7 @@ class BlockingClient:
         if self._owns_loop:
             self._loop.close()
 
-    # The calls of `AsyncClient`, which says what they do.
+    # The calls of `AsyncClient`, documented there.
 
     def send(
         self,
@@ -164,7 +164,7 @@ class BlockingClient:
         *,
         acks: int = -1,
         compression: Compression = Compression.NONE,
-    ) -> Produced:
+    ) -> ProduceResult:
         return self.run(self.asynchronous.produce(topic, partition, what, acks=acks, compression=compression))
 
     def fetch(
@@ -177,7 +177,7 @@ class BlockingClient:
         min_bytes: int = 1,
         max_wait_ms: int = 500,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> Fetched:
+    ) -> FetchResult:
         call = self.asynchronous.fetch(
             topic,
             partition,
@@ -191,12 +191,12 @@ class BlockingClient:
 
     def list_offset(
         self, topic: str, partition: int, timestamp_ms: int, *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> OffsetAt:
+    ) -> OffsetResult:
         return self.run(self.asynchronous.list_offset(topic, partition, timestamp_ms, isolation=isolation))
 
     def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> dict[TopicPartition, OffsetAt]:
+    ) -> dict[TopicPartition, OffsetResult]:
         return self.run(self.asynchronous.list_offsets(times, isolation=isolation))
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:

@@ -1,60 +1,60 @@
-"""Asking every broker the same, because each knows only its own part: what was heard, and who did not answer."""
+"""Requests to every broker, because each knows only its own state: the responses, and the failures."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.brokers import SILENT
-from moldau.client.errors import PASSING, check
+from moldau.client.brokers import REQUEST_FAILURES
+from moldau.client.errors import RETRIABLE, check
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The answers by broker, and what is wrong with those that gave none."""
+class BroadcastResult:
+    """The responses and failures by broker."""
 
-    answers: dict[int, Any]
-    silent: dict[int, Exception]
+    responses: dict[int, Any]
+    failures: dict[int, Exception]
 
 
-async def ask_everybody(
-    client: AsyncClient, request: Message, *, patience_ms: float | None = None, version_at_least: int = 0
-) -> Heard:
-    """All of them, and all again while one does not answer: a broker that is gone leaves its part to others.
+async def broadcast(
+    client: AsyncClient, request: Message, *, timeout_ms: float | None = None, version_at_least: int = 0
+) -> BroadcastResult:
+    """Send to all brokers, and again to all while one fails: another broker may take over the state of a failed one.
 
-    When time is up, what was heard last. An error that will not pass is raised, whoever answered it.
+    After the timeout, return the last result. A non-retriable error of any broker is raised.
     """
-    heard: Heard | None = None
+    last: BroadcastResult | None = None
 
-    async def once(node: int) -> Any:
-        answer = await client.send(request, node=node, version_at_least=version_at_least)
-        check(answer.error_code)
-        return answer
+    async def send_once(node: int) -> Any:
+        response = await client.send(request, node=node, version_at_least=version_at_least)
+        check(response.error_code)
+        return response
 
-    async def ask() -> Heard:
-        nonlocal heard
+    async def send_to_all() -> BroadcastResult:
+        nonlocal last
         nodes = [int(each.node_id) for each in await client.brokers()]
-        told = dict(zip(nodes, await asyncio.gather(*map(once, nodes), return_exceptions=True), strict=True))
-        failed = [each for each in told.values() if isinstance(each, BaseException)]
+        outcomes = dict(zip(nodes, await asyncio.gather(*map(send_once, nodes), return_exceptions=True), strict=True))
+        failed = [each for each in outcomes.values() if isinstance(each, BaseException)]
         if failed:
-            heard = _sorted_out(told)
-            raise min(failed, key=_may_pass)  # one that will not pass, if there is any
-        return _sorted_out(told)
+            last = _partition_outcomes(outcomes)
+            raise min(failed, key=_is_retriable)  # prefer a non-retriable error
+        return _partition_outcomes(outcomes)
 
     try:
-        return await client.persist(ask, total_timeout_ms=patience_ms)
-    except SILENT as error:
-        if heard is None or not _may_pass(error):
+        return await client.retry(send_to_all, total_timeout_ms=timeout_ms)
+    except REQUEST_FAILURES as error:
+        if last is None or not _is_retriable(error):
             raise
-        return heard
+        return last
 
 
-def _sorted_out(told: dict[int, Any]) -> Heard:
-    silent = {node: each for node, each in told.items() if isinstance(each, Exception)}
-    return Heard({node: each for node, each in told.items() if node not in silent}, silent)
+def _partition_outcomes(outcomes: dict[int, Any]) -> BroadcastResult:
+    failures = {node: each for node, each in outcomes.items() if isinstance(each, Exception)}
+    return BroadcastResult({node: each for node, each in outcomes.items() if node not in failures}, failures)
 
 
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, SILENT) and not (isinstance(error, KafkaError) and error.code not in PASSING)
+def _is_retriable(error: BaseException) -> bool:
+    return isinstance(error, REQUEST_FAILURES) and not (isinstance(error, KafkaError) and error.code not in RETRIABLE)

@@ -1,4 +1,4 @@
-"""Whom to ask when any broker would do: not one whose word was old, nor one that was just lost."""
+"""Ranking of brokers for requests that any of them can handle: stale or unreachable ones come last."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,36 +6,36 @@ from typing import Final
 from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
 
-AVOIDED_MS: Final = 5 * SECOND_MS  # after this, one that was lost may be back
-ADDRESSES_MAX: Final = 1_000  # what is known of the one longest ago is dropped beyond it
+AVOIDED_MS: Final = 5 * SECOND_MS  # an unreachable broker may be back after this
+ADDRESSES_MAX: Final = 1_000  # the oldest entries are dropped beyond it
 
 
 @dataclass(slots=True)
-class Preferences:
-    """What we have against brokers, by address."""
+class BrokerRanking:
+    """Remembers stale and unreachable brokers by address."""
 
-    _distrusted: dict[Address, None] = field(default_factory=dict)  # last the one whose word was old last
-    _lost_ms: dict[Address, float] = field(default_factory=dict)
+    _stale: dict[Address, None] = field(default_factory=dict)  # last the one whose word was old last
+    _unreachable_ms: dict[Address, float] = field(default_factory=dict)
 
-    def distrust(self, address: Address) -> None:
-        """What it told was old. It is asked again when all others have been: so one goes round."""
-        self._distrusted.pop(address, None)
-        self._distrusted[address] = None
-        if len(self._distrusted) > ADDRESSES_MAX:
-            del self._distrusted[next(iter(self._distrusted))]
+    def mark_stale(self, address: Address) -> None:
+        """The broker returned stale metadata: rank it last, so that others take turns."""
+        self._stale.pop(address, None)
+        self._stale[address] = None
+        if len(self._stale) > ADDRESSES_MAX:
+            del self._stale[next(iter(self._stale))]
 
-    def lost(self, address: Address, now_ms: float) -> None:
-        """It did not answer, or was not there."""
-        self._lost_ms.pop(address, None)
-        self._lost_ms[address] = now_ms
-        if len(self._lost_ms) > ADDRESSES_MAX:
-            del self._lost_ms[next(iter(self._lost_ms))]
+    def mark_unreachable(self, address: Address, now_ms: float) -> None:
+        """The broker did not respond or could not be connected to."""
+        self._unreachable_ms.pop(address, None)
+        self._unreachable_ms[address] = now_ms
+        if len(self._unreachable_ms) > ADDRESSES_MAX:
+            del self._unreachable_ms[next(iter(self._unreachable_ms))]
 
-    def found(self, address: Address) -> None:
-        self._lost_ms.pop(address, None)
+    def mark_reachable(self, address: Address) -> None:
+        self._unreachable_ms.pop(address, None)
 
     def rank(self, address: Address, now_ms: float) -> tuple[bool, int]:
-        """The lower, the better."""
-        is_avoided = now_ms - self._lost_ms.get(address, now_ms - AVOIDED_MS) < AVOIDED_MS
-        distrusted = list(self._distrusted)
-        return is_avoided, distrusted.index(address) + 1 if address in self._distrusted else 0
+        """Return the rank of a broker; the lowest is preferred."""
+        is_avoided = now_ms - self._unreachable_ms.get(address, now_ms - AVOIDED_MS) < AVOIDED_MS
+        stale = list(self._stale)
+        return is_avoided, stale.index(address) + 1 if address in self._stale else 0

@@ -1,4 +1,4 @@
-"""The brokers of a cluster from outside: what each holds and leads, and forgetting one that is gone for good."""
+"""Administration of brokers: their replicas and leaders, cordoning, unregistration."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.client import requests
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NOBODY_CONTROLS, ConnectionLost, NoAnswer, Unreachable, check
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, ConnectionLost, ResponseTimeout, Unreachable, check
 from moldau.client.metadata import TopicView
 from moldau.client.reassignment_plans import Assignment
 from moldau.client.types import Resource, ResourceKind
@@ -16,13 +16,13 @@ from moldau.model.errors import KafkaError
 from moldau.model.ids import Address, TopicPartition
 from moldau.wire import messages
 
-EVERY_FOLDER: Final = "*"
-SILENT: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
+EVERY_LOG_DIR: Final = "*"
+REQUEST_FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A broker, and its part of the work. The address is None, and sizes too, for one that nobody reaches."""
+    """A broker and its workload. The address is None for an unknown broker, sizes for an unreachable one."""
 
     node_id: int
     address: Address | None
@@ -38,21 +38,21 @@ class BrokerState:
 
 
 class Brokers:
-    """What a client may ask about brokers."""
+    """Administers brokers."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
     async def all(self, *, with_sizes: bool = True) -> list[BrokerState]:
-        """Every broker that is registered or holds something, by id."""
+        """Return every broker that is registered or has replicas, by id."""
         view = await self.client.describe_cluster(with_fenced=True)
         known = {int(each.node_id): each for each in view.brokers}
-        work = _Work(await self.client.describe_topics())
+        work = _Workload(await self.client.describe_topics())
         states = []
         for node_id in sorted({*known, *work.replicas}):
             broker = known.get(node_id)
             is_fenced = broker is None or broker.is_fenced
-            told = (None, None, None) if is_fenced or not with_sizes else await self._folders(node_id)
+            log_dirs = (None, None, None) if is_fenced or not with_sizes else await self._describe_log_dirs(node_id)
             states.append(
                 BrokerState(
                     node_id,
@@ -63,51 +63,51 @@ class Brokers:
                     work.out_of_sync[node_id],
                     work.leaders[node_id],
                     work.preferred[node_id],
-                    *told,
+                    *log_dirs,
                 )
             )
         return states
 
     async def unregister(self, node_id: int) -> None:
-        """Forget a broker; one that still runs comes back by itself."""
+        """Unregister a broker; a running one registers again."""
 
-        async def ask() -> None:
-            answer = await self.client.send_to_controller(messages.UnregisterBrokerRequest(broker_id=node_id))
-            check(answer.error_code, answer.error_message)
+        async def attempt() -> None:
+            response = await self.client.send_to_controller(messages.UnregisterBrokerRequest(broker_id=node_id))
+            check(response.error_code, response.error_message)
 
-        await self.client.persist(ask, final=NOBODY_CONTROLS)
+        await self.client.retry(attempt, final=NO_ACTIVE_CONTROLLER)
 
-    async def let_out(self, node_id: int) -> None:
-        """Give it no new partitions from now on, whether it runs or not."""
-        await self._set_cordon(node_id, requests.SET, EVERY_FOLDER)
+    async def cordon(self, node_id: int) -> None:
+        """Assign no new partitions to a broker, whether it runs or not."""
+        await self._set_cordon(node_id, requests.SET, EVERY_LOG_DIR)
 
-    async def let_in(self, node_id: int) -> None:
-        """Give it new partitions again."""
+    async def uncordon(self, node_id: int) -> None:
+        """Assign new partitions to a broker again."""
         await self._set_cordon(node_id, requests.DELETE, None)
 
     async def _set_cordon(self, node_id: int, operation: int, text: str | None) -> None:
         resource = Resource(ResourceKind.BROKER, str(node_id))
         request = requests.alter_configs(resource, [(CORDONED, operation, text)], validate_only=False)
-        answer = await self.client.persist(lambda: self.client.send(request))  # anybody: it may be down
-        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        response = await self.client.retry(lambda: self.client.send(request))  # any broker: this one may be down
+        check(response.responses[0].error_code, response.responses[0].error_message)
 
-    async def _folders(self, node_id: int) -> tuple[int | None, int | None, bool | None]:
-        """Bytes that its logs have and that its disk has left, and whether it is drained; None where it is silent."""
+    async def _describe_log_dirs(self, node_id: int) -> tuple[int | None, int | None, bool | None]:
+        """Return log bytes, free bytes, and whether the broker is cordoned; None if it does not respond."""
         try:
-            answer = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=node_id)
-            check(answer.error_code)
-        except SILENT:
+            response = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=node_id)
+            check(response.error_code)
+        except REQUEST_FAILURES:
             return None, None, None
         size = sum(
-            each.partition_size for folder in answer.results for topic in folder.topics for each in topic.partitions
+            each.partition_size for log_dir in response.results for topic in log_dir.topics for each in topic.partitions
         )
-        free = sum(folder.usable_bytes for folder in answer.results if folder.usable_bytes >= 0)
-        is_cordoned = any(folder.is_cordoned for folder in answer.results)
-        return size, free if any(folder.usable_bytes >= 0 for folder in answer.results) else None, is_cordoned
+        free = sum(log_dir.usable_bytes for log_dir in response.results if log_dir.usable_bytes >= 0)
+        is_cordoned = any(log_dir.is_cordoned for log_dir in response.results)
+        return size, free if any(log_dir.usable_bytes >= 0 for log_dir in response.results) else None, is_cordoned
 
 
-class _Work:
-    """Who holds and leads how much."""
+class _Workload:
+    """Counts replicas and leaders by broker."""
 
     def __init__(self, topics: Iterable[TopicView]) -> None:
         self.replicas: Counter[int] = Counter()
@@ -122,7 +122,7 @@ class _Work:
 
 
 def assignment_of(topics: Iterable[TopicView]) -> Assignment:
-    """Who holds what, in order of preference."""
+    """Return the replicas of every partition, in order of preference."""
     return {
         TopicPartition(topic.name, each.index): each.replicas
         for topic in topics

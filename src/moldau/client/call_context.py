@@ -1,4 +1,4 @@
-"""One call that is tried until it works: until when it may take, and what was found out on the way."""
+"""The context of one call and all its attempts: its deadline, and the metadata it used."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -6,28 +6,28 @@ from typing import Final
 
 from moldau.client.metadata import TopicView
 
-# Whatever a call asks in turn ends with it; a look-up that several calls share is none of theirs.
-UNDER_WAY: Final[ContextVar["Call | None"]] = ContextVar("the call under way", default=None)
+# Nested requests share the deadline of their call; a lookup shared by several calls has none.
+CURRENT_CALL: Final[ContextVar["CallContext | None"]] = ContextVar("the call under way", default=None)
 
 
 @dataclass(slots=True)
-class Call:
-    """All the tries of one call together."""
+class CallContext:
+    """The state of one call across its attempts."""
 
     deadline_ms: float
     used: dict[str, TopicView] = field(default_factory=dict)  # what the last try went by
     known: set[str] = field(default_factory=set)  # topics that any try has found
     unknown_since_ms: float | None = None  # since when we hear that something does not exist, and nothing else
 
-    def begin_try(self) -> None:
+    def begin_attempt(self) -> None:
         self.used.clear()
 
-    def go_by(self, view: TopicView) -> None:
+    def record_view(self, view: TopicView) -> None:
         self.used[view.name] = view
         self.known.add(view.name)
 
     def unknown_ms(self, now_ms: float) -> float:
-        """How long it has been unknown, with this time."""
+        """Return for how long the topic or broker has been unknown."""
         if self.unknown_since_ms is None:
             self.unknown_since_ms = now_ms
         return now_ms - self.unknown_since_ms

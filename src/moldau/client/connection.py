@@ -1,10 +1,10 @@
-"""One connection to a broker without the connection: frames and times go in, effects come out.
+"""One connection to a broker as a sans-IO state machine: takes frames and time, returns effects.
 
     CONNECTING --opened--> NEGOTIATING --ApiVersions--> [AUTHENTICATING] --> READY --lost, broken or timed out--> CLOSED
 
-Requests may be asked in any phase; they wait until READY and until fewer than the bound are in flight. Answers come in
-the order of the questions (the protocol promises it), so a wrong correlation id means the stream is broken. A request
-that is not answered in time closes the connection: every later answer would be stuck behind the missing one.
+Requests may be submitted in any phase; they are queued until READY and until fewer than the limit are in flight.
+Responses arrive in request order (the protocol guarantees it), so a wrong correlation id means a broken stream. A
+response timeout closes the connection: every later response would be stuck behind the missing one.
 """
 
 import math
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Final
 
 from moldau import __version__
-from moldau.client.errors import ConnectionLost, NoAnswer, TooManyWaiting, error_of
+from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests, error_of
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
 from moldau.model.ports import Piece
@@ -26,7 +26,7 @@ API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 CORRELATION_ID_MAX: Final = 2**31 - 1
 
-# Yields the requests to send, is given each response, returns when the broker is satisfied; raises KafkaError if not.
+# Yields the requests to send, receives each response, returns once authenticated; raises KafkaError if rejected.
 Authentication = Generator[Any, Any, None]
 
 _INT32 = struct.Struct(">i")
@@ -43,14 +43,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Give these pieces, one whole frame, to the connection."""
+    """Send these pieces, one whole frame."""
 
     pieces: list[Piece]
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """The answer to the request with this ticket; None where the protocol sends none (acks=0)."""
+    """Deliver the response to the request with this ticket; None if the protocol sends none (acks=0)."""
 
     ticket: int
     response: Any
@@ -58,7 +58,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """There will be no answer to the request with this ticket."""
+    """Fail the request with this ticket."""
 
     ticket: int
     error: Exception
@@ -66,7 +66,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Drop the connection; nothing more comes from this conversation."""
+    """Close the connection; no more effects follow."""
 
     reason: str
 
@@ -75,21 +75,21 @@ Effect = SendFrame | Deliver | Fail | Close
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A request on its way. Our own (negotiation, authentication) have no ticket."""
+class _PendingRequest:
+    """A queued or sent request. Internal ones (negotiation, authentication) have no ticket."""
 
     ticket: int | None
     request: Any
     timeout_ms: float
-    deadline_ms: float  # until it is sent at the latest; from then on, until it is answered
+    deadline_ms: float  # of sending it; once sent, of its response
     version_at_most: int | None = None
     version_at_least: int = 0
     version: int = -1
     correlation_id: int = -1
 
 
-class Conversation:
-    """What is said on one connection: which versions, who waits for which answer, until when."""
+class ClientConnection:
+    """The protocol state of one connection: negotiated versions, pending requests and their deadlines."""
 
     def __init__(self, peer: str, settings: ClientSettings, authentication: Authentication | None = None) -> None:
         self.phase = Phase.CONNECTING
@@ -98,23 +98,27 @@ class Conversation:
         self._peer = peer
         self._settings = settings
         self._authentication = authentication
-        self._waiting: deque[_Asked] = deque()
-        self._in_flight: deque[_Asked] = deque()
+        self._queued: deque[_PendingRequest] = deque()
+        self._in_flight: deque[_PendingRequest] = deque()
         self._next_correlation_id = 0
-        self._quiet_until_ms = 0.0
-        self._spoken: dict[tuple[int, int | None, int], int] = {}  # versions that were found, by what was asked for
-        self.wake_at_ms = math.inf  # when `passed` should be called next, or earlier: moving it at every answer is dear
+        self._throttled_until_ms = 0.0
+        self._negotiated: dict[
+            tuple[int, int | None, int], int
+        ] = {}  # negotiated versions by API key and version bounds
+        self.wake_at_ms = (
+            math.inf
+        )  # when to call `time_passed`, or earlier: updating it with every response is too expensive
 
     # Events
 
     def opened(self, now_ms: float) -> list[Effect]:
-        """The connection stands: ask the broker what it speaks."""
+        """The connection is established: negotiate versions."""
         self.phase = Phase.NEGOTIATING
         known = codec.versions(API_VERSIONS)
         assert known is not None
         return self._negotiate(known[1], now_ms)
 
-    def asked(
+    def submit(
         self,
         ticket: int,
         request: Any,
@@ -124,27 +128,32 @@ class Conversation:
         version_at_most: int | None = None,
         version_at_least: int = 0,
     ) -> list[Effect]:
-        """Somebody wants an answer; it will be delivered or failed under this ticket, exactly once.
+        """Submit a request; it is completed exactly once under this ticket, by `Deliver` or `Fail`.
 
-        The time-out is for waiting in our own queue, and once more for the answer: a broker is not silent before it
-        was asked.
+        The timeout applies to the time in the queue, and again to the response.
         """
         if self.phase is Phase.CLOSED:
             return [Fail(ticket, ConnectionLost(f"the connection to {self._peer} is closed", was_sent=False))]
-        if len(self._waiting) >= self._settings.requests_waiting_max:
-            return [Fail(ticket, TooManyWaiting(f"{len(self._waiting)} requests wait for {self._peer} already"))]
-        patience_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = now_ms + patience_ms
-        self._waiting.append(_Asked(ticket, request, patience_ms, deadline_ms, version_at_most, version_at_least))
+        if len(self._queued) >= self._settings.requests_waiting_max:
+            return [
+                Fail(
+                    ticket, TooManyPendingRequests(f"{len(self._queued)} requests are already queued for {self._peer}")
+                )
+            ]
+        request_timeout_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = now_ms + request_timeout_ms
+        self._queued.append(
+            _PendingRequest(ticket, request, request_timeout_ms, deadline_ms, version_at_most, version_at_least)
+        )
         self.wake_at_ms = min(self.wake_at_ms, deadline_ms)
-        return self._send_waiting(now_ms)
+        return self._send_queued(now_ms)
 
-    def leave_at_once(
+    def try_put_in_flight(
         self, ticket: int, message: type[Any], versions: tuple[int, int], now_ms: float, timeout_ms: float
     ) -> tuple[int, int] | None:
-        """Version and correlation id of a request whose asker writes the frame itself; None if it cannot leave now."""
-        has_room = not self._waiting and len(self._in_flight) < self._settings.requests_in_flight_max
-        if self.phase is not Phase.READY or not has_room or now_ms < self._quiet_until_ms:
+        """Return version and correlation id of a request that its caller encodes; None if it cannot be sent now."""
+        has_room = not self._queued and len(self._in_flight) < self._settings.requests_in_flight_max
+        if self.phase is not Phase.READY or not has_room or now_ms < self._throttled_until_ms:
             return None
         oldest, newest = versions
         try:
@@ -153,130 +162,132 @@ class Conversation:
             return None
         correlation_id = self._next_correlation_id
         deadline_ms = now_ms + timeout_ms
-        self._in_flight.append(_Asked(ticket, message, timeout_ms, deadline_ms, None, 0, version, correlation_id))
+        self._in_flight.append(
+            _PendingRequest(ticket, message, timeout_ms, deadline_ms, None, 0, version, correlation_id)
+        )
         self._next_correlation_id = (correlation_id + 1) % CORRELATION_ID_MAX
         if deadline_ms < self.wake_at_ms:
             self.wake_at_ms = deadline_ms
         return version, correlation_id
 
-    def was_answered(self, frame: memoryview) -> bool:
-        """Whether this is the answer that is due, which its asker has read itself; it is no longer in flight then."""
+    def complete_raw(self, frame: memoryview) -> bool:
+        """Complete the oldest request, whose caller decoded the frame; False if the frame is not its response."""
         if self.phase is not Phase.READY or _INT32.unpack_from(frame)[0] != self._in_flight[0].correlation_id:
             return False
         self._in_flight.popleft()
         return True
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether something could not leave yet, of which `passed` finds out whether it can now."""
-        return bool(self._waiting)
+    def has_queued(self) -> bool:
+        """Whether requests are queued, which `time_passed` may send now."""
+        return bool(self._queued)
 
     def received(self, frame: memoryview, now_ms: float) -> list[Effect]:
-        """A frame came in, without its length. What is delivered may keep views of it."""
+        """Handle a frame, without its length prefix. Delivered responses may keep views of it."""
         if self.phase is Phase.CLOSED:
             return []
         if not self._in_flight:
-            return self._break("it sent an answer that nobody asked for")
+            return self._break("it sent an unexpected response")
         if len(frame) < 4 or _INT32.unpack_from(frame)[0] != self._in_flight[0].correlation_id:
-            return self._break("it sent an answer to another question")
-        question = self._in_flight.popleft()
+            return self._break("it sent a response with a wrong correlation id")
+        pending = self._in_flight.popleft()
         try:
-            effects = self._hear(question, frame, now_ms)
+            effects = self._receive(pending, frame, now_ms)
         except codec.Malformed as error:
-            self._in_flight.appendleft(question)
-            return self._break(f"its answer to {codec.api_name(question.request.API_KEY)} makes no sense: {error}")
+            self._in_flight.appendleft(pending)
+            return self._break(f"its response to {codec.api_name(pending.request.API_KEY)} is malformed: {error}")
         return effects
 
-    def passed(self, now_ms: float) -> list[Effect]:
-        """Time went by: fail what is overdue, send what was throttled."""
+    def time_passed(self, now_ms: float) -> list[Effect]:
+        """Fail timed-out requests; send throttled ones."""
         if self.phase is Phase.CLOSED:
             return []
         if any(each.deadline_ms <= now_ms for each in self._in_flight):
-            return self._give_up(now_ms)
-        overdue = [each for each in self._waiting if each.deadline_ms <= now_ms]
+            return self._time_out_requests(now_ms)
+        overdue = [each for each in self._queued if each.deadline_ms <= now_ms]
         if overdue:
-            self._waiting = deque(each for each in self._waiting if each.deadline_ms > now_ms)
-        effects = [*self._time_out(overdue, was_sent=False), *self._send_waiting(now_ms)]
-        self.wake_at_ms = min((each.deadline_ms for each in (*self._in_flight, *self._waiting)), default=math.inf)
-        if now_ms < self._quiet_until_ms:
-            self.wake_at_ms = min(self.wake_at_ms, self._quiet_until_ms)
+            self._queued = deque(each for each in self._queued if each.deadline_ms > now_ms)
+        effects = [*self._fail_timed_out(overdue, was_sent=False), *self._send_queued(now_ms)]
+        self.wake_at_ms = min((each.deadline_ms for each in (*self._in_flight, *self._queued)), default=math.inf)
+        if now_ms < self._throttled_until_ms:
+            self.wake_at_ms = min(self.wake_at_ms, self._throttled_until_ms)
         return effects
 
     def lost(self, reason: str) -> list[Effect]:
-        """The connection is gone, or never came."""
+        """The connection was lost or could not be established."""
         if self.phase is Phase.CLOSED:
             return []
-        said = reason or "the broker closed it"
+        cause = reason or "the broker closed it"
         if self.phase is Phase.NEGOTIATING:
-            said += " while versions were negotiated (is it a Kafka listener, with the right security protocol?)"
-        return self._end(f"lost the connection to {self._peer}: {said}")
+            cause += " while versions were negotiated (is it a Kafka listener, with the right security protocol?)"
+        return self._end(f"lost the connection to {self._peer}: {cause}")
 
-    # Questions
+    # Requests
 
     @property
     def next_ticket(self) -> int | None:
-        """Whose answer comes next; None for our own questions, and where nobody waits."""
+        """The ticket of the next response; None for internal requests, or if none is in flight."""
         return self._in_flight[0].ticket if self._in_flight else None
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._in_flight
+        return not self._queued and not self._in_flight
 
     def version_for(self, api_key: int, version_at_most: int | None = None, version_at_least: int = 0) -> int:
-        """The highest version both sides speak, or `UnsupportedVersion` with both ranges in words."""
+        """Return the highest version that both sides support; `UnsupportedVersion` if there is none."""
         key = api_key, version_at_most, version_at_least
-        version = self._spoken.get(key)
+        version = self._negotiated.get(key)
         if version is None:
-            version = self._spoken[key] = self._find_version(*key)
+            version = self._negotiated[key] = self._find_version(*key)
         return version
 
     def _find_version(self, api_key: int, version_at_most: int | None, version_at_least: int) -> int:
         ours, theirs = codec.versions(api_key), self.versions.get(api_key)
         if ours is None:
-            raise UnsupportedVersion(f"this client does not know {codec.api_name(api_key)}")
+            raise UnsupportedVersion(f"this client does not support {codec.api_name(api_key)}")
         if theirs is None:
-            asked = codec.api_name(api_key)
-            hint = "; is that a controller? Ask a broker" if asked == "Metadata" else ""  # every broker offers it
-            raise UnsupportedVersion(f"{self._peer} does not offer {asked}{hint}")
+            name = codec.api_name(api_key)
+            hint = "; is it a controller? Connect to a broker" if name == "Metadata" else ""  # every broker supports it
+            raise UnsupportedVersion(f"{self._peer} does not support {name}{hint}")
         newest = ours[1] if version_at_most is None else min(ours[1], version_at_most)
         oldest = max(ours[0], version_at_least)
         highest = min(newest, theirs[1])
         if highest < max(oldest, theirs[0]):
-            spoken = f"{self._peer} speaks {codec.api_name(api_key)} {theirs[0]}-{theirs[1]}"
-            raise UnsupportedVersion(f"{spoken}, this request needs {oldest}-{newest}")
+            supported = f"{self._peer} supports {codec.api_name(api_key)} {theirs[0]}-{theirs[1]}"
+            raise UnsupportedVersion(f"{supported}, this request requires {oldest}-{newest}")
         return highest
 
     # Negotiation
 
     def _negotiate(self, version: int, now_ms: float) -> list[Effect]:
         request = messages.ApiVersionsRequest(client_software_name="moldau", client_software_version=__version__)
-        return self._ask_ourselves(request, version, now_ms)
+        return self._send_internal(request, version, now_ms)
 
-    def _hear_versions(self, version: int, body: memoryview, now_ms: float) -> list[Effect]:
-        # The error code is at the same place in every version, and a broker that does not know
-        # the version we used answers in version 0.
+    def _receive_versions(self, version: int, body: memoryview, now_ms: float) -> list[Effect]:
+        # The error code has the same position in every version, and a broker that does not support
+        # the version of the request responds in version 0.
         if len(body) < 2:
-            return self._break("its answer to ApiVersions is too short")
+            return self._break("its response to ApiVersions is too short")
         code = _INT16.unpack_from(body)[0]
         if code == ErrorCode.UNSUPPORTED_VERSION:
             return self._step_down(version, body, now_ms)
         if code != ErrorCode.NONE:
-            return self._break(f"it refused to tell its versions: {error_of(code).message}")
+            return self._break(f"it rejected ApiVersions: {error_of(code).message}")
         response = _decode(API_VERSIONS, version, body)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-        self._spoken.clear()
+        self._negotiated.clear()
         self.features = {each.name: each.max_version_level for each in response.finalized_features or ()}
         return self._authenticate(now_ms)
 
     def _step_down(self, version: int, body: memoryview, now_ms: float) -> list[Effect]:
         if version == 0:
-            return self._break("it does not speak any version of ApiVersions")
+            return self._break("it supports no version of ApiVersions")
         try:
             offers = _decode(API_VERSIONS, 0, body).api_keys
         except codec.Malformed:
             offers = ()
         offered = max((each.max_version for each in offers if each.api_key == API_VERSIONS), default=0)
-        # Always downwards, whatever the broker claims, so that the exchange ends.
+        # Always downwards, whatever the broker offers, so that the negotiation ends.
         return self._negotiate(max(0, min(offered, version - 1)), now_ms)
 
     # Authentication
@@ -291,7 +302,7 @@ class Conversation:
         assert self._authentication is not None
         try:
             request = self._authentication.send(response)
-            return self._ask_ourselves(request, self.version_for(request.API_KEY), now_ms)
+            return self._send_internal(request, self.version_for(request.API_KEY), now_ms)
         except StopIteration:
             return self._become_ready(now_ms)
         except KafkaError as error:
@@ -299,110 +310,111 @@ class Conversation:
 
     def _become_ready(self, now_ms: float) -> list[Effect]:
         self.phase = Phase.READY
-        return self._send_waiting(now_ms)
+        return self._send_queued(now_ms)
 
-    # Asking and hearing
+    # Sending and receiving
 
-    def _ask_ourselves(self, request: Any, version: int, now_ms: float) -> list[Effect]:
-        patience_ms = self._settings.request_timeout_ms
-        question = _Asked(None, request, patience_ms, now_ms + patience_ms, version=version)
-        self.wake_at_ms = min(self.wake_at_ms, question.deadline_ms)
-        return [self._put_in_flight(question, now_ms)]
+    def _send_internal(self, request: Any, version: int, now_ms: float) -> list[Effect]:
+        request_timeout_ms = self._settings.request_timeout_ms
+        pending = _PendingRequest(None, request, request_timeout_ms, now_ms + request_timeout_ms, version=version)
+        self.wake_at_ms = min(self.wake_at_ms, pending.deadline_ms)
+        return [self._put_in_flight(pending, now_ms)]
 
-    def _send_waiting(self, now_ms: float) -> list[Effect]:
+    def _send_queued(self, now_ms: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self.phase is not Phase.READY or now_ms < self._quiet_until_ms:
+        if self.phase is not Phase.READY or now_ms < self._throttled_until_ms:
             return effects
-        while self._waiting and len(self._in_flight) < self._settings.requests_in_flight_max:
-            effects.extend(self._send(self._waiting.popleft(), now_ms))
+        while self._queued and len(self._in_flight) < self._settings.requests_in_flight_max:
+            effects.extend(self._send(self._queued.popleft(), now_ms))
         return effects
 
-    def _send(self, question: _Asked, now_ms: float) -> list[Effect]:
-        assert question.ticket is not None
+    def _send(self, pending: _PendingRequest, now_ms: float) -> list[Effect]:
+        assert pending.ticket is not None
         try:
-            question.version = self.version_for(
-                question.request.API_KEY, question.version_at_most, question.version_at_least
+            pending.version = self.version_for(
+                pending.request.API_KEY, pending.version_at_most, pending.version_at_least
             )
-            frame = self._put_in_flight(question, now_ms)
-        except Exception as error:  # a request that cannot be encoded is its asker's failure, not the connection's
-            return [Fail(question.ticket, error)]
-        if question.request.API_KEY == PRODUCE and question.request.acks == 0:
+            frame = self._put_in_flight(pending, now_ms)
+        except Exception as error:  # a request that cannot be encoded fails alone, not the connection
+            return [Fail(pending.ticket, error)]
+        if pending.request.API_KEY == PRODUCE and pending.request.acks == 0:
             self._in_flight.pop()
-            return [frame, Deliver(question.ticket, None)]
+            return [frame, Deliver(pending.ticket, None)]
         return [frame]
 
-    def _put_in_flight(self, question: _Asked, now_ms: float) -> SendFrame:
-        question.deadline_ms = now_ms + question.timeout_ms
-        question.correlation_id = self._next_correlation_id
+    def _put_in_flight(self, pending: _PendingRequest, now_ms: float) -> SendFrame:
+        pending.deadline_ms = now_ms + pending.timeout_ms
+        pending.correlation_id = self._next_correlation_id
         header = framing.RequestHeader(
-            question.request.API_KEY, question.version, question.correlation_id, self._settings.client_id
+            pending.request.API_KEY, pending.version, pending.correlation_id, self._settings.client_id
         )
-        pieces = framing.frame_request(header, question.request)
+        pieces = framing.frame_request(header, pending.request)
         self._next_correlation_id = (self._next_correlation_id + 1) % CORRELATION_ID_MAX
-        self._in_flight.append(question)
+        self._in_flight.append(pending)
         return SendFrame(pieces)
 
-    def _hear(self, question: _Asked, frame: memoryview, now_ms: float) -> list[Effect]:
-        api_key = question.request.API_KEY
-        _, position = framing.parse_response_header(api_key, question.version, frame)
+    def _receive(self, pending: _PendingRequest, frame: memoryview, now_ms: float) -> list[Effect]:
+        api_key = pending.request.API_KEY
+        _, position = framing.parse_response_header(api_key, pending.version, frame)
         body = frame[position:]
         if self.phase is Phase.NEGOTIATING:
-            return self._hear_versions(question.version, body, now_ms)
-        response = _decode(api_key, question.version, body)
-        if question.ticket is None:
+            return self._receive_versions(pending.version, body, now_ms)
+        response = _decode(api_key, pending.version, body)
+        if pending.ticket is None:
             return self._continue_authentication(response, now_ms)
-        self._be_quiet_if_told(response, now_ms)
-        return [Deliver(question.ticket, response), *self._send_waiting(now_ms)]
+        self._apply_throttle(response, now_ms)
+        return [Deliver(pending.ticket, response), *self._send_queued(now_ms)]
 
-    def _be_quiet_if_told(self, response: Any, now_ms: float) -> None:
+    def _apply_throttle(self, response: Any, now_ms: float) -> None:
         throttle_ms = getattr(response, "throttle_time_ms", 0)
         if throttle_ms > 0:
-            self._quiet_until_ms = now_ms + throttle_ms
-            self.wake_at_ms = min(self.wake_at_ms, self._quiet_until_ms)
+            self._throttled_until_ms = now_ms + throttle_ms
+            self.wake_at_ms = min(self.wake_at_ms, self._throttled_until_ms)
 
-    # Endings
+    # Closing
 
-    def _give_up(self, now_ms: float) -> list[Effect]:
-        stuck, waiting = list(self._in_flight), list(self._waiting)
+    def _time_out_requests(self, now_ms: float) -> list[Effect]:
+        stuck, waiting = list(self._in_flight), list(self._queued)
         late = [each for each in stuck if each.deadline_ms <= now_ms]
         self._in_flight = deque(each for each in stuck if each.deadline_ms > now_ms)
-        self._waiting = deque(each for each in waiting if each.deadline_ms > now_ms)
-        effects = self._time_out(late, was_sent=True)
-        effects += self._time_out([each for each in waiting if each.deadline_ms <= now_ms], was_sent=False)
+        self._queued = deque(each for each in waiting if each.deadline_ms > now_ms)
+        effects = self._fail_timed_out(late, was_sent=True)
+        effects += self._fail_timed_out([each for each in waiting if each.deadline_ms <= now_ms], was_sent=False)
         name = codec.api_name(late[0].request.API_KEY)
-        return [*effects, *self._end(f"{self._peer} did not answer {name} in time, so its connection was closed")]
+        return [*effects, *self._end(f"{self._peer} did not respond to {name} in time; connection closed")]
 
-    def _time_out(self, questions: list[_Asked], *, was_sent: bool) -> list[Effect]:
+    def _fail_timed_out(self, requests: list[_PendingRequest], *, was_sent: bool) -> list[Effect]:
         return [
-            Fail(each.ticket, NoAnswer(self._lateness(each, was_sent), was_sent=was_sent))
-            for each in questions
+            Fail(each.ticket, ResponseTimeout(self._timeout_message(each, was_sent), was_sent=was_sent))
+            for each in requests
             if each.ticket is not None
         ]
 
-    def _lateness(self, question: _Asked, was_sent: bool) -> str:
-        name = codec.api_name(question.request.API_KEY)
-        why = "did not answer" if was_sent else f"was still {self.phase.value} or busy and could not be sent"
-        return f"{self._peer} {why} {name} in time"
+    def _timeout_message(self, pending: _PendingRequest, was_sent: bool) -> str:
+        name = codec.api_name(pending.request.API_KEY)
+        if was_sent:
+            return f"{self._peer} did not respond to {name} in time"
+        return f"{name} to {self._peer} timed out before it was sent (connection {self.phase.value})"
 
     def _break(self, why: str) -> list[Effect]:
         return self._end(f"closed the connection to {self._peer}: {why}")
 
     def _end(self, reason: str) -> list[Effect]:
-        asked = [(each, True) for each in self._in_flight] + [(each, False) for each in self._waiting]
+        unfinished = [(each, True) for each in self._in_flight] + [(each, False) for each in self._queued]
         fails = [
             Fail(each.ticket, ConnectionLost(reason, was_sent=was_sent))
-            for each, was_sent in asked
+            for each, was_sent in unfinished
             if each.ticket is not None
         ]
         return self._finish([*fails], reason)
 
     def _end_with(self, error: KafkaError) -> list[Effect]:
-        fails = [Fail(each.ticket, error) for each in self._waiting if each.ticket is not None]
-        return self._finish([*fails], f"{self._peer} did not let us in: {error.message}")
+        fails = [Fail(each.ticket, error) for each in self._queued if each.ticket is not None]
+        return self._finish([*fails], f"{self._peer} rejected the authentication: {error.message}")
 
     def _finish(self, effects: list[Effect], reason: str) -> list[Effect]:
         self._in_flight.clear()
-        self._waiting.clear()
+        self._queued.clear()
         self.phase = Phase.CLOSED
         self.wake_at_ms = math.inf
         if self._authentication is not None:
@@ -411,6 +423,6 @@ class Conversation:
 
 
 def _decode(api_key: int, version: int, body: memoryview) -> Any:
-    """Bytes after a whole answer are let pass, as other clients do: some brokers write a tag section too many."""
+    """Ignore trailing bytes, as other clients do: some brokers send an extra tag section."""
     response, _ = codec.response_decoder(api_key, version)(body, 0)
     return response

@@ -1,4 +1,4 @@
-"""What can go wrong when talking to a cluster, in words, and which of it passes by itself."""
+"""Client errors: their messages, and which of them are retriable."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,30 +8,30 @@ from moldau.model.ids import Address
 
 
 class Unreachable(ConnectionError):
-    """Nobody answered where a broker should be."""
+    """A broker could not be connected to."""
 
 
 class ConnectionLost(ConnectionError):
-    """The connection ended under a request. `was_sent` says whether the broker may have acted on it."""
+    """The connection was lost during a request. `was_sent`: the broker may have executed it."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.was_sent = was_sent
 
 
-class NoAnswer(TimeoutError):
-    """A request was not answered in time. `was_sent` says whether the broker may have acted on it."""
+class ResponseTimeout(TimeoutError):
+    """No response in time. `was_sent`: the broker may have executed the request."""
 
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.was_sent = was_sent
 
 
-class TooManyWaiting(OSError):
-    """The caller asks faster than the broker answers, and the queue for it is full."""
+class TooManyPendingRequests(OSError):
+    """Too many requests are queued for a broker."""
 
 
-# The partition has another leader, or another life, than we thought: look again before the next try.
+# The cached leader or topic id is stale: refresh the metadata before the next attempt.
 STALE_METADATA: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -48,8 +48,8 @@ STALE_METADATA: Final = frozenset(
     }
 )
 
-# The same request may succeed a little later, unchanged.
-PASSING: Final = STALE_METADATA | {
+# The same request may succeed later, unchanged.
+RETRIABLE: Final = STALE_METADATA | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION,
@@ -69,14 +69,14 @@ PASSING: Final = STALE_METADATA | {
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 
-# A broker has looked for the active controller for 20 s, in vain: hear its words rather than ask again.
-NOBODY_CONTROLS: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
+# The broker has already waited 20 s for an active controller: report its message instead of retrying.
+NO_ACTIVE_CONTROLLER: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
 
 _classes: dict[int, type[KafkaError]] = {}
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError:
-    """The exception for a code that a broker answered, with the broker's own words where it gave some."""
+    """Return the exception of an error code, with the broker's message if there is one."""
     if not _classes:
         _classes.update({each.code: each for each in KafkaError.__subclasses__()})
     if code not in _classes:
@@ -88,39 +88,39 @@ def error_of(code: int, message: str | None = None) -> KafkaError:
 def _class_for(code: int) -> type[KafkaError]:
     try:
         known = ErrorCode(code)
-    except ValueError:  # a newer broker's code
+    except ValueError:  # a code of a newer broker
         known = ErrorCode.UNKNOWN_SERVER_ERROR
     name = "".join(part.capitalize() for part in known.name.split("_"))
     return type(name, (KafkaError,), {"code": known, "__doc__": f"Error code {code}."})
 
 
 def check(code: int, message: str | None = None) -> None:
-    """Raise what a code other than NONE stands for."""
+    """Raise the error of a code other than NONE."""
     if code != ErrorCode.NONE:
         raise error_of(code, message)
 
 
 def cannot_reach(failures: Iterable[tuple[Address, BaseException]]) -> Unreachable:
-    """One line for the user: where we knocked, what happened, what to try."""
-    told = [f"cannot reach {address}: {_why(error)}" for address, error in failures]
-    is_local = all("localhost" in each or "127.0.0.1" in each or "[::1]" in each for each in told)
+    """Build a one-line error: the addresses, the causes, and a hint."""
+    causes = [f"cannot reach {address}: {_why(error)}" for address, error in failures]
+    is_local = all("localhost" in each or "127.0.0.1" in each or "[::1]" in each for each in causes)
     hint = (
         "; is the broker running? try: moldau start" if is_local else "; is the address right and the broker running?"
     )
-    return Unreachable("; ".join(told) + hint)
+    return Unreachable("; ".join(causes) + hint)
 
 
 def cannot_reach_broker(node: int, address: Address, error: BaseException) -> Unreachable:
-    """For an address that nobody typed: others answered, and told it. Often it is of use on their machine alone."""
+    """For an address from the metadata, which may be reachable only on the broker's machine."""
     return Unreachable(
-        f"cannot reach {address}: {_why(error)}; there is broker {node}, says the cluster: does it run, and is that "
-        "where you reach it? (its advertised.listeners)"
+        f"cannot reach {address}: {_why(error)}; this is the advertised address of broker {node}: is the broker "
+        "running, and are its advertised.listeners reachable from here?"
     )
 
 
 def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return str(error) or "no answer in time"
+        return str(error) or "timed out"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, OSError) and error.strerror:

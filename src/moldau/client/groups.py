@@ -1,4 +1,4 @@
-"""Consumer groups from outside: which there are, who is in them, how far they are, and setting that right."""
+"""Administration of consumer groups: listing, members, committed offsets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from itertools import groupby
 from typing import Any, Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.broadcast import ask_everybody
-from moldau.client.coordinators import GROUP_KEY, Coordinator, one_code
+from moldau.client.broadcast import broadcast
+from moldau.client.coordinators import GROUP_KEY, Coordinator, single_error_code
 from moldau.client.errors import check
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
 from moldau.wire.codec import Malformed, data_decoder
 
-# The newest versions that name topics by name and ask for one group at a time: every cluster has them.
+# The newest versions with topic names and a single group, which every cluster supports.
 FIND_AT_MOST: Final = 3
 FETCH_AT_MOST: Final = 7
 COMMIT_AT_MOST: Final = 9
@@ -31,7 +31,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """Somebody in a group, and what it reads."""
+    """A group member and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -55,48 +55,48 @@ class DescribedGroup:
     def is_live(self) -> bool:
         return bool(self.members)
 
-    def owner(self, place: TopicPartition) -> GroupMember | None:
-        return next((member for member in self.members if place in member.partitions), None)
+    def owner(self, topic_partition: TopicPartition) -> GroupMember | None:
+        return next((member for member in self.members if topic_partition in member.partitions), None)
 
 
 class Groups:
-    """What a client may ask about groups."""
+    """Administers consumer groups."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
     async def all(self) -> list[ListedGroup]:
-        """From every broker, because each knows only those it coordinates."""
-        found, silent = await self.told()
-        for error in silent.values():
+        """List the groups of all brokers, because each lists only those it coordinates."""
+        found, failures = await self.list_reachable()
+        for error in failures.values():
             raise error
         return found
 
-    async def told(self, patience_ms: float | None = None) -> tuple[list[ListedGroup], dict[int, Exception]]:
-        """Those of the brokers that answer in time, and the brokers that do not."""
-        heard = await ask_everybody(self.client, messages.ListGroupsRequest(), patience_ms=patience_ms)
+    async def list_reachable(self, timeout_ms: float | None = None) -> tuple[list[ListedGroup], dict[int, Exception]]:
+        """List the groups of the brokers that respond in time; return the failures of the others."""
+        result = await broadcast(self.client, messages.ListGroupsRequest(), timeout_ms=timeout_ms)
         found = {
             each.group_id: ListedGroup(each.group_id, each.group_state or "-", (each.group_type or "classic").lower())
-            for answer in heard.answers.values()
-            for each in answer.groups
+            for response in result.responses.values()
+            for each in response.groups
         }
-        return [found[name] for name in sorted(found)], heard.silent
+        return [found[name] for name in sorted(found)], result.failures
 
     async def coordinator(self, group: str) -> int:
-        async def ask() -> int:
+        async def attempt() -> int:
             request = messages.FindCoordinatorRequest(key=group, key_type=GROUP_KEY)
-            answer = await self.client.send(request, version_at_most=FIND_AT_MOST)
-            check(answer.error_code, answer.error_message)
-            return int(answer.node_id)
+            response = await self.client.send(request, version_at_most=FIND_AT_MOST)
+            check(response.error_code, response.error_message)
+            return int(response.node_id)
 
         await self.client.refresh([])
-        return await self.client.persist(ask)
+        return await self.client.retry(attempt)
 
     async def describe(self, group: str) -> DescribedGroup:
-        """By whichever protocol the group speaks; `GroupIdNotFound` if there is no such group."""
+        """Describe a group of either protocol; `GroupIdNotFound` if it does not exist."""
         coordinator = Coordinator(self.client, group, GROUP_KEY)
-        answer = await coordinator.ask(messages.DescribeGroupsRequest(groups=[group]), _found_codes)
-        (found,) = answer.groups
+        response = await coordinator.send(messages.DescribeGroupsRequest(groups=[group]), _found_codes)
+        (found,) = response.groups
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND and found.group_state != "Dead":
             return _classic(found, await coordinator.find())
         return await self._describe_consumer(group, coordinator)
@@ -104,12 +104,12 @@ class Groups:
     async def _describe_consumer(self, group: str, coordinator: Coordinator) -> DescribedGroup:
         try:
             request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
-            answer = await coordinator.ask(request, _found_codes)
-        except UnsupportedVersion:  # an older cluster has only the one kind
-            raise GroupIdNotFound(f"There is no group {group}.") from None
-        (found,) = answer.groups
+            response = await coordinator.send(request, _found_codes)
+        except UnsupportedVersion:  # an older cluster supports only classic groups
+            raise GroupIdNotFound(f"Group {group} does not exist.") from None
+        (found,) = response.groups
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise GroupIdNotFound(f"There is no group {group}.")
+            raise GroupIdNotFound(f"Group {group} does not exist.")
         node = await coordinator.find()
         members = tuple(
             GroupMember(each.member_id, each.instance_id, each.client_id, each.client_host, _assigned(each))
@@ -118,18 +118,18 @@ class Groups:
         return DescribedGroup(group, found.group_state, "consumer", found.assignor_name, node, members)
 
     async def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+        """Return the committed offsets of a group."""
         request = messages.OffsetFetchRequest(group_id=group, topics=None)
 
-        async def ask() -> Any:
+        async def attempt() -> Any:
             node = await self.coordinator(group)
-            answer = await self.client.send(request, node=node, version_at_most=FETCH_AT_MOST)
-            check(answer.error_code)
-            return answer
+            response = await self.client.send(request, node=node, version_at_most=FETCH_AT_MOST)
+            check(response.error_code)
+            return response
 
-        answer = await self.client.persist(ask)
+        response = await self.client.retry(attempt)
         committed: dict[TopicPartition, int] = {}
-        for topic in answer.topics:
+        for topic in response.topics:
             for each in topic.partitions:
                 check(each.error_code)
                 if each.committed_offset >= 0:
@@ -137,59 +137,63 @@ class Groups:
         return committed
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets from outside; the coordinator refuses while the group has members."""
+        """Set offsets administratively; the coordinator rejects it while the group has members."""
         part, whole = messages.OffsetCommitRequest.OffsetCommitRequestPartition, messages.OffsetCommitRequest
         topics = [
             whole.OffsetCommitRequestTopic(
                 name=topic,
                 partitions=[
                     part(partition_index=each.partition, committed_offset=offsets[each], committed_metadata="")
-                    for each in places
+                    for each in topic_partitions
                 ],
             )
-            for topic, places in _by_topic(offsets)
+            for topic, topic_partitions in _by_topic(offsets)
         ]
         request = whole(group_id=group, topics=topics)
         coordinator = Coordinator(self.client, group, GROUP_KEY)
-        await coordinator.ask(request, _committed_codes, version_at_most=COMMIT_AT_MOST)
+        await coordinator.send(request, _committed_codes, version_at_most=COMMIT_AT_MOST)
 
-    async def delete_offsets(self, group: str, places: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-        """Forget offsets; the errors of those that could not be forgotten."""
+    async def delete_offsets(
+        self, group: str, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Delete offsets; return the errors by partition."""
         whole = messages.OffsetDeleteRequest
         topics = [
             whole.OffsetDeleteRequestTopic(
                 name=topic,
                 partitions=[whole.OffsetDeleteRequestPartition(partition_index=each.partition) for each in chosen],
             )
-            for topic, chosen in _by_topic(places)
+            for topic, chosen in _by_topic(topic_partitions)
         ]
-        answer = await Coordinator(self.client, group, GROUP_KEY).ask(whole(group_id=group, topics=topics), one_code)
+        response = await Coordinator(self.client, group, GROUP_KEY).send(
+            whole(group_id=group, topics=topics), single_error_code
+        )
         return {
             TopicPartition(topic.name, each.partition_index): error
-            for topic in answer.topics
+            for topic in response.topics
             for each in topic.partitions
             if (error := _error(each.error_code)) is not None
         }
 
     async def delete(self, group: str) -> None:
-        """Forget a group that has no members, with its offsets."""
-        # Sent again after a lost connection, it would only hear that there is no such group.
-        await Coordinator(self.client, group, GROUP_KEY).ask(
-            messages.DeleteGroupsRequest(groups_names=[group]), _deleted_codes, is_repeatable=False
+        """Delete a group without members, with its offsets."""
+        # Not idempotent: a retry after a lost connection would fail with GroupIdNotFound.
+        await Coordinator(self.client, group, GROUP_KEY).send(
+            messages.DeleteGroupsRequest(groups_names=[group]), _deleted_codes, is_idempotent=False
         )
 
 
-def _found_codes(answer: Any) -> list[int]:
-    """Of a description; that there is no such group may mean that it is of the other kind."""
-    return [each.error_code for each in answer.groups if each.error_code != ErrorCode.GROUP_ID_NOT_FOUND]
+def _found_codes(response: Any) -> list[int]:
+    """Ignore GROUP_ID_NOT_FOUND: the group may use the other protocol."""
+    return [each.error_code for each in response.groups if each.error_code != ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def _committed_codes(answer: Any) -> list[int]:
-    return [each.error_code for topic in answer.topics for each in topic.partitions]
+def _committed_codes(response: Any) -> list[int]:
+    return [each.error_code for topic in response.topics for each in topic.partitions]
 
 
-def _deleted_codes(answer: Any) -> list[int]:
-    return [each.error_code for each in answer.results]
+def _deleted_codes(response: Any) -> list[int]:
+    return [each.error_code for each in response.results]
 
 
 def _error(code: int) -> KafkaError | None:
@@ -200,8 +204,8 @@ def _error(code: int) -> KafkaError | None:
     return None
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    ordered = sorted(places)
+def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    ordered = sorted(topic_partitions)
     return [(topic, list(chosen)) for topic, chosen in groupby(ordered, key=lambda each: each.topic)]
 
 
@@ -228,9 +232,9 @@ def _assigned(member: Any) -> tuple[TopicPartition, ...]:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """What the consumer protocol says is assigned; nothing where it cannot be read, for it is a client's affair."""
+    """Decode an assignment of the consumer protocol; empty if malformed, because clients write it."""
     try:
-        # Every later version begins like the first; two bytes in front say which it is.
+        # Every later version begins like the first; a two-byte version precedes it.
         assignment, _ = data_decoder("ConsumerProtocolAssignment", 0)(memoryview(data), 2)
     except Malformed:
         return ()

@@ -1,4 +1,4 @@
-"""Whether a cluster is well: what its brokers, partitions and quorum say, and each thing that is wrong, in words."""
+"""Cluster health: brokers, partitions and quorum, and a list of problems."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from moldau.client import requests
 from moldau.client.async_client import AsyncClient
-from moldau.client.brokers import SILENT
+from moldau.client.brokers import REQUEST_FAILURES
 from moldau.client.errors import check
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
@@ -22,13 +22,13 @@ MIN_ISR: Final = "min.insync.replicas"
 TOPICS_PER_REQUEST: Final = 500
 CONTROLLER_MS_MAX: Final = 5 * SECOND_MS
 BROKER_MS_MAX: Final = 5 * SECOND_MS
-VOTER_SILENT_MS: Final = 10_000  # voters fetch at least twice a second
-INTERNAL_COPIES: Final = 3  # as many as Kafka, too, makes of its own topics where there are brokers for them
+VOTER_LAG_MS_MAX: Final = 10_000  # voters fetch at least twice a second
+INTERNAL_REPLICATION_FACTOR: Final = 3  # Kafka's default replication factor of internal topics
 
 
 @dataclass(frozen=True, slots=True)
-class SickPartition:
-    """A partition that lacks something."""
+class UnhealthyPartition:
+    """A partition with a problem."""
 
     partition: TopicPartition
     leader: int
@@ -48,29 +48,31 @@ class SickPartition:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The cluster, and what it lacks."""
+    """The state and problems of a cluster."""
 
     cluster: ClusterView
-    quorum: QuorumView | None  # None where the cluster has none, or does not tell, or nobody answers
-    is_uncontrolled: bool
+    quorum: QuorumView | None  # None where the cluster has none, or does not tell, or nobody responses
+    has_no_controller: bool
     unreachable: tuple[int, ...]  # brokers that should serve, and that we do not reach
     topics: int
     partitions: int
-    sick: tuple[SickPartition, ...]
+    unhealthy: tuple[UnhealthyPartition, ...]
     reassigning: int
-    thin: Mapping[str, int]  # topics of the cluster's own that have fewer copies than brokers could hold: how many
+    under_provisioned: Mapping[
+        str, int
+    ]  # topics of the cluster's own that have fewer copies than brokers could hold: how many
 
     @property
-    def offline(self) -> list[SickPartition]:
-        return [each for each in self.sick if each.is_offline]
+    def offline(self) -> list[UnhealthyPartition]:
+        return [each for each in self.unhealthy if each.is_offline]
 
     @property
-    def under_min_isr(self) -> list[SickPartition]:
-        return [each for each in self.sick if each.is_under_min_isr]
+    def under_min_isr(self) -> list[UnhealthyPartition]:
+        return [each for each in self.unhealthy if each.is_under_min_isr]
 
     @property
-    def under_replicated(self) -> list[SickPartition]:
-        return [each for each in self.sick if each.is_under_replicated]
+    def under_replicated(self) -> list[UnhealthyPartition]:
+        return [each for each in self.unhealthy if each.is_under_replicated]
 
     @property
     def fenced(self) -> list[int]:
@@ -78,92 +80,92 @@ class Health:
 
     @property
     def missing(self) -> list[int]:
-        """Brokers that partitions count on and the cluster does not tell of: forgotten, or down in an older one."""
+        """Brokers that have replicas but are not registered: unregistered, or down in an older cluster."""
         known = {each.node_id for each in self.cluster.brokers}
-        return sorted({node for each in self.sick for node in each.replicas if node not in known})
+        return sorted({node for each in self.unhealthy for node in each.replicas if node not in known})
 
     @property
-    def silent_voters(self) -> list[QuorumReplica]:
-        """Voters that the quorum's leader does not hear from."""
+    def lagging_voters(self) -> list[QuorumReplica]:
+        """Voters that do not fetch from the leader."""
         quorum = self.quorum
         if quorum is None:
             return []
-        return [each for each in quorum.voters if _is_silent(quorum, each)]
+        return [each for each in quorum.voters if _is_lagging(quorum, each)]
 
     @property
     def is_healthy(self) -> bool:
         return not any(self.problems())
 
     def problems(self) -> Iterator[str]:
-        """The worst first, each with what it means."""
-        if self.is_uncontrolled:
+        """Yield the problems, the worst first, each with its consequence."""
+        if self.has_no_controller:
             yield (
-                "no controller is active, does a majority of them run? Nothing can be created or changed, no leader "
-                "replaced, and what is said of brokers and partitions may be old"
+                "no active controller: is a majority of the controllers running? Nothing can be created or changed, no "
+                "leader is elected, and the state of brokers and partitions may be stale"
             )
         if self.offline:
-            yield f"{_partitions(self.offline)} no leader: neither writes nor reads are possible there"
+            yield f"{_partitions(self.offline)} no leader: writes and reads fail"
         if self.under_min_isr:
-            yield f"{_partitions(self.under_min_isr)} too few replicas in sync: writes with acks=all are refused"
+            yield f"{_partitions(self.under_min_isr)} too few replicas in sync: writes with acks=all are rejected"
         if self.under_replicated:
             yield f"{_partitions(self.under_replicated)} replicas that are not in sync"
         for node in self.fenced:
-            yield f"broker {node} does not serve: start it, or {self._without(node)}"
+            yield f"broker {node} is fenced: start it, or {self._without(node)}"
         for node in self.missing:
-            yield f"broker {node} is down or forgotten: start it, or {self._without(node)}"
+            yield f"broker {node} is down or unregistered: start it, or {self._without(node)}"
         for broker in self.cluster.brokers:
             if broker.node_id in self.unreachable:
-                yield f"broker {broker.node_id} does not answer at {Address(broker.host, broker.port)}"
-        for voter in self.silent_voters:
-            yield f"controller {voter.node_id} is not heard from{self._what_is_left()}"
+                yield f"broker {broker.node_id} does not respond at {Address(broker.host, broker.port)}"
+        for voter in self.lagging_voters:
+            yield f"controller {voter.node_id} does not fetch{self._remaining_tolerance()}"
 
     def advice(self) -> Iterator[str]:
-        """What is well today, and would not be if one broker were lost."""
+        """Yield advice about topics that would not survive the loss of one broker."""
         brokers = [str(each.node_id) for each in self.cluster.brokers if not each.is_fenced]
-        for topic, copies in self.thin.items():
+        for topic, copies in self.under_provisioned.items():
             command = f"moldau reassign generate -t {topic} --brokers {','.join(brokers)}"
-            has = "one copy" if copies == 1 else f"{copies} copies"
+            has = "1 replica" if copies == 1 else f"{copies} replicas"
             yield (
-                f"{topic} has {has}, of when there were fewer brokers; a plan for more: "
-                f"{command} -r {min(INTERNAL_COPIES, len(brokers))} -o plan.json"
+                f"{topic} has {has}, created with fewer brokers; plan more with: "
+                f"{command} -r {min(INTERNAL_REPLICATION_FACTOR, len(brokers))} -o plan.json"
             )
 
     def _without(self, node: int) -> str:
-        if any(node in each.replicas for each in self.sick):
-            return f"move what it holds to others with: moldau broker drain {node}"
-        return f"forget it with: moldau broker remove {node}"
+        if any(node in each.replicas for each in self.unhealthy):
+            return f"move its replicas with: moldau broker drain {node}"
+        return f"unregister it with: moldau broker remove {node}"
 
-    def _what_is_left(self) -> str:
+    def _remaining_tolerance(self) -> str:
         assert self.quorum is not None
         voters = len(self.quorum.voters)
-        spare = voters - len(self.silent_voters) - (voters // 2 + 1)
+        spare = voters - len(self.lagging_voters) - (voters // 2 + 1)
         return f": {spare} more may fail" if spare > 0 else ": no other may fail"
 
 
-async def examine(client: AsyncClient) -> Health:
-    """Ask for everything at one time, as far as there is one; the controllers last, for they may let us wait."""
+async def check_health(client: AsyncClient) -> Health:
+    """Collect the state of the cluster; the controllers last, because they may time out."""
     cluster = await client.describe_cluster(with_fenced=True)
     topics = await client.describe_topics()
     min_isr = await _min_isr(client, [each.name for each in topics])
     unreachable = await _unreachable(client, [each.node_id for each in cluster.brokers if not each.is_fenced])
-    quorum, moving, is_uncontrolled = await _from_controllers(client)
+    quorum, moving, has_no_controller = await _from_controllers(client)
     return Health(
         cluster,
         quorum,
-        is_uncontrolled,
+        has_no_controller,
         unreachable,
         len(topics),
         sum(len(each.partitions) for each in topics),
-        tuple(_sick(topics, moving, min_isr)),
+        tuple(_unhealthy(topics, moving, min_isr)),
         len(moving),
-        _thin(topics, sum(not each.is_fenced for each in cluster.brokers)),
+        _under_provisioned(topics, sum(not each.is_fenced for each in cluster.brokers)),
     )
 
 
 async def _from_controllers(
     client: AsyncClient,
 ) -> tuple[QuorumView | None, Mapping[TopicPartition, Reassignment], bool]:
-    """The quorum, what is being moved, and whether nobody is there to tell. We do not wait as long as brokers do."""
+    """Return the quorum, ongoing reassignments, and whether the controllers timed out (sooner than brokers do)."""
     quorum: QuorumView | None = None
     try:
         async with asyncio.timeout(CONTROLLER_MS_MAX / 1000):
@@ -175,32 +177,32 @@ async def _from_controllers(
 
 
 async def _unreachable(client: AsyncClient, brokers: Sequence[int]) -> tuple[int, ...]:
-    async def answers(broker: int) -> bool:
+    async def responds(broker: int) -> bool:
         try:
             async with asyncio.timeout(BROKER_MS_MAX / 1000):
                 await client.send(requests.describe_cluster(), node=broker)
-        except (*SILENT, TimeoutError):
+        except (*REQUEST_FAILURES, TimeoutError):
             return False
         return True
 
-    found = await asyncio.gather(*map(answers, brokers))
-    return tuple(broker for broker, does_answer in zip(brokers, found, strict=True) if not does_answer)
+    found = await asyncio.gather(*map(responds, brokers))
+    return tuple(broker for broker, does_respond in zip(brokers, found, strict=True) if not does_respond)
 
 
-async def _unless_unsupported(asked: Any) -> Any:
+async def _unless_unsupported(request: Any) -> Any:
     try:
-        return await asked
+        return await request
     except (UnsupportedVersion, ClusterAuthorizationFailed):
-        return None  # an older cluster, or one that does not tell us
+        return None  # an older cluster, or not authorized
 
 
 async def _min_isr(client: AsyncClient, names: Sequence[str]) -> dict[str, int]:
-    """How many replicas in sync each topic asks for."""
+    """Return min.insync.replicas of each topic."""
     found: dict[str, int] = {}
     for first in range(0, len(names), TOPICS_PER_REQUEST):
-        request = _question(names[first : first + TOPICS_PER_REQUEST])
-        answer = await client.persist(lambda request=request: client.send(request))  # type: ignore[misc]
-        for result in answer.results:
+        request = _min_isr_request(names[first : first + TOPICS_PER_REQUEST])
+        response = await client.retry(lambda request=request: client.send(request))  # type: ignore[misc]
+        for result in response.results:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue  # deleted meanwhile
             check(result.error_code, result.error_message)
@@ -209,7 +211,7 @@ async def _min_isr(client: AsyncClient, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _question(names: Iterable[str]) -> Any:
+def _min_isr_request(names: Iterable[str]) -> Any:
     request = messages.DescribeConfigsRequest
     return request(
         resources=[
@@ -221,31 +223,31 @@ def _question(names: Iterable[str]) -> Any:
     )
 
 
-def _thin(topics: Iterable[TopicView], brokers: int) -> dict[str, int]:
-    wanted = min(INTERNAL_COPIES, brokers)
+def _under_provisioned(topics: Iterable[TopicView], brokers: int) -> dict[str, int]:
+    wanted = min(INTERNAL_REPLICATION_FACTOR, brokers)
     internal = (each for each in topics if each.is_internal and each.partitions)
     copies = {each.name: min(len(partition.replicas) for partition in each.partitions) for each in internal}
     return {name: count for name, count in copies.items() if count < wanted}
 
 
-def _sick(
+def _unhealthy(
     topics: Iterable[TopicView], moving: Mapping[TopicPartition, Reassignment], min_isr: Mapping[str, int]
-) -> Iterator[SickPartition]:
+) -> Iterator[UnhealthyPartition]:
     for topic in topics:
         for each in topic.partitions:
-            place = TopicPartition(topic.name, each.index)
-            sick = _looked_at(place, each, moving.get(place), min_isr.get(topic.name, 1))
-            if sick.is_offline or sick.is_under_min_isr or sick.is_under_replicated:
-                yield sick
+            topic_partition = TopicPartition(topic.name, each.index)
+            unhealthy = _assess(topic_partition, each, moving.get(topic_partition), min_isr.get(topic.name, 1))
+            if unhealthy.is_offline or unhealthy.is_under_min_isr or unhealthy.is_under_replicated:
+                yield unhealthy
 
 
-def _looked_at(
-    place: TopicPartition, partition: PartitionView, moving: Reassignment | None, min_isr: int
-) -> SickPartition:
-    # Replicas that are still being filled are not missing yet.
+def _assess(
+    topic_partition: TopicPartition, partition: PartitionView, moving: Reassignment | None, min_isr: int
+) -> UnhealthyPartition:
+    # Replicas that are being added are not missing yet.
     expected = len(moving.origin) if moving else len(partition.replicas)
-    return SickPartition(
-        place,
+    return UnhealthyPartition(
+        topic_partition,
         partition.leader,
         partition.replicas,
         partition.isr,
@@ -254,12 +256,12 @@ def _looked_at(
     )
 
 
-def _partitions(sick: Sequence[SickPartition]) -> str:
-    return "1 partition has" if len(sick) == 1 else f"{len(sick)} partitions have"
+def _partitions(unhealthy: Sequence[UnhealthyPartition]) -> str:
+    return "1 partition has" if len(unhealthy) == 1 else f"{len(unhealthy)} partitions have"
 
 
-def _is_silent(quorum: QuorumView, voter: QuorumReplica) -> bool:
+def _is_lagging(quorum: QuorumView, voter: QuorumReplica) -> bool:
     if voter.node_id == quorum.leader_id:
         return False
     behind_ms = quorum.behind_ms(voter)
-    return behind_ms is None or behind_ms > VOTER_SILENT_MS
+    return behind_ms is None or behind_ms > VOTER_LAG_MS_MAX

@@ -1,12 +1,13 @@
-"""Records that come without a producer id get one of the client's own, with a sequence for each partition: so a batch
-may be sent again though nobody knows whether it arrived."""
+"""Idempotent produce: records get the client's producer id and a sequence per partition, so that a batch with an
+unknown outcome can be retried.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.client.types import Produced, ProducerIdentity
+from moldau.client.types import ProduceResult, ProducerIdentity
 from moldau.model.errors import ClusterAuthorizationFailed, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.records.builder import NewRecord, build_batch
@@ -19,73 +20,86 @@ if TYPE_CHECKING:
 
 SEQUENCES: Final = 1 << 31
 
-Send = Callable[[bytearray], Awaitable[Produced]]
+Send = Callable[[bytearray], Awaitable[ProduceResult]]
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One partition, to which one batch goes at a time: so sequences arrive in their order."""
+class _PartitionState:
+    """The state of a partition, which gets one batch at a time, so that sequences arrive in order."""
 
     next_sequence: int = 0
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
-class _Life:
-    """One producer id. It ends with a batch of unknown fate: then the next sequence is unknown too."""
+class _ProducerSession:
+    """One producer id. A batch with an unknown outcome ends it, because the next sequence is then unknown."""
 
     identity: ProducerIdentity
     is_over: bool = False
-    lanes: dict[TopicPartition, _Lane] = field(default_factory=dict)  # as many as partitions are written to
+    partitions: dict[TopicPartition, _PartitionState] = field(
+        default_factory=dict
+    )  # as many as partitions are written to
 
 
-class Numbering:
-    """Sends records as batches of a producer id, where the cluster gives one."""
+class IdempotentProducer:
+    """Sends records as batches with a producer id, if the cluster grants one."""
 
     def __init__(self, client: "AsyncClient") -> None:
         self._client = client
-        self._life: _Life | None = None
-        self._is_refused = False
-        self._beginning = asyncio.Lock()
+        self._session: _ProducerSession | None = None
+        self._is_rejected = False
+        self._init_lock = asyncio.Lock()
 
     async def produce(
-        self, place: TopicPartition, records: Sequence[Record | NewRecord], compression: Compression, send: Send
-    ) -> Produced:
-        while (life := await self._current()) is not None:
-            lane = life.lanes.setdefault(place, _Lane())
-            await self._client.in_time(lane.turn.acquire(), f"the batches before it did not reach {place} in time")
+        self,
+        topic_partition: TopicPartition,
+        records: Sequence[Record | NewRecord],
+        compression: Compression,
+        send: Send,
+    ) -> ProduceResult:
+        while (session := await self._current()) is not None:
+            state = session.partitions.setdefault(topic_partition, _PartitionState())
+            await self._client.before_deadline(
+                state.lock.acquire(), f"timed out waiting for earlier batches of {topic_partition}"
+            )
             try:
-                if not life.is_over:  # or else another batch failed meanwhile
-                    return await self._send(life, lane, records, compression, send)
+                if not session.is_over:  # otherwise another batch failed meanwhile
+                    return await self._send(session, state, records, compression, send)
             finally:
-                lane.turn.release()
+                state.lock.release()
         return await send(build_batch(records, compression=compression))
 
     async def _send(
-        self, life: _Life, lane: _Lane, records: Sequence[Record | NewRecord], compression: Compression, send: Send
-    ) -> Produced:
+        self,
+        session: _ProducerSession,
+        state: _PartitionState,
+        records: Sequence[Record | NewRecord],
+        compression: Compression,
+        send: Send,
+    ) -> ProduceResult:
         batch = build_batch(
             records,
             compression=compression,
-            producer_id=life.identity.producer_id,
-            producer_epoch=life.identity.epoch,
-            base_sequence=lane.next_sequence,
+            producer_id=session.identity.producer_id,
+            producer_epoch=session.identity.epoch,
+            base_sequence=state.next_sequence,
         )
         try:
             produced = await send(batch)
         except BaseException:
-            life.is_over = True
+            session.is_over = True
             raise
-        lane.next_sequence = (lane.next_sequence + read_header(batch).last_offset_delta + 1) % SEQUENCES
+        state.next_sequence = (state.next_sequence + read_header(batch).last_offset_delta + 1) % SEQUENCES
         return produced
 
-    async def _current(self) -> _Life | None:
-        await self._client.in_time(self._beginning.acquire(), "no producer id was given in time")
+    async def _current(self) -> _ProducerSession | None:
+        await self._client.before_deadline(self._init_lock.acquire(), "timed out waiting for a producer id")
         try:
-            if not self._is_refused and (self._life is None or self._life.is_over):
-                self._life = _Life(await self._client.init_producer_id())
+            if not self._is_rejected and (self._session is None or self._session.is_over):
+                self._session = _ProducerSession(await self._client.init_producer_id())
         except (UnsupportedVersion, ClusterAuthorizationFailed):
-            self._is_refused, self._life = True, None
+            self._is_rejected, self._session = True, None
         finally:
-            self._beginning.release()
-        return self._life
+            self._init_lock.release()
+        return self._session

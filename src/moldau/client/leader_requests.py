@@ -1,4 +1,4 @@
-"""What a request or an answer says about partitions: which versions can carry it, and which errors it brought."""
+"""Requests to partition leaders: usable versions, and errors in responses."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,7 +13,7 @@ LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
 OFFSET_FOR_LEADER_EPOCH: Final = 23
 
-# Where an answer keeps its partitions.
+# Where responses have their partitions.
 _PLACES: Final = {
     PRODUCE: ("responses", "partition_responses"),
     FETCH: ("responses", "partitions"),
@@ -21,7 +21,7 @@ _PLACES: Final = {
     DELETE_RECORDS: ("topics", "partitions"),
     OFFSET_FOR_LEADER_EPOCH: ("topics", "partitions"),
 }
-# A leader that lost its partition while the replicas were awaited says one of these, and the next leader may have all.
+# A leader may fail with these after its append; the next leader may have the batch.
 AFTER_APPEND: Final = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -36,21 +36,21 @@ _LAST_WITH_NAMES: Final = {PRODUCE: ("topic_data", 12), FETCH: ("topics", 12)}
 
 
 def version_limit(request: Any) -> int | None:
-    """Later versions of Produce and Fetch carry topic ids only: without an id, the last one with names must do."""
+    """Newer versions of Produce and Fetch have only topic ids: without one, limit the version."""
     if request.API_KEY not in _LAST_WITH_NAMES:
         return None
-    place, version = _LAST_WITH_NAMES[request.API_KEY]
-    has_ids = all(each.topic_id != NO_TOPIC_ID for each in getattr(request, place))
+    topic_partition, version = _LAST_WITH_NAMES[request.API_KEY]
+    has_ids = all(each.topic_id != NO_TOPIC_ID for each in getattr(request, topic_partition))
     return None if has_ids else version
 
 
 def may_be_stored(request: Any, code: int) -> bool:
-    """Whether records that were refused with this code may be in the log all the same."""
+    """Return whether records rejected with this code may be appended nevertheless."""
     return request.API_KEY == PRODUCE and request.acks == ACKS_ALL and code in AFTER_APPEND
 
 
 def partitions_of(response: Any) -> Iterator[tuple[Any, Any]]:
-    """Each (topic, partition) that an answer tells of."""
+    """Yield each (topic, partition) of a response."""
     topics, partitions = _PLACES[response.API_KEY]
     for topic in getattr(response, topics) or ():
         for partition in getattr(topic, partitions) or ():
@@ -58,7 +58,7 @@ def partitions_of(response: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def first_error(response: Any) -> tuple[int, str | None]:
-    """The first error code in an answer to a leader's request, and the broker's words for it if it gave any."""
+    """Return the first error code of a response, and the broker's message if there is one."""
     if response is None or response.API_KEY not in _PLACES:
         return ErrorCode.NONE, None
     if getattr(response, "error_code", ErrorCode.NONE) != ErrorCode.NONE:

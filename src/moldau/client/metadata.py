@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: brokers, topics, who leads which partition, and since when it knows."""
+"""The client's metadata cache: brokers, topics, partition leaders and their age."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -8,16 +8,16 @@ from moldau.client.errors import error_of
 from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_TOPIC_ID, Address, NodeId, TopicId
 
-TOPICS_MAX: Final = 200_000  # the oldest knowledge is dropped beyond it
+TOPICS_MAX: Final = 200_000  # the oldest topics are dropped beyond it
 
 
 class NoSuchPartition(UnknownTopicOrPartition):
-    """The topic is there, and has fewer partitions."""
+    """The topic exists but has fewer partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A broker as the cluster told of it."""
+    """A broker in the cluster metadata."""
 
     node_id: NodeId
     address: Address
@@ -26,7 +26,7 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as the cluster told of it."""
+    """A partition in the cluster metadata."""
 
     index: int
     leader: NodeId
@@ -39,7 +39,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as the cluster told of it; with an error, it has no partitions we could use."""
+    """A topic in the cluster metadata; with an error, it has no usable partitions."""
 
     name: str
     topic_id: TopicId
@@ -47,10 +47,10 @@ class TopicView:
     is_internal: bool = False
     error: KafkaError | None = None
     known_since_ms: float = 0.0
-    told_by: Address | None = None
+    source: Address | None = None
 
     def partition(self, index: int) -> PartitionView | None:
-        # They are sorted and nearly always 0, 1, 2 …
+        # Sorted, and nearly always 0, 1, 2 …
         if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((each for each in self.partitions if each.index == index), None)
@@ -58,8 +58,8 @@ class TopicView:
 
 @dataclass(slots=True)
 class Metadata:
-    """The cache. It never goes back to an older leader epoch of the same topic, whoever tells it so, and though it was
-    told to forget: a broker that was cut off may think that it leads, and who believes it asks a log that has ended.
+    """The cache. It never returns to an older leader epoch of the same topic, even if the topic was invalidated: a
+    broker that is cut off may still consider itself the leader and serve a stale log.
     """
 
     cluster_id: str | None = None
@@ -67,34 +67,34 @@ class Metadata:
     brokers: dict[NodeId, BrokerView] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
-    _outdated: dict[str, TopicView] = field(default_factory=dict)  # to be asked for; no older leaders are believed
+    _stale: dict[str, TopicView] = field(default_factory=dict)  # to be asked for; no older leaders are believed
 
-    def update(self, response: Any, now_ms: float, told_by: Address | None = None) -> list[TopicView]:
-        """Take in a MetadataResponse; the topics it told of as we know them now, errors included."""
+    def update(self, response: Any, now_ms: float, source: Address | None = None) -> list[TopicView]:
+        """Apply a MetadataResponse; return its topics as cached now, errors included."""
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller = NodeId(response.controller_id)
         brokers = {
             NodeId(each.node_id): BrokerView(NodeId(each.node_id), Address(each.host, each.port), each.rack)
             for each in response.brokers
         }
-        self.brokers = brokers or self.brokers  # a broker that just starts may not know of anybody yet
-        return [self._learn(_topic_from(each, now_ms, told_by)) for each in response.topics or ()]
+        self.brokers = brokers or self.brokers  # a starting broker may not know any broker yet
+        return [self._learn(_topic_from(each, now_ms, source)) for each in response.topics or ()]
 
     def forget(self, name: str, view: TopicView | None = None) -> None:
-        """The next look at this topic asks the cluster; given a view, only where we know nothing newer than that."""
+        """Invalidate a topic; given a view, only if it is the cached one."""
         topic = self.topics.get(name)
         if topic is not None and (view is None or view is topic):
             del self.topics[name]
             self._names.pop(topic.topic_id, None)
-            self._outdate(topic)
+            self._mark_stale(topic)
 
     def forget_except(self, names: Iterable[str]) -> None:
-        """After a listing of all topics: those it did not name are gone."""
+        """Forget the topics that a full listing did not include."""
         for gone in set(self.topics).difference(names):
             self.forget(gone)
 
     def fresh(self, name: str, now_ms: float, max_age_ms: float) -> TopicView | None:
-        """The topic, if it is known without error and not for too long."""
+        """Return the cached topic if it has no error and has not expired."""
         topic = self.topics.get(name)
         if topic is None or topic.error is not None or now_ms - topic.known_since_ms > max_age_ms:
             return None
@@ -104,19 +104,21 @@ class Metadata:
         return self._names.get(topic_id)
 
     def leader(self, name: str, index: int) -> PartitionView:
-        """The partition with its leader; a KafkaError when there is none to talk to."""
+        """Return the partition with its leader; KafkaError if it has none."""
         topic = self.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name} is not known")
+            raise UnknownTopicOrPartition(f"topic {name} is unknown")
         return self.leader_in(topic, index)
 
     def leader_in(self, topic: TopicView, index: int) -> PartitionView:
-        """The same as this view has it, for those who waited for it: what is known by now may have been forgotten."""
+        """Look up the leader in a view, which may have been invalidated meanwhile."""
         if topic.error is not None:
             raise topic.error
         partition = topic.partition(index)
         if partition is None:
-            raise NoSuchPartition(f"topic {topic.name} has {len(topic.partitions)} partitions, there is no {index}")
+            raise NoSuchPartition(
+                f"topic {topic.name} has {len(topic.partitions)} partitions, partition {index} does not exist"
+            )
         if partition.leader not in self.brokers:
             raise LeaderNotAvailable(f"partition {index} of topic {topic.name} has no leader at the moment")
         return partition
@@ -125,9 +127,9 @@ class Metadata:
         if not topic.name:
             return topic
         self.forget(topic.name)
-        before = self._outdated.get(topic.name)
+        before = self._stale.get(topic.name)
         if before is not None and topic.error is None:
-            del self._outdated[topic.name]
+            del self._stale[topic.name]
             topic = _newest(topic, before)
         self.topics[topic.name] = topic
         if topic.topic_id != NO_TOPIC_ID:
@@ -136,33 +138,33 @@ class Metadata:
             self.forget(next(iter(self.topics)))
         return topic
 
-    def _outdate(self, topic: TopicView) -> None:
+    def _mark_stale(self, topic: TopicView) -> None:
         if topic.error is None:
-            self._outdated.pop(topic.name, None)
-            self._outdated[topic.name] = topic
-        if len(self._outdated) > TOPICS_MAX:
-            del self._outdated[next(iter(self._outdated))]
+            self._stale.pop(topic.name, None)
+            self._stale[topic.name] = topic
+        if len(self._stale) > TOPICS_MAX:
+            del self._stale[next(iter(self._stale))]
 
 
 def _newest(topic: TopicView, before: TopicView) -> TopicView:
-    """Keep what we know of a partition when a broker that lags behind tells of an older leader epoch."""
+    """Keep the cached leader of a partition if a lagging broker returns an older leader epoch."""
     if topic.topic_id != before.topic_id or topic.topic_id == NO_TOPIC_ID:
-        return topic  # another topic of the same name, or a broker too old to tell
+        return topic  # a recreated topic, or a broker too old to return ids
     kept = (_newer(each, before.partition(each.index)) for each in topic.partitions)
     return replace(topic, partitions=tuple(kept))
 
 
-def _newer(told: PartitionView, known: PartitionView | None) -> PartitionView:
-    return known if known is not None and known.leader_epoch > told.leader_epoch else told
+def _newer(update: PartitionView, known: PartitionView | None) -> PartitionView:
+    return known if known is not None and known.leader_epoch > update.leader_epoch else update
 
 
-def _topic_from(topic: Any, now_ms: float, told_by: Address | None) -> TopicView:
-    # A leader that is just being elected is no reason to hold the other partitions' leaders back.
+def _topic_from(topic: Any, now_ms: float, source: Address | None) -> TopicView:
+    # A leader election in one partition must not hide the leaders of the others.
     is_usable = topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and bool(topic.partitions)
     error = None if is_usable else _error(topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic.name}")
     partitions = sorted((_partition_from(each) for each in topic.partitions), key=lambda each: each.index)
     topic_id = TopicId(topic.topic_id)
-    return TopicView(topic.name or "", topic_id, tuple(partitions), topic.is_internal, error, now_ms, told_by)
+    return TopicView(topic.name or "", topic_id, tuple(partitions), topic.is_internal, error, now_ms, source)
 
 
 def _partition_from(partition: Any) -> PartitionView:

@@ -1,4 +1,4 @@
-"""Which partition a record goes to, by the same arithmetic as Kafka's own producers."""
+"""Partition of a record, computed like Kafka's producers do."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -11,7 +11,7 @@ _WORD: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 with Kafka's seed, unsigned."""
+    """Compute the unsigned 32-bit MurmurHash2 with Kafka's seed."""
     length = len(data)
     digest = (_SEED ^ length) & _WORD
     whole = length & ~3
@@ -27,15 +27,15 @@ def murmur2(data: bytes) -> int:
     return digest ^ (digest >> 15)
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """`hash(key) % partitions`; Kafka drops the sign bit rather than take the absolute value."""
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """Return `hash(key) % partitions`; like Kafka, clear the sign bit instead of taking the absolute value."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-class StickyPartition:
-    """Records without a key fill one batch before the next partition is drawn: fewer, larger batches.
+class StickyPartitioner:
+    """Fills one batch of keyless records before it switches partitions: fewer, larger batches.
 
-    `led` tells which partitions have a leader just now: while any has, no other is drawn.
+    `led` returns the partitions with a leader; others are chosen only if there are none.
     """
 
     def __init__(self, random: Random, partitions: int, led: Callable[[], Sequence[int]] | None = None) -> None:
@@ -45,8 +45,8 @@ class StickyPartition:
         self.current = random.randrange(0, partitions)
         self._prefer_led(self.current)
 
-    def batch_left(self) -> None:
-        """The batch of the current partition is on its way: draw another, not the same where there is a choice."""
+    def on_batch_sent(self) -> None:
+        """Switch to another partition, if there is one, after a batch was sent."""
         if self._partitions > 1:
             before = self.current
             step = self._random.randrange(1, self._partitions)

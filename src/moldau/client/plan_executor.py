@@ -1,4 +1,4 @@
-"""Carrying out a plan: begin it, see how far it is, call it off, and clear up behind it."""
+"""Execution of reassignment plans: start, progress, cancellation, cleanup."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -7,31 +7,31 @@ from enum import StrEnum
 from typing import Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.brokers import SILENT, assignment_of
+from moldau.client.brokers import REQUEST_FAILURES, assignment_of
 from moldau.client.metadata import TopicView
-from moldau.client.reassignment_plans import Assignment, BrokenPlan
+from moldau.client.reassignment_plans import Assignment, InvalidPlan
 from moldau.client.reassignments import Outcomes, Reassignment, Reassignments
 from moldau.client.throttles import Throttles
 from moldau.model.errors import UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
 
-LOOKS_MAX: Final = 8
-LOOK_AGAIN_S: Final = 0.25
+ATTEMPTS_MAX: Final = 8
+RETRY_S: Final = 0.25
 
 
 class Stage(StrEnum):
-    """How far a partition is with its plan."""
+    """The progress of a partition."""
 
     DONE = "done"
     MOVING = "moving"
-    ELSEWHERE = "elsewhere"  # nothing moves it, and it is not where the plan wants it
-    GONE = "gone"  # the cluster has no such partition: its topic was deleted
+    ELSEWHERE = "elsewhere"  # not moving, and not where the plan wants it
+    GONE = "gone"  # the partition does not exist: its topic was deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One partition of a plan."""
+class PartitionMove:
+    """The progress of one partition of a plan."""
 
     partition: TopicPartition
     stage: Stage
@@ -41,20 +41,20 @@ class Move:
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to do for it."""
+        """Whether nothing is left to do."""
         return self.stage in (Stage.DONE, Stage.GONE)
 
 
-class MovesRunning(Exception):
-    """Partitions are being moved already."""
+class ReassignmentInProgress(Exception):
+    """Another reassignment is in progress."""
 
 
-def unheard(before: Assignment) -> None:
-    """Nobody wants to go back."""
+def discard_assignment(before: Assignment) -> None:
+    """The default of `keep`."""
 
 
-class Moves:
-    """Plans on a cluster."""
+class PlanExecutor:
+    """Executes reassignment plans."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
@@ -62,17 +62,17 @@ class Moves:
         self.throttles = Throttles(client)
 
     async def racks(self) -> dict[int, str | None]:
-        """The brokers that serve, with their racks: those who may be given something."""
+        """Return the unfenced brokers with their racks."""
         view = await self.client.describe_cluster()
         return {each.node_id: each.rack for each in view.brokers if not each.is_fenced}
 
     async def assignment(self, topics: Iterable[str] | None = None) -> Assignment:
-        """Who holds what, or will when what is under way is done; of these topics, or of all."""
+        """Return the assignment of these topics, or all, after ongoing reassignments."""
         views = await self._views(topics)
         moving = await self.reassignments.ongoing()
         return {
-            place: moving[place].target if place in moving else replicas
-            for place, replicas in assignment_of(views).items()
+            topic_partition: moving[topic_partition].target if topic_partition in moving else replicas
+            for topic_partition, replicas in assignment_of(views).items()
         }
 
     async def begin(
@@ -81,105 +81,115 @@ class Moves:
         *,
         throttle_bytes: int | None = None,
         is_additional: bool = False,
-        keep: Callable[[Assignment], None] = unheard,
+        keep: Callable[[Assignment], None] = discard_assignment,
     ) -> tuple[Assignment, Outcomes]:
-        """Ask for what the plan wants; who held it before, and what became of each partition.
+        """Start the reassignment; return the previous assignment and the result of each partition.
 
-        `keep` hears who held it ahead of the first change: the way back is wanted most if we do not get to the end.
+        `keep` is called with the previous assignment before the first change, so that a failure can be rolled back.
         """
         moving = await self.reassignments.ongoing()
         before = {
-            place: moving[place].origin if place in moving else replicas
-            for place, replicas in (await self._known(plan)).items()
+            topic_partition: moving[topic_partition].origin if topic_partition in moving else replicas
+            for topic_partition, replicas in (await self._current(plan)).items()
         }
         if moving and not is_additional:
-            raise MovesRunning(f"{len(moving)} partitions are being moved already")
+            raise ReassignmentInProgress(f"{len(moving)} partitions are already being reassigned")
         keep(before)
         if throttle_bytes is not None:
             serving = await self.racks()
-            await self.throttles.put_on(before, plan, throttle_bytes, serving=serving, keeps_others=bool(moving))
-        wanted = {place: target for place, target in plan.items() if _is_news(before[place], target, moving.get(place))}
+            await self.throttles.apply(before, plan, throttle_bytes, serving=serving, keeps_others=bool(moving))
+        wanted = {
+            topic_partition: target
+            for topic_partition, target in plan.items()
+            if _is_change(before[topic_partition], target, moving.get(topic_partition))
+        }
         return before, await self.reassignments.alter(wanted) if wanted else {}
 
-    async def progress(self, plan: Assignment) -> list[Move]:
-        """How far each partition is, in order.
+    async def progress(self, plan: Assignment) -> list[PartitionMove]:
+        """Return the progress of each partition, in order.
 
-        The broker that tells who holds what may be behind the controller that tells what moves: where the two do not
-        fit, both are asked again for a while.
+        The metadata of a broker may lag behind the controller's list of reassignments: retry for a while if they are
+        inconsistent.
         """
-        for _ in range(LOOKS_MAX - 1):
-            found = await self._look(plan)
+        for _ in range(ATTEMPTS_MAX - 1):
+            found = await self._snapshot(plan)
             if all(each.stage in (Stage.DONE, Stage.MOVING) for each in found):
                 return found
-            await asyncio.sleep(LOOK_AGAIN_S)
-        return await self._look(plan)
+            await asyncio.sleep(RETRY_S)
+        return await self._snapshot(plan)
 
-    async def _look(self, plan: Assignment) -> list[Move]:
+    async def _snapshot(self, plan: Assignment) -> list[PartitionMove]:
         moving = await self.reassignments.ongoing()
-        views = await self.client.describe_topics(sorted({place.topic for place in plan}))
+        views = await self.client.describe_topics(sorted({topic_partition.topic for topic_partition in plan}))
         held = assignment_of(_checked(each for each in views if not isinstance(each.error, UnknownTopicOrPartition)))
         copied = await self._copied(plan, moving)
         return [
-            Move(
-                place,
-                _stage(held.get(place), target, moving.get(place)),
-                held.get(place, ()),
+            PartitionMove(
+                topic_partition,
+                _stage(held.get(topic_partition), target, moving.get(topic_partition)),
+                held.get(topic_partition, ()),
                 target,
-                copied.get(place),
+                copied.get(topic_partition),
             )
-            for place, target in sorted(plan.items())
+            for topic_partition, target in sorted(plan.items())
         ]
 
     async def cancel(self, plan: Assignment) -> Outcomes:
-        """Call off whatever moves these partitions; they go back to where they were."""
+        """Cancel ongoing reassignments of these partitions, which return to their original replicas."""
         moving = await self.reassignments.ongoing()
-        wanted = dict.fromkeys(place for place in plan if place in moving)
+        wanted = dict.fromkeys(topic_partition for topic_partition in plan if topic_partition in moving)
         return await self.reassignments.alter(wanted) if wanted else {}
 
     async def clear_up(self, plan: Assignment) -> list[str]:
-        """Take off the limits of these topics, and of all brokers if nothing else is being moved."""
+        """Remove the throttles of these topics, and of all brokers if no other reassignment is in progress."""
         brokers = [] if await self.reassignments.ongoing() else sorted(await self.racks())
-        return await self.throttles.take_off(sorted({place.topic for place in plan}), brokers)
+        return await self.throttles.remove(sorted({topic_partition.topic for topic_partition in plan}), brokers)
 
     async def _views(self, topics: Iterable[str] | None) -> list[TopicView]:
         return _checked(await self.client.describe_topics(None if topics is None else sorted(set(topics))))
 
-    async def _known(self, plan: Assignment) -> Assignment:
-        """Who holds the plan's partitions now; a plan that names what is not there is refused."""
-        held = assignment_of(await self._views({place.topic for place in plan}))
-        missing = [str(place) for place in sorted(plan) if place not in held]
+    async def _current(self, plan: Assignment) -> Assignment:
+        """Return the current assignment of the plan's partitions; reject unknown partitions and brokers."""
+        held = assignment_of(await self._views({topic_partition.topic for topic_partition in plan}))
+        missing = [str(topic_partition) for topic_partition in sorted(plan) if topic_partition not in held]
         if missing:
-            raise BrokenPlan(f"the cluster has no {', '.join(missing)}")
+            raise InvalidPlan(f"unknown partitions: {', '.join(missing)}")
         brokers = await self.racks()
         absent = sorted({each for target in plan.values() for each in target if each not in brokers})
         if absent:
             named, known = (", ".join(map(str, each)) for each in (absent, sorted(brokers)))
-            raise BrokenPlan(f"the plan names brokers that do not serve: {named}; those that do: {known}")
-        return {place: held[place] for place in plan}
+            raise InvalidPlan(f"the plan contains unavailable brokers: {named}; available: {known}")
+        return {topic_partition: held[topic_partition] for topic_partition in plan}
 
     async def _copied(
         self, plan: Assignment, moving: Mapping[TopicPartition, Reassignment]
     ) -> dict[TopicPartition, float]:
-        """The share that the slowest newcomer has, by the sizes of logs that brokers tell."""
-        places = [place for place in sorted(plan) if place in moving and moving[place].adding]
-        brokers = sorted({broker for place in places for broker in moving[place].replicas})
+        """Return the copied fraction of the slowest new replica, by the log sizes that brokers report."""
+        topic_partitions = [
+            topic_partition
+            for topic_partition in sorted(plan)
+            if topic_partition in moving and moving[topic_partition].adding
+        ]
+        brokers = sorted(
+            {broker for topic_partition in topic_partitions for broker in moving[topic_partition].replicas}
+        )
         sizes = {broker: await self._sizes(broker) for broker in brokers}
         copied: dict[TopicPartition, float] = {}
-        for place in places:
-            whole = max(sizes[broker].get(place, 0) for broker in moving[place].replicas)
-            least = min(sizes[broker].get(place, 0) for broker in moving[place].adding)
-            copied[place] = least / whole if whole else 1.0
+        for topic_partition in topic_partitions:
+            whole = max(sizes[broker].get(topic_partition, 0) for broker in moving[topic_partition].replicas)
+            least = min(sizes[broker].get(topic_partition, 0) for broker in moving[topic_partition].adding)
+            copied[topic_partition] = least / whole if whole else 1.0
         return copied
 
     async def _sizes(self, broker: int) -> dict[TopicPartition, int]:
         try:
-            answer = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=broker)
-        except SILENT:
+            response = await self.client.send(messages.DescribeLogDirsRequest(topics=None), node=broker)
+        except REQUEST_FAILURES:
             return {}
         return {
             TopicPartition(topic.name, each.partition_index): each.partition_size
-            for folder in answer.results
-            for topic in folder.topics
+            for log_dir in response.results
+            for topic in log_dir.topics
             for each in topic.partitions
         }
 
@@ -193,7 +203,7 @@ def _checked(views: Iterable[TopicView]) -> list[TopicView]:
     return checked
 
 
-def _is_news(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignment | None) -> bool:
+def _is_change(held: tuple[int, ...], target: tuple[int, ...], moving: Reassignment | None) -> bool:
     return (moving.target if moving else held) != target
 
 

@@ -1,11 +1,11 @@
-"""The metadata quorum from outside: who votes, who leads, who is how far behind, and changing who votes."""
+"""Administration of the metadata quorum: voters, leader, lag, voter changes."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NOBODY_CONTROLS, check
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, check
 from moldau.model.ids import NO_DIRECTORY, Address
 from moldau.model.protocol import KRAFT_VERSION, METADATA_TOPIC
 from moldau.model.units import SECOND_MS
@@ -19,15 +19,15 @@ from moldau.wire.messages import (
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
 UPGRADE: Final = 1
 UNKNOWN_TIME_MS: Final = -1
-LOOKS_MAX: Final = 10
-LOOK_AGAIN_S: Final = 0.5
-HEARD_WITHIN_MS: Final = 2 * SECOND_MS  # whoever follows the quorum asks at least twice a second
-CAUGHT_UP_WITHIN_MS: Final = 15 * SECOND_MS  # less than brokers wait for a controller, so that we hear what is wrong
+ATTEMPTS_MAX: Final = 10
+RETRY_S: Final = 0.5
+FETCHING_WITHIN_MS: Final = 2 * SECOND_MS  # observers and voters fetch at least twice a second
+CAUGHT_UP_WITHIN_MS: Final = 15 * SECOND_MS  # less than brokers wait for a controller, so that its error is reported
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """Somebody with a copy of the metadata log; times are -1 where the leader has not heard from it."""
+    """A replica of the metadata log; times are -1 if the leader has not received a fetch."""
 
     node_id: int
     directory_id: bytes
@@ -49,73 +49,73 @@ class QuorumView:
 
     @property
     def end_offset(self) -> int:
-        """Of the leader's log."""
+        """The end offset of the leader's log."""
         return max((each.end_offset for each in self.voters if each.node_id == self.leader_id), default=-1)
 
     def lag(self, replica: QuorumReplica) -> int | None:
-        """How many records it lacks; None where the leader does not know."""
+        """Return the lag in records; None if unknown."""
         return max(self.end_offset - replica.end_offset, 0) if replica.end_offset >= 0 else None
 
     def behind_ms(self, replica: QuorumReplica) -> int | None:
-        """For how long it has not had all that the leader has; None where the leader does not know."""
+        """Return the time since the replica was last caught up; None if unknown."""
         now_ms = max((each.last_caught_up_ms for each in (*self.voters, *self.observers)), default=UNKNOWN_TIME_MS)
         is_known = replica.last_caught_up_ms > 0 and now_ms > 0
         return now_ms - replica.last_caught_up_ms if is_known else None
 
-    def is_heard(self, replica: QuorumReplica) -> bool:
-        """Whether it asks just now. A data folder that was lost is remembered for a while."""
+    def is_fetching(self, replica: QuorumReplica) -> bool:
+        """Return whether it fetches now. A lost data directory is remembered for a while."""
         now_ms = max((each.last_fetch_ms for each in (*self.voters, *self.observers)), default=UNKNOWN_TIME_MS)
-        return replica.last_fetch_ms > now_ms - HEARD_WITHIN_MS
+        return replica.last_fetch_ms > now_ms - FETCHING_WITHIN_MS
 
 
 class Quorum:
-    """What a client may ask of the controllers. Brokers pass it on to them."""
+    """Administers the quorum. Brokers forward these requests to the controllers."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
     async def describe(self) -> QuorumView:
-        """As the active controller tells it."""
+        """Describe the quorum as the active controller does."""
 
-        async def ask() -> QuorumView:
-            answer = await self.client.send(_question())
-            check(answer.error_code, answer.error_message)
-            (topic,) = answer.topics
+        async def attempt() -> QuorumView:
+            response = await self.client.send(_describe_request())
+            check(response.error_code, response.error_message)
+            (topic,) = response.topics
             (partition,) = topic.partitions
             check(partition.error_code, partition.error_message)
-            return _view(partition, answer.nodes or ())
+            return _view(partition, response.nodes or ())
 
-        return await self.client.persist(ask, final=NOBODY_CONTROLS)
+        return await self.client.retry(attempt, final=NO_ACTIVE_CONTROLLER)
 
-    async def newcomers(self, node_id: int) -> list[QuorumReplica]:
-        """The observers of this id that ask just now, one for each data folder.
+    async def active_observers(self, node_id: int) -> list[QuorumReplica]:
+        """Return the observers with this id that fetch now, one per data directory.
 
-        One that just starts is waited for, and so is the end of one that was lost: a node has one folder in the end.
+        Retry until there is exactly one: a starting node appears, and a lost data directory is forgotten.
         """
-        for look in range(LOOKS_MAX):
-            if look:
-                await asyncio.sleep(LOOK_AGAIN_S)
+        for number in range(ATTEMPTS_MAX):
+            if number:
+                await asyncio.sleep(RETRY_S)
             view = await self.describe()
-            heard = [each for each in view.observers if each.node_id == node_id and view.is_heard(each)]
-            if len(heard) == 1:
+            found = [each for each in view.observers if each.node_id == node_id and view.is_fetching(each)]
+            if len(found) == 1:
                 break
-        return heard
+        return found
 
     async def add_controller(
         self, node_id: int, directory_id: bytes, listeners: tuple[tuple[str, Address], ...], *, cluster_id: str | None
     ) -> None:
-        """Make a controller that runs, and has caught up, a voter."""
+        """Add a running and caught-up controller as a voter."""
         timeout_ms = min(CAUGHT_UP_WITHIN_MS, self.client.settings.request_timeout_ms)
         await self._change(_add_request(node_id, directory_id, listeners, cluster_id, timeout_ms))
 
     async def remove_controller(self, node_id: int, directory_id: bytes, *, cluster_id: str | None) -> None:
-        """A voter votes no more."""
+        """Remove a voter."""
         await self._change(
             RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
         )
 
-    async def write_voters_down(self) -> None:
-        """The voters that `controller.quorum.voters` fixes are put into the log, where they may change."""
+    async def enable_dynamic_voters(self) -> None:
+        """Write the static voters of `controller.quorum.voters` to the log, where they can be changed."""
         update = UpdateFeaturesRequest.FeatureUpdateKey(
             feature=KRAFT_VERSION_FEATURE, max_version_level=KRAFT_VERSION, upgrade_type=UPGRADE
         )
@@ -123,16 +123,16 @@ class Quorum:
         await self._change(UpdateFeaturesRequest(timeout_ms=timeout_ms, feature_updates=[update]))
 
     async def _change(self, request: Any) -> None:
-        """A refusal that passes (a controller that just starts) is tried again; what may have been done is not."""
+        """Retry errors of a starting controller; do not retry if the change may have been made."""
 
-        async def ask() -> None:
-            answer = await self.client.send(request)
-            check(answer.error_code, answer.error_message)
+        async def attempt() -> None:
+            response = await self.client.send(request)
+            check(response.error_code, response.error_message)
 
-        await self.client.persist(ask, is_repeatable=False)
+        await self.client.retry(attempt, is_idempotent=False)
 
 
-def _question() -> Any:
+def _describe_request() -> Any:
     request = DescribeQuorumRequest
     partition = request.PartitionData(partition_index=0)
     return request(topics=[request.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])])

@@ -1,4 +1,4 @@
-"""Moving partitions from outside: what is being moved, asking for more, calling it off; and electing leaders."""
+"""Partition reassignments: listing, starting, cancelling; and leader elections."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NOBODY_CONTROLS, check, error_of
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, check, error_of
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
@@ -16,7 +16,7 @@ Outcomes = dict[TopicPartition, KafkaError | None]
 
 
 class Election(IntEnum):
-    """Whom to elect, by ElectLeaders' numbers."""
+    """The type of an election, with ElectLeaders' numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -24,7 +24,7 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way: all its replicas now, and which of them come and go."""
+    """An ongoing reassignment: all current replicas, and which are added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -40,62 +40,62 @@ class Reassignment:
 
 
 class Reassignments:
-    """What a client may ask about moves of partitions."""
+    """Reassigns partitions and elects leaders."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
     async def ongoing(self) -> dict[TopicPartition, Reassignment]:
-        """Every partition that is being moved."""
+        """Return every ongoing reassignment."""
         request = messages.ListPartitionReassignmentsRequest(
             timeout_ms=self.client.settings.request_timeout_ms, topics=None
         )
-        answer = await self._ask(request)
+        response = await self._send(request)
         return {
             TopicPartition(topic.name, each.partition_index): Reassignment(
                 tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
             )
-            for topic in sorted(answer.topics, key=lambda topic: topic.name)
+            for topic in sorted(response.topics, key=lambda topic: topic.name)
             for each in sorted(topic.partitions, key=lambda each: each.partition_index)
         }
 
     async def alter(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> Outcomes:
-        """Give partitions new replicas; None calls off what is under way. What became of each."""
-        answer = await self._ask(_alteration(wanted, self.client.settings.request_timeout_ms))
+        """Assign new replicas to partitions; None cancels an ongoing reassignment. Return the results."""
+        response = await self._send(_alteration(wanted, self.client.settings.request_timeout_ms))
         return {
             TopicPartition(topic.name, each.partition_index): _error(each)
-            for topic in answer.responses
+            for topic in response.responses
             for each in topic.partitions
         }
 
-    async def elect(self, kind: Election, places: Iterable[TopicPartition] | None) -> Outcomes:
-        """Elect leaders of these partitions, or of all; what became of each."""
+    async def elect(self, kind: Election, topic_partitions: Iterable[TopicPartition] | None) -> Outcomes:
+        """Elect leaders of these partitions, or of all; return the results."""
         request = messages.ElectLeadersRequest
         topics = None
-        if places is not None:
+        if topic_partitions is not None:
             topics = [
                 request.TopicPartitions(topic=topic, partitions=[each.partition for each in chosen])
-                for topic, chosen in by_topic(places)
+                for topic, chosen in by_topic(topic_partitions)
             ]
         timeout_ms = self.client.settings.request_timeout_ms
-        answer = await self._ask(request(election_type=kind, topic_partitions=topics, timeout_ms=timeout_ms))
+        response = await self._send(request(election_type=kind, topic_partitions=topics, timeout_ms=timeout_ms))
         return {
             TopicPartition(topic.topic, each.partition_id): _error(each)
-            for topic in answer.replica_election_results
+            for topic in response.replica_election_results
             for each in topic.partition_result
         }
 
-    async def _ask(self, request: Any) -> Any:
-        async def ask_once() -> Any:
-            answer = await self.client.send_to_controller(request)
-            check(answer.error_code, getattr(answer, "error_message", None) or _words_for(answer.error_code))
-            return answer
+    async def _send(self, request: Any) -> Any:
+        async def attempt() -> Any:
+            response = await self.client.send_to_controller(request)
+            check(response.error_code, getattr(response, "error_message", None) or _message_for(response.error_code))
+            return response
 
-        return await self.client.persist(ask_once, final=NOBODY_CONTROLS)
+        return await self.client.retry(attempt, final=NO_ACTIVE_CONTROLLER)
 
 
-def by_topic(places: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    return [(topic, list(chosen)) for topic, chosen in groupby(sorted(places), key=lambda each: each.topic)]
+def by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    return [(topic, list(chosen)) for topic, chosen in groupby(sorted(topic_partitions), key=lambda each: each.topic)]
 
 
 def _alteration(wanted: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int) -> Any:
@@ -117,14 +117,16 @@ def _listed(replicas: Sequence[int] | None) -> list[int] | None:
     return None if replicas is None else list(replicas)
 
 
-def _words_for(code: int) -> str | None:
-    """ElectLeaders' answer has no room for words."""
-    if code in NOBODY_CONTROLS:
-        return "no active controller answered in time: does a majority of them run? (moldau cluster health)"
+def _message_for(code: int) -> str | None:
+    """The response of ElectLeaders has no message."""
+    if code in NO_ACTIVE_CONTROLLER:
+        return (
+            "no active controller responded in time: is a majority of the controllers running? (moldau cluster health)"
+        )
     return None
 
 
-def _error(answer: Any) -> KafkaError | None:
-    if answer.error_code == ErrorCode.NONE:
+def _error(response: Any) -> KafkaError | None:
+    if response.error_code == ErrorCode.NONE:
         return None
-    return error_of(answer.error_code, answer.error_message)
+    return error_of(response.error_code, response.error_message)

@@ -1,4 +1,4 @@
-"""Requests from plain values, and plain values from answers."""
+"""Requests from plain values, and plain values from responses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.types import (
     AbortedTransaction,
     ConfigEntry,
-    Fetched,
+    FetchResult,
     Isolation,
     NewTopic,
     Resource,
@@ -20,7 +20,7 @@ from moldau.model.ports import Piece
 from moldau.wire import messages
 from moldau.wire.messages import Message
 
-# What IncrementalAlterConfigs may do with a setting.
+# Operations of IncrementalAlterConfigs.
 SET: Final = 0
 DELETE: Final = 1
 APPEND: Final = 2
@@ -51,9 +51,11 @@ def create_topics(topics: Sequence[NewTopic], timeout_ms: int, validate_only: bo
     )
 
 
-def created(answer: Any) -> TopicOutcome:
-    error = None if answer.error_code == ErrorCode.NONE else error_of(answer.error_code, answer.error_message)
-    return TopicOutcome(answer.name, error, TopicId(answer.topic_id), answer.num_partitions, answer.replication_factor)
+def created(response: Any) -> TopicOutcome:
+    error = None if response.error_code == ErrorCode.NONE else error_of(response.error_code, response.error_message)
+    return TopicOutcome(
+        response.name, error, TopicId(response.topic_id), response.num_partitions, response.replication_factor
+    )
 
 
 def delete_topics(names: Sequence[str], timeout_ms: int) -> Message:
@@ -82,14 +84,14 @@ def describe_configs(resource: Resource, names: Iterable[str] | None, with_docum
     return request(resources=[wanted], include_synonyms=False, include_documentation=with_documentation)
 
 
-def config_entry(answer: Any) -> ConfigEntry:
+def config_entry(response: Any) -> ConfigEntry:
     return ConfigEntry(
-        answer.name,
-        answer.value,
-        answer.config_source,
-        answer.is_sensitive,
-        answer.read_only,
-        answer.documentation,
+        response.name,
+        response.value,
+        response.config_source,
+        response.is_sensitive,
+        response.read_only,
+        response.documentation,
     )
 
 
@@ -141,7 +143,7 @@ def fetch(
     isolation: Isolation,
     partition_max_bytes: int | None = None,
 ) -> Message:
-    """Without a session: each request stands for itself."""
+    """Build a fetch without a session."""
     request = messages.FetchRequest
     topics: dict[str, Any] = {}
     for topic, partition, offset in wanted:
@@ -165,29 +167,31 @@ def fetch(
     )
 
 
-def fetched(answer: Any) -> Fetched:
-    error = None if answer.error_code == ErrorCode.NONE else error_of(answer.error_code)
-    aborted = (AbortedTransaction(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ())
-    return Fetched(
-        memoryview(b"") if answer.records is None else memoryview(answer.records),
-        answer.high_watermark,
-        answer.last_stable_offset,
-        answer.log_start_offset,
+def fetched(response: Any) -> FetchResult:
+    error = None if response.error_code == ErrorCode.NONE else error_of(response.error_code)
+    aborted = (AbortedTransaction(each.producer_id, each.first_offset) for each in response.aborted_transactions or ())
+    return FetchResult(
+        memoryview(b"") if response.records is None else memoryview(response.records),
+        response.high_watermark,
+        response.last_stable_offset,
+        response.log_start_offset,
         tuple(aborted),
-        NodeId(answer.preferred_read_replica),
+        NodeId(response.preferred_read_replica),
         error,
     )
 
 
-def list_offsets(where: TopicPartition, target: PartitionView, timestamp_ms: int, isolation: Isolation) -> Message:
+def list_offsets(
+    topic_partition: TopicPartition, target: PartitionView, timestamp_ms: int, isolation: Isolation
+) -> Message:
     request = messages.ListOffsetsRequest
     part = request.ListOffsetsPartition(
-        partition_index=where.partition, current_leader_epoch=target.leader_epoch, timestamp=timestamp_ms
+        partition_index=topic_partition.partition, current_leader_epoch=target.leader_epoch, timestamp=timestamp_ms
     )
     return request(
         replica_id=-1,
         isolation_level=isolation,
-        topics=[request.ListOffsetsTopic(name=where.topic, partitions=[part])],
+        topics=[request.ListOffsetsTopic(name=topic_partition.topic, partitions=[part])],
     )
 
 

@@ -1,4 +1,4 @@
-"""How patient and how greedy a client is."""
+"""Timeouts and limits of a client."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from moldau.model.units import MINUTE_MS, SECOND_MS, MiB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientSettings:
-    """The defaults are those of Kafka's own clients; the comments give Kafka's names."""
+    """Defaults as in Kafka's clients; the comments have Kafka's names."""
 
     client_id: str = "moldau"
     connect_timeout_ms: int = 10 * SECOND_MS  # socket.connection.setup.timeout.ms
@@ -19,4 +19,4 @@ class ClientSettings:
     retry_backoff_max_ms: int = SECOND_MS  # retry.backoff.max.ms
     metadata_max_age_ms: int = 5 * MINUTE_MS  # metadata.max.age.ms
     frame_bytes_max: int = 100 * MiB  # a larger answer closes the connection
-    creates_topics: bool = False  # allow.auto.create.topics, when a topic is looked up
+    allow_auto_create_topics: bool = False  # allow.auto.create.topics, when a topic is looked up

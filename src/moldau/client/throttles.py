@@ -1,11 +1,11 @@
-"""Limits on how fast moved partitions are copied: settings of the topics and brokers that take part, put on and off."""
+"""Replication throttles of a reassignment: settings of its topics and brokers, applied and removed."""
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.brokers import SILENT
+from moldau.client.brokers import REQUEST_FAILURES
 from moldau.client.errors import Unreachable
 from moldau.client.reassignments import by_topic
 from moldau.client.types import ConfigSource, Resource, ResourceKind
@@ -21,12 +21,12 @@ REPLICAS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 
 class Throttles:
-    """What a client sets so that a move does not take all of the network."""
+    """Sets the throttles that keep a reassignment from saturating the network."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
 
-    async def put_on(
+    async def apply(
         self,
         current: Mapping[TopicPartition, Sequence[int]],
         target: Mapping[TopicPartition, Sequence[int]],
@@ -35,10 +35,10 @@ class Throttles:
         serving: Collection[int],
         keeps_others: bool = False,
     ) -> None:
-        """Whoever holds a partition sends it, and whoever is to hold it takes it, no faster than this per second.
+        """Limit the rate of leaders that send and followers that fetch moved partitions.
 
-        A broker that does not serve sends nothing, and nobody else tells what is set for it: it is left out. If
-        something fails half-way, what was set is taken back. Rates come first: a refused one has changed nothing.
+        Brokers that do not serve are skipped: they neither send nor report their settings. After a failure, previous
+        values are restored. Rates are set first, because an invalid one is then rejected before any other change.
         """
         before: dict[Resource, dict[str, str]] = {}
         try:
@@ -48,8 +48,8 @@ class Throttles:
                 resource = _broker(broker)
                 before[resource] = await self._own(resource, RATES)
                 await self.client.alter_configs(resource, dict.fromkeys(RATES, str(rate_bytes)))
-            for topic, places in by_topic(target):
-                resource, listed = _topic(topic), _listed(places, current, target)
+            for topic, topic_partitions in by_topic(target):
+                resource, listed = _topic(topic), _listed(topic_partitions, current, target)
                 before[resource] = await self._own(resource, REPLICAS)
                 await self._list(resource, listed, keeps_others=keeps_others)
         except BaseException:
@@ -63,16 +63,16 @@ class Throttles:
             await self.client.alter_configs(resource, listed)
 
     async def _restore(self, before: Mapping[Resource, Mapping[str, str]]) -> None:
-        """As well as it goes, and the one that failed last: whoever does not answer is waited for."""
+        """Restore previous values as far as possible, the failed resource last: an unreachable broker delays it."""
         for resource, values in before.items():
             names = RATES if resource.kind is ResourceKind.BROKER else REPLICAS
-            with contextlib.suppress(*SILENT):
+            with contextlib.suppress(*REQUEST_FAILURES):
                 await self.client.alter_configs(
                     resource, values, removed=[name for name in names if name not in values]
                 )
 
-    async def take_off(self, topics: Iterable[str], brokers: Iterable[int]) -> list[str]:
-        """Remove what `put_on` set; the names of those that had any."""
+    async def remove(self, topics: Iterable[str], brokers: Iterable[int]) -> list[str]:
+        """Remove the throttles; return the names of resources that had any."""
         freed = []
         for topic in topics:
             freed += await self._clear(_topic(topic), REPLICAS)
@@ -87,11 +87,11 @@ class Throttles:
                 return []
             await self.client.alter_configs(resource, removed=found)
         except (UnknownTopicOrPartition, BrokerNotAvailable, Unreachable):
-            return []  # deleted meanwhile, or a broker that is down, which nobody else may answer for
+            return []  # deleted meanwhile, or a broker that is down and only itself can describe
         return [f"{resource.kind.name.lower()} {resource.name}"]
 
     async def _own(self, resource: Resource, names: Sequence[str]) -> dict[str, str]:
-        """Only what was set for this one: a default for all brokers is somebody's decision, not a move's."""
+        """Return the values set on this resource itself: a cluster-wide default does not belong to the reassignment."""
         own = (ConfigSource.TOPIC, ConfigSource.DYNAMIC_BROKER)
         entries = await self.client.describe_configs(resource, names)
         return {each.name: each.value or "" for each in entries if each.source in own}
@@ -106,13 +106,13 @@ def _broker(node_id: int) -> Resource:
 
 
 def _listed(
-    places: Iterable[TopicPartition],
+    topic_partitions: Iterable[TopicPartition],
     current: Mapping[TopicPartition, Sequence[int]],
     target: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[str, str]:
-    """The replicas of a topic that send, and those that take, as Kafka writes them."""
+    """Return the throttled replicas of a topic, in Kafka's format."""
     senders, takers = [], []
-    for each in places:
+    for each in topic_partitions:
         senders += [f"{each.partition}:{broker}" for broker in current[each]]
         takers += [f"{each.partition}:{broker}" for broker in target[each] if broker not in current[each]]
     texts = {LEADER_REPLICAS: ",".join(senders), FOLLOWER_REPLICAS: ",".join(takers)}
@@ -122,4 +122,6 @@ def _listed(
 def takers_and_senders(
     current: Mapping[TopicPartition, Sequence[int]], target: Mapping[TopicPartition, Sequence[int]]
 ) -> list[int]:
-    return sorted({broker for place in target for broker in (*current[place], *target[place])})
+    return sorted(
+        {broker for topic_partition in target for broker in (*current[topic_partition], *target[topic_partition])}
+    )

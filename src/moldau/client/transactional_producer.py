@@ -1,6 +1,6 @@
-"""A transactional producer: records and offsets that become visible together, or never.
+"""A transactional producer: records and offsets that become visible atomically.
 
-It sends one batch at a time and says what it was answered, which is what tests and simulated clients want of it.
+It sends one batch at a time and returns the response, as tests and simulated clients need it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from moldau.client import requests
 from moldau.client.async_client import AsyncClient
-from moldau.client.coordinators import GROUP_KEY, TRANSACTION_KEY, Coordinator, one_code
-from moldau.client.errors import PASSING, TooManyWaiting, Unreachable, check, error_of
+from moldau.client.coordinators import GROUP_KEY, TRANSACTION_KEY, Coordinator, single_error_code
+from moldau.client.errors import RETRIABLE, TooManyPendingRequests, Unreachable, check, error_of
 from moldau.client.leader_requests import AFTER_APPEND, first_error, partitions_of
 from moldau.client.types import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
@@ -21,29 +21,29 @@ from moldau.records.record import Record
 from moldau.wire import messages
 from moldau.wire.messages import Message
 
-# The last versions in which a client enrols partitions and groups by itself (transactions v1) ...
+# The last versions in which a client adds partitions and groups explicitly (transactions v1) ...
 PRODUCE_V1: Final = 11
 OFFSET_COMMIT_V1: Final = 4
 END_V1: Final = 4
-# ... and what a client may use at all.
+# ... and the newest version for clients.
 ADD_PARTITIONS: Final = 3
 SEQUENCES: Final = 1 << 31
-# After these answers a leader may have the batch all the same.
+# After these errors the leader may have appended the batch.
 UNCERTAIN: Final = AFTER_APPEND | {ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 class InDoubt(RuntimeError):
-    """Nobody knows whether a batch has arrived: its transaction can only be aborted."""
+    """The outcome of a batch is unknown: its transaction can only be aborted."""
 
 
 class TransactionalProducer:
-    """Begins by `initialise`; then any number of transactions, each of sends and an `end`.
+    """Call `initialise` first; then any number of transactions, each of sends and an `end`.
 
-    With `is_v1` it does what clients did before KIP-890: it tells the coordinator of each partition first, and keeps
-    its epoch from one transaction to the next.
+    With `is_v1` it behaves like clients before KIP-890: it adds each partition at the coordinator first, and keeps its
+    epoch across transactions.
 
-    A batch that nobody answered may have arrived, and then its sequence is taken: another batch with it would be called
-    a repetition, and dropped. So nothing more is sent there, nor committed, until the epoch is another one.
+    A batch without a response may be appended, so its sequence is used: another batch with it would be dropped as a
+    duplicate. The producer therefore neither sends to that partition nor commits until its epoch changes.
     """
 
     def __init__(
@@ -56,81 +56,83 @@ class TransactionalProducer:
         self._client, self._timeout_ms = client, timeout_ms
         self._sequences: dict[TopicPartition, int] = {}
         self._in_doubt: dict[TopicPartition, None] = {}
-        self._enrolled: dict[TopicPartition, None] = {}
-        self._enrolled_groups: dict[str, None] = {}
+        self._added_partitions: dict[TopicPartition, None] = {}
+        self._added_groups: dict[str, None] = {}
 
     async def initialise(self) -> ProducerIdentity:
-        """Take the transactional id over: whoever had it is fenced, what it left open is aborted."""
-        return await self._begin_as(ProducerIdentity(-1, -1))
+        """Take over the transactional id: fence its previous owner and abort its open transaction."""
+        return await self._init_producer_id(ProducerIdentity(-1, -1))
 
     async def send(self, topic: str, partition: int, records: Sequence[Record | NewRecord]) -> int:
-        """One batch; the offset of its first record."""
-        place = TopicPartition(topic, partition)
-        return await self.send_batch(place, self.batch(place, records), len(records))
+        """Send one batch; return the offset of its first record."""
+        topic_partition = TopicPartition(topic, partition)
+        return await self.send_batch(topic_partition, self.batch(topic_partition, records), len(records))
 
-    async def send_batch(self, place: TopicPartition, batch: Buffer, records_count: int) -> int:
-        """A batch that was made elsewhere, of our identity and with the sequence that is next there."""
-        if place in self._in_doubt:
-            raise InDoubt(f"nobody knows whether the last batch for {place} arrived: abort, then send again")
-        if self.is_v1 and place not in self._enrolled:
-            await self.coordinator.ask(self.enrolling([place]), added_codes, version_at_most=ADD_PARTITIONS)
-            self._enrolled[place] = None
-        offset = await self._deliver(place, batch)
-        self._in_doubt.pop(place, None)
-        self._sequences[place] = (self.next_sequence(place) + records_count) % SEQUENCES
+    async def send_batch(self, topic_partition: TopicPartition, batch: Buffer, records_count: int) -> int:
+        """Send a batch built elsewhere with this identity and the next sequence."""
+        if topic_partition in self._in_doubt:
+            raise InDoubt(f"the outcome of the last batch for {topic_partition} is unknown: abort the transaction")
+        if self.is_v1 and topic_partition not in self._added_partitions:
+            await self.coordinator.send(
+                self.add_partitions_request([topic_partition]), add_partitions_codes, version_at_most=ADD_PARTITIONS
+            )
+            self._added_partitions[topic_partition] = None
+        offset = await self._produce(topic_partition, batch)
+        self._in_doubt.pop(topic_partition, None)
+        self._sequences[topic_partition] = (self.next_sequence(topic_partition) + records_count) % SEQUENCES
         return offset
 
-    def next_sequence(self, place: TopicPartition) -> int:
-        """Of the next batch that goes there."""
-        return self._sequences.get(place, 0)
+    def next_sequence(self, topic_partition: TopicPartition) -> int:
+        """The sequence of the next batch."""
+        return self._sequences.get(topic_partition, 0)
 
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, generation: int = -1, member: str = ""
     ) -> None:
-        """A consumer's progress, as a part of the transaction."""
-        if self.is_v1 and group not in self._enrolled_groups:
-            await self.coordinator.ask(self.enrolling_group(group), one_code)
-            self._enrolled_groups[group] = None
+        """Commit offsets of a consumer group as part of the transaction."""
+        if self.is_v1 and group not in self._added_groups:
+            await self.coordinator.send(self.add_offsets_request(group), single_error_code)
+            self._added_groups[group] = None
         request = self._offset_commit(group, offsets, generation, member)
         at_most = OFFSET_COMMIT_V1 if self.is_v1 else None
-        await Coordinator(self._client, group, GROUP_KEY).ask(request, committed_codes, version_at_most=at_most)
+        await Coordinator(self._client, group, GROUP_KEY).send(request, offset_commit_codes, version_at_most=at_most)
 
     async def end(self, *, is_commit: bool) -> None:
-        """All of it, or nothing."""
+        """Commit or abort the transaction."""
         if is_commit and self._in_doubt:
-            places = ", ".join(str(each) for each in self._in_doubt)
-            raise InDoubt(f"nobody knows whether all batches arrived ({places}): the transaction can only be aborted")
-        # In v1 an end that comes twice could hit the next transaction: after a doubt, `initialise` alone is safe.
-        answer = await self.coordinator.ask(
-            self.ending(is_commit),
-            one_code,
+            topic_partitions = ", ".join(str(each) for each in self._in_doubt)
+            raise InDoubt(f"the outcome of some batches is unknown ({topic_partitions}): abort the transaction")
+        # In v1 a duplicate EndTxn could end the next transaction: after an unknown outcome, only `initialise` is safe.
+        response = await self.coordinator.send(
+            self.end_request(is_commit),
+            single_error_code,
             version_at_most=END_V1 if self.is_v1 else None,
-            is_repeatable=not self.is_v1,
+            is_idempotent=not self.is_v1,
         )
-        self._enrolled.clear()
-        self._enrolled_groups.clear()
-        if answer.producer_id >= 0:
-            self._become(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._added_partitions.clear()
+        self._added_groups.clear()
+        if response.producer_id >= 0:
+            self._set_identity(ProducerIdentity(response.producer_id, response.producer_epoch))
         if self._in_doubt:
-            await self._leave_behind(list(self._in_doubt))
+            await self._bump_epoch(list(self._in_doubt))
 
-    # The requests, for those who want to send them at another time
+    # Requests, for callers that send them later
 
-    def batch(self, place: TopicPartition, records: Sequence[Record | NewRecord]) -> bytes:
+    def batch(self, topic_partition: TopicPartition, records: Sequence[Record | NewRecord]) -> bytes:
         batch = build_batch(
             records,
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
-            base_sequence=self.next_sequence(place),
+            base_sequence=self.next_sequence(topic_partition),
             is_transactional=True,
         )
         return bytes(batch)
 
-    def enrolling(self, places: Iterable[TopicPartition]) -> Message:
+    def add_partitions_request(self, topic_partitions: Iterable[TopicPartition]) -> Message:
         request = messages.AddPartitionsToTxnRequest
         topics = [
             request.AddPartitionsToTxnTopic(name=topic, partitions=[each.partition for each in chosen])
-            for topic, chosen in by_topic(places)
+            for topic, chosen in by_topic(topic_partitions)
         ]
         return request(
             v3_and_below_transactional_id=self.transactional_id,
@@ -139,7 +141,7 @@ class TransactionalProducer:
             v3_and_below_topics=topics,
         )
 
-    def enrolling_group(self, group: str) -> Message:
+    def add_offsets_request(self, group: str) -> Message:
         return messages.AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -147,7 +149,7 @@ class TransactionalProducer:
             group_id=group,
         )
 
-    def ending(self, is_commit: bool) -> Message:
+    def end_request(self, is_commit: bool) -> Message:
         return messages.EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -155,74 +157,78 @@ class TransactionalProducer:
             committed=is_commit,
         )
 
-    # Inside
+    # Internals
 
-    async def _begin_as(self, expected: ProducerIdentity) -> ProducerIdentity:
-        """Without an identity, whoever has the transactional id; else only if that is who has it (KIP-360)."""
+    async def _init_producer_id(self, expected: ProducerIdentity) -> ProducerIdentity:
+        """Without an identity, take over the transactional id; with one, only if it is current (KIP-360)."""
         request = messages.InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._timeout_ms,
             producer_id=expected.producer_id,
             producer_epoch=expected.epoch,
         )
-        answer = await self.coordinator.ask(request, one_code)
-        self._become(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        response = await self.coordinator.send(request, single_error_code)
+        self._set_identity(ProducerIdentity(response.producer_id, response.producer_epoch))
         return self.identity
 
-    async def _leave_behind(self, places: Sequence[TopicPartition]) -> None:
-        """Begin a new epoch, which in v1 the end of a transaction does not.
+    async def _bump_epoch(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """Bump the epoch, which in v1 the end of a transaction does not.
 
-        What is on its way there still must not begin a transaction that nobody ends. So the new epoch is made known in
-        these places, by a transaction without records: it ends what has come, and fences what is to come.
+        A delayed batch of the old epoch must not open a transaction that never ends. An empty transaction announces the
+        new epoch on these partitions: it ends what was appended and fences later batches.
         """
-        await self._begin_as(self.identity)  # if somebody else has the transactional id by now, we are told so
-        await self.coordinator.ask(self.enrolling(places), added_codes, version_at_most=ADD_PARTITIONS)
-        await self.coordinator.ask(self.ending(False), one_code, version_at_most=END_V1, is_repeatable=False)
+        await self._init_producer_id(self.identity)  # fails if another producer owns the transactional id by now
+        await self.coordinator.send(
+            self.add_partitions_request(topic_partitions), add_partitions_codes, version_at_most=ADD_PARTITIONS
+        )
+        await self.coordinator.send(
+            self.end_request(False), single_error_code, version_at_most=END_V1, is_idempotent=False
+        )
 
-    def _become(self, identity: ProducerIdentity) -> None:
-        if identity != self.identity:  # a new epoch counts its batches from 0
+    def _set_identity(self, identity: ProducerIdentity) -> None:
+        if identity != self.identity:  # sequences of a new epoch start at 0
             self._sequences.clear()
             self._in_doubt.clear()
         self.identity = identity
-        self._enrolled.clear()
-        self._enrolled_groups.clear()
+        self._added_partitions.clear()
+        self._added_groups.clear()
 
-    async def _deliver(self, place: TopicPartition, batch: Buffer) -> int:
+    async def _produce(self, topic_partition: TopicPartition, batch: Buffer) -> int:
         client = self._client
 
         async def once() -> Any:
-            view = await client.topic(place.topic)
-            leader = client.metadata.leader_in(view, place.partition).leader
-            patience_ms = client.settings.request_timeout_ms
-            request = requests.produce(view, place.partition, batch, -1, patience_ms, self.transactional_id)
-            answer = await self._hand_over(place, request, leader)
-            code, words = first_error(answer)
-            if code in PASSING:
-                raise error_of(code, words)
-            return answer
+            view = await client.topic(topic_partition.topic)
+            leader = client.metadata.leader_in(view, topic_partition.partition).leader
+            timeout_ms = client.settings.request_timeout_ms
+            request = requests.produce(view, topic_partition.partition, batch, -1, timeout_ms, self.transactional_id)
+            response = await self._try_produce(topic_partition, request, leader)
+            code, message = first_error(response)
+            if code in RETRIABLE:
+                raise error_of(code, message)
+            return response
 
-        ((_, answer),) = partitions_of(await client.persist(once, about=place.topic))
-        check(answer.error_code, answer.error_message)
-        return int(answer.base_offset)
+        ((_, response),) = partitions_of(await client.retry(once, about=topic_partition.topic))
+        check(response.error_code, response.error_message)
+        return int(response.base_offset)
 
-    async def _hand_over(self, place: TopicPartition, request: Message, leader: int) -> Any:
-        """One try. What is said of this one takes no doubt away that an earlier one has left."""
-        was_in_doubt = place in self._in_doubt
-        self._in_doubt[place] = None
+    async def _try_produce(self, topic_partition: TopicPartition, request: Message, leader: int) -> Any:
+        """Send once. Success does not clear the doubt left by an earlier attempt."""
+        was_in_doubt = topic_partition in self._in_doubt
+        self._in_doubt[topic_partition] = None
         is_known = False
         try:
             at_most = PRODUCE_V1 if self.is_v1 else None
-            answer = await self._client.send(request, node=leader, version_at_most=at_most)
-            is_known = first_error(answer)[0] not in UNCERTAIN
+            response = await self._client.send(request, node=leader, version_at_most=at_most)
+            is_known = first_error(response)[0] not in UNCERTAIN
         except Exception as error:
-            is_known = isinstance(error, KafkaError | Unreachable | TooManyWaiting) or not getattr(
+            is_known = isinstance(error, KafkaError | Unreachable | TooManyPendingRequests) or not getattr(
                 error, "was_sent", True
             )
             raise
         finally:
             if is_known and not was_in_doubt:
-                del self._in_doubt[place]
-        return answer
+                del self._in_doubt[topic_partition]
+        return response
 
     def _offset_commit(
         self, group: str, offsets: Mapping[TopicPartition, int], generation: int, member: str
@@ -251,19 +257,19 @@ class TransactionalProducer:
         )
 
 
-def by_topic(places: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    return [(topic, list(chosen)) for topic, chosen in groupby(sorted(places), key=lambda each: each.topic)]
+def by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    return [(topic, list(chosen)) for topic, chosen in groupby(sorted(topic_partitions), key=lambda each: each.topic)]
 
 
-def added_codes(answer: Any) -> list[int]:
-    """The error codes of AddPartitionsToTxn as clients ask it."""
+def add_partitions_codes(response: Any) -> list[int]:
+    """Return the error codes of AddPartitionsToTxn."""
     return [
         each.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
+        for topic in response.results_by_topic_v3_and_below
         for each in topic.results_by_partition
     ]
 
 
-def committed_codes(answer: Any) -> list[int]:
-    """The error codes of TxnOffsetCommit."""
-    return [each.error_code for topic in answer.topics for each in topic.partitions]
+def offset_commit_codes(response: Any) -> list[int]:
+    """Return the error codes of TxnOffsetCommit."""
+    return [each.error_code for topic in response.topics for each in topic.partitions]

@@ -1,4 +1,4 @@
-"""What a client is asked for and what it answers, apart from raw messages."""
+"""Argument and result types of client calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from moldau.model.protocol import MAX_TIMESTAMP as MAX_TIMESTAMP
 
 
 class Isolation(IntEnum):
-    """What a reader may see of transactions."""
+    """The isolation level of a consumer."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class ResourceKind(IntEnum):
-    """What has settings, by DescribeConfigs' numbers."""
+    """The type of a config resource, with DescribeConfigs' numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -30,7 +30,7 @@ class ResourceKind(IntEnum):
 
 
 class Resource(NamedTuple):
-    """Something with settings: a topic, a broker (its name is its id; empty for all brokers)."""
+    """A config resource: a topic, or a broker (named by its id; empty for all brokers)."""
 
     kind: ResourceKind
     name: str
@@ -38,7 +38,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 leaves the number to the broker's defaults; `assignments` are replicas by partition."""
+    """A topic to create. -1 selects the broker's default; `assignments` are replicas by partition."""
 
     name: str
     partitions: int = -1
@@ -49,7 +49,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """What became of one topic in a request about several."""
+    """The result of one topic in a request about several."""
 
     name: str
     error: KafkaError | None = None
@@ -59,7 +59,7 @@ class TopicOutcome:
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a setting comes from, by DescribeConfigs' numbers."""
+    """The source of a setting's value, with DescribeConfigs' numbers."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -93,8 +93,8 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
-    """Where an acknowledged batch is. Without acknowledgement (acks=0) the offset is not known."""
+class ProduceResult:
+    """The position of an acknowledged batch. The offset is unknown with acks=0."""
 
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = NO_TIMESTAMP
@@ -102,15 +102,15 @@ class Produced:
 
 
 class AbortedTransaction(NamedTuple):
-    """A reader of committed records skips this producer's records from this offset to its abort marker."""
+    """A read_committed consumer skips this producer's records from this offset to its abort marker."""
 
     producer_id: int
     first_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """One partition's part of a fetch: raw batches, which may begin before the offset that was asked for."""
+class FetchResult:
+    """The result of one partition: raw batches, which may begin before the requested offset."""
 
     records: memoryview = field(default_factory=lambda: memoryview(b""))
     high_watermark: int = NO_OFFSET
@@ -122,8 +122,8 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAt:
-    """An answer of ListOffsets; `offset` is -1 where no record is that young."""
+class OffsetResult:
+    """A result of ListOffsets; `offset` is -1 if there is no matching record."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -132,7 +132,7 @@ class OffsetAt:
 
 
 class ProducerIdentity(NamedTuple):
-    """Who an idempotent producer is."""
+    """The producer id and epoch of an idempotent producer."""
 
     producer_id: int
     epoch: int
@@ -140,7 +140,7 @@ class ProducerIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster at a glance."""
+    """A description of the cluster."""
 
     cluster_id: str | None
     controller: NodeId

@@ -1,4 +1,4 @@
-"""Which of the fetched batches a reader may see: no control batches, and nothing of aborted transactions."""
+"""Visibility of fetched batches: control batches and aborted transactions are hidden from consumers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ ABORT_MARKER = 0
 def visible_batches(
     records: Buffer, aborted: Sequence[AbortedTransaction], isolation: Isolation
 ) -> Iterator[tuple[BatchHeader, memoryview, bool]]:
-    """Every whole batch and whether its records are to be shown; the hidden ones still move a reader on."""
+    """Yield every whole batch and whether its records are visible; hidden ones still advance the position."""
     ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
     aborting: set[int] = set()
     for header, batch in iterate_batches(records):

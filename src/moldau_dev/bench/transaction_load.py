@@ -14,7 +14,7 @@ from moldau.cli.bench.streams import Address
 from moldau.cli.errors import CommandError
 from moldau.client.errors import error_of
 from moldau.client.leader_requests import first_error
-from moldau.client.transactional_producer import added_codes
+from moldau.client.transactional_producer import add_partitions_codes
 from moldau.model.errors import ErrorCode
 from moldau.model.protocol import ACKS_ALL
 from moldau.records.builder import assemble_batch
@@ -65,7 +65,7 @@ class Producer:
     def write(self) -> Step:
         """A batch, by which a transaction begins."""
         if self._version == 1:
-            yield from _persist(self._coordinator, self._enrolling(), ADD_VERSION, added_codes)
+            yield from _persist(self._coordinator, self._enrolling(), ADD_VERSION, add_partitions_codes)
         yield from _persist(self._leader, self._producing(), PRODUCE_VERSIONS[self._version], _produced_codes)
         self._sequence += self._header.last_offset_delta + 1
 

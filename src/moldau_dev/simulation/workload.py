@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import PASSING
+from moldau.client.errors import RETRIABLE
 from moldau.client.settings import ClientSettings
 from moldau.client.types import LATEST, ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
@@ -52,7 +52,9 @@ class Ledger:
     async def back_off(self, error: OSError | KafkaError, retry_s: float = RETRY_S) -> None:
         """Sleep before the retry of a retriable error; any other error is a violation."""
         is_disk_error = isinstance(error, KafkaError) and error.code == ErrorCode.KAFKA_STORAGE_ERROR
-        is_retriable = self.disks_fail if is_disk_error else not isinstance(error, KafkaError) or error.code in PASSING
+        is_retriable = (
+            self.disks_fail if is_disk_error else not isinstance(error, KafkaError) or error.code in RETRIABLE
+        )
         if not is_retriable:
             raise Violation(f"A client got a non-retriable error: {error!r}") from error
         logger.info("retrying after %r", error)

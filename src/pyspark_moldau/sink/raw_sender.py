@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import PASSING, ConnectionLost, NoAnswer, Unreachable
-from moldau.client.partitioner import partition_of
+from moldau.client.errors import RETRIABLE, ConnectionLost, ResponseTimeout, Unreachable
+from moldau.client.partitioner import partition_for_key
 from moldau.client.settings import ClientSettings
 from moldau.client.transactional_producer import TransactionalProducer
 from moldau.model.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
@@ -37,7 +37,7 @@ _IN_FLIGHT_BYTES_MAX: Final = 32 * MiB
 _TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
 _REQUEST_MS: Final = 30_000
 _DELIVERY_MS: Final = 120_000
-_FAILURES: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
+_FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
 def sink_client(options: SinkOptions) -> AsyncClient:
@@ -49,7 +49,7 @@ def sink_client(options: SinkOptions) -> AsyncClient:
         total_timeout_ms=kafka.number("delivery.timeout.ms", _DELIVERY_MS),
         retry_backoff_ms=kafka.number("retry.backoff.ms", 100),
         retry_backoff_max_ms=kafka.number("retry.backoff.max.ms", 1000),
-        creates_topics=True,
+        allow_auto_create_topics=True,
     )
     return AsyncClient(SocketNetwork(), SystemClock(), system_random(), kafka.bootstrap_servers, settings=settings)
 
@@ -112,7 +112,7 @@ class RawSender:
             view = self._run(look_up_topic(self._client, topic))
         except _FAILURES as error:
             raise _delivery_error(topic, error) from error
-        place = TopicPartition(topic, partition_of(key, len(view.partitions)))
+        place = TopicPartition(topic, partition_for_key(key, len(view.partitions)))
         record = (int(time.time() * 1000), key, value, ())
         self._enqueue(place, lambda: (self._transactional.batch(place, [record]), 1), len(value))
 
@@ -129,7 +129,7 @@ class RawSender:
         except KafkaError as error:
             if error.code in _FENCED:
                 raise ProducerFenced(str(error)) from error
-            if error.code in PASSING:  # one of several tries may have been heard
+            if error.code in RETRIABLE:  # one of several tries may have been heard
                 raise
             raise CommitRejected(str(error)) from error
 

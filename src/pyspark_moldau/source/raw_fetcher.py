@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import PASSING, ConnectionLost, NoAnswer, Unreachable
+from moldau.client.errors import RETRIABLE, ConnectionLost, ResponseTimeout, Unreachable
 from moldau.client.metadata import TopicView
 from moldau.client.settings import ClientSettings
-from moldau.client.types import EARLIEST, LATEST, Fetched, Isolation
+from moldau.client.types import EARLIEST, LATEST, FetchResult, Isolation
 from moldau.model.errors import CorruptMessage, KafkaError, OffsetOutOfRange
 from moldau.model.ids import NO_NODE
 from moldau.model.units import SECOND_MS, KiB, MiB
@@ -39,7 +39,7 @@ _EMPTY_RESPONSES: Final = 3  # in a row, before we believe that nothing is there
 _EMPTY_WAIT_MS: Final = 50  # of those after the first: what compaction has left nothing of costs little
 _REMOTE_WAIT_MS_MAX: Final = 10 * SECOND_MS
 _EARLIEST_LOCAL: Final = -4  # in ListOffsets: what is before it, the cluster has to get from elsewhere (KIP-405)
-_FAILURES: Final = (KafkaError, ConnectionLost, NoAnswer, Unreachable)
+_FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
 def read_raw(wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
@@ -78,7 +78,7 @@ class RangeFetcher:
     options: SourceOptions
     client: AsyncClient
     loop: asyncio.AbstractEventLoop
-    _pending_fetch: asyncio.Task[Fetched] | None = None
+    _pending_fetch: asyncio.Task[FetchResult] | None = None
     _loop_stopped_s: float = 0.0  # when the loop stopped turning
     _deadline_s: float = 0.0
     _empty_responses: int = 0
@@ -144,7 +144,7 @@ class RangeFetcher:
         # Some clusters take as long to get records from elsewhere as we are ready to wait.
         return max(given_ms, min(given_ms * max(self._empty_responses, 1), _REMOTE_WAIT_MS_MAX))
 
-    def _next_response(self, position: int) -> Fetched:
+    def _next_response(self, position: int) -> FetchResult:
         stall_s = min(_STALL_S, self.options.poll_timeout_ms / 1000 * _STALL_FRACTION)
         was_stalled = self._pending_fetch is not None and time.monotonic() - self._loop_stopped_s > stall_s
         try:
@@ -155,14 +155,14 @@ class RangeFetcher:
         # The loop stood still while rows were used: time ran out, though the answer may have come long ago.
         return self._await_response(position)
 
-    def _await_response(self, position: int) -> Fetched:
+    def _await_response(self, position: int) -> FetchResult:
         if self._pending_fetch is None:
             self._begin_fetch(position)
         assert self._pending_fetch is not None
         task, self._pending_fetch = self._pending_fetch, None
         return self.loop.run_until_complete(task)
 
-    def _batches_in(self, fetched: Fetched, position: int) -> tuple[list[Batch], int]:
+    def _batches_in(self, fetched: FetchResult, position: int) -> tuple[list[Batch], int]:
         aborted = fetched.aborted if self.options.kafka.reads_committed else ()
         iterator = BatchIterator(fetched.records, position, self.wanted.until_offset, aborted)
         batches = list(iterator)
@@ -170,7 +170,7 @@ class RangeFetcher:
             raise CorruptMessage(f"the answer to a fetch at offset {position} holds no whole batch from there on")
         return batches, iterator.next_offset
 
-    def _is_gap(self, fetched: Fetched, position: int) -> bool:
+    def _is_gap(self, fetched: FetchResult, position: int) -> bool:
         """Nothing came although the log goes further: has compaction left nothing in the rest of the range?
 
         One such answer proves nothing: Kafka gives it too when records that it keeps elsewhere do not come in time. So
@@ -188,7 +188,7 @@ class RangeFetcher:
         )
         return True
 
-    def _is_truncated(self, fetched: Fetched, position: int) -> bool:
+    def _is_truncated(self, fetched: FetchResult, position: int) -> bool:
         """The log ends before the range does, and has not grown again for as long as we wait: is the rest lost?
 
         A new leader learns only after a while how far the log is committed. Who allows no losses is told of the time.
@@ -202,14 +202,14 @@ class RangeFetcher:
         )
         return True
 
-    def _end_in(self, fetched: Fetched) -> int:
+    def _end_in(self, fetched: FetchResult) -> int:
         return fetched.last_stable_offset if self.options.kafka.reads_committed else fetched.high_watermark
 
     def _is_local(self, position: int) -> bool:
         try:
             return position >= self._offset_at(_EARLIEST_LOCAL)
         except KafkaError as error:
-            if error.code in PASSING:
+            if error.code in RETRIABLE:
                 raise
             return True  # a cluster that knows of no other place
 

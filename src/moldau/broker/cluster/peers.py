@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from moldau.client.connection import Authentication
-from moldau.client.errors import ConnectionLost, NoAnswer, cannot_reach
+from moldau.client.errors import ConnectionLost, ResponseTimeout, cannot_reach
 from moldau.client.link import Link
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
@@ -72,7 +72,7 @@ class Peers:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         link = self.link_to(address, purpose) or await self.connect(address, purpose, timeout_ms)
         left_ms = max(0.0, deadline_ms - self._clock.monotonic_ms())
-        return await link.ask(request, timeout_ms=left_ms, version_at_most=version_at_most)
+        return await link.send(request, timeout_ms=left_ms, version_at_most=version_at_most)
 
     async def is_refused(self, address: Address) -> bool:
         """Knock: whether the machine answers that nobody listens there. Silence is no refusal."""
@@ -120,7 +120,7 @@ class Peers:
         # Others may wait for the same connection: one who stops waiting must not stop it.
         done, _ = await asyncio.wait([route.opening], timeout=max(0.0, timeout_ms) / 1000)
         if not done:
-            raise NoAnswer(f"no connection to {address} in time", was_sent=False)
+            raise ResponseTimeout(f"no connection to {address} in time", was_sent=False)
         return done.pop().result()
 
     def _route(self, address: Address, purpose: str) -> _Route:
@@ -136,13 +136,13 @@ class Peers:
         if route.opening is not None:
             route.opening.cancel()
         if route.link is not None:
-            route.link.hang_up()
+            route.link.abort()
 
     async def _open(self, address: Address, route: _Route) -> Link:
         """Not before the wait after the last failure is over: a peer that is gone is not asked all the time."""
         authentication = self._authentication() if self._authentication else None
         link = Link(
-            address, self._clock, self._settings, authentication, when_lost=lambda reason: self._lost(address, reason)
+            address, self._clock, self._settings, authentication, on_lost=lambda reason: self._lost(address, reason)
         )
         try:
             await asyncio.sleep(max(0.0, route.try_at_ms - self._clock.monotonic_ms()) / 1000)

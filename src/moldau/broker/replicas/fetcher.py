@@ -159,18 +159,20 @@ class ReplicaFetcher:
         hear = partial(self._heard, self._number)
         self._in_flight += 1
         if self._session_id != NO_FETCH_SESSION and not forgotten and len(asked) <= follower_fetch.COUNT_MAX:
-            was_sent = link.borrow_at_once(
+            was_sent = link.try_send_raw(
                 FetchRequest,
                 (follower_fetch.OLDEST, follower_fetch.NEWEST),
                 timeout_ms=patience_ms,
                 write=question.write,
                 read=follower_fetch.read_response,
-                hear=hear,
-                fail=self._failed,
+                on_response=hear,
+                on_error=self._failed,
             )
             if was_sent:
                 return
-        link.borrow(_message(question, forgotten), timeout_ms=patience_ms, hear=hear, fail=self._failed)
+        link.send_borrowing(
+            _message(question, forgotten), timeout_ms=patience_ms, on_response=hear, on_error=self._failed
+        )
 
     async def _connect(self, address: Address, patience_ms: float) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import Brokers
-from moldau.client.errors import PASSING, check
+from moldau.client.errors import RETRIABLE, check
 from moldau.client.reassignments import Election, Reassignments
 from moldau.client.types import Resource, ResourceKind
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -47,7 +47,7 @@ ELECTED: Final = "preferred leaders elected"
 NEEDED: Final = (RECREATED, MOVED, UNREGISTERED)  # without these a run is inconclusive
 
 # Errors that a request may get because the state has changed meanwhile, or too few brokers are up.
-EXPECTED_ERRORS: Final = PASSING | {
+EXPECTED_ERRORS: Final = RETRIABLE | {
     ErrorCode.TOPIC_ALREADY_EXISTS,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

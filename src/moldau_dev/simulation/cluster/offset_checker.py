@@ -8,7 +8,7 @@ import asyncio
 import random
 from typing import Final
 
-from moldau.client.errors import PASSING
+from moldau.client.errors import RETRIABLE
 from moldau.client.groups import FETCH_AT_MOST
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ports import Ports
@@ -58,7 +58,7 @@ class OffsetChecker:
         partition = response.topics[0].partitions[0]
         for code in map(ErrorCode, (response.error_code, partition.error_code)):
             if code is not ErrorCode.NONE:
-                if code not in PASSING:
+                if code not in RETRIABLE:
                     raise Violation(f"OffsetFetch from broker {node_id} failed: {code.name}")
                 return
         self.responses += 1

@@ -121,7 +121,7 @@ class PartitionPipeline:
             request = requests.produce(
                 topic, self._partition, batch, ACKS_ALL, self._client.settings.request_timeout_ms, None
             )
-            responses.append((numbers, link.ask(request, version_at_most=version_limit(request))))
+            responses.append((numbers, link.send(request, version_at_most=version_limit(request))))
             if self._spread_s:
                 await asyncio.sleep(self._rng.uniform(0.0, self._spread_s))
 

@@ -155,7 +155,7 @@ class Transformer:
         floor = self._results.committed.get(source, 0)
         whole = messages.OffsetFetchRequest
         topics = [whole.OffsetFetchRequestTopic(name=self._source.topic, partition_indexes=[source])]
-        response = await self._group.ask(
+        response = await self._group.send(
             whole(group_id=GROUP, topics=topics, require_stable=is_stable),
             lambda each_response: [
                 each_response.error_code,
