@@ -16,9 +16,9 @@ from moldau.machines.metadata import (
     Alteration,
     BrokerHeartbeat,
     ConfigChange,
-    HeartbeatAnswer,
-    IsrAnswered,
+    HeartbeatResult,
     IsrProposal,
+    IsrResult,
     ListenerImage,
     MetadataImage,
     MetadataMachine,
@@ -171,13 +171,13 @@ class Model:
         broker.epoch = self.run(self.machine.decide_register_broker(registration, next_offset=len(self.log)))
         self.losing = None
 
-    def beat(self, broker_id: int, *, stops: bool = False) -> HeartbeatAnswer | None:
+    def beat(self, broker_id: int, *, stops: bool = False) -> HeartbeatResult | None:
         broker = self.brokers[broker_id]
         if not broker.is_up:
             return None
         heartbeat = BrokerHeartbeat(broker_id, broker.epoch, broker.image.offset, wants_shut_down=stops)
         try:
-            answer: HeartbeatAnswer = self.run(self.machine.decide_broker_heartbeat(heartbeat, self.now_ms))
+            answer: HeartbeatResult = self.run(self.machine.decide_broker_heartbeat(heartbeat, self.now_ms))
         except StaleBrokerEpoch:
             self._register(broker, broker.epoch)
             return None
@@ -268,7 +268,7 @@ class Model:
             broker.proposed.pop(index, None)
         return outcome.error
 
-    def _decide(self, broker_id: int, epoch: int, proposal: IsrProposal) -> IsrAnswered | None:
+    def _decide(self, broker_id: int, epoch: int, proposal: IsrProposal) -> IsrResult | None:
         self.proposed = tuple(each for each, _ in proposal.isr)
         outcomes = self.ask(lambda: self.machine.decide_alter_partition(broker_id, epoch, [proposal]))
         self.proposed = ()

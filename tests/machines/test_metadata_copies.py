@@ -5,7 +5,7 @@ from metadata_scene import Scene
 
 from moldau.machines.metadata import NewTopic
 from moldau.machines.metadata.image import PartitionImage
-from moldau.machines.metadata.replica_dirs import LOST, CopyPlaced
+from moldau.machines.metadata.replica_dirs import LOST, ReplicaDirAssignment
 from moldau.model.errors import ErrorCode, StaleBrokerEpoch
 from moldau.model.ids import DirectoryId, TopicId
 
@@ -32,9 +32,9 @@ def place(
     epoch: int | None = None,
 ) -> ErrorCode:
     machine = scene.machine
-    copy = CopyPlaced(topic_id or machine.image.topic_id("t"), index, directory)
+    copy = ReplicaDirAssignment(topic_id or machine.image.topic_id("t"), index, directory)
     broker_epoch = machine.image.brokers[broker_id].epoch if epoch is None else epoch
-    (noted,) = scene.run(machine.decide_place_copies(broker_id, broker_epoch, [copy, copy]))
+    (noted,) = scene.run(machine.decide_assign_replicas_to_dirs(broker_id, broker_epoch, [copy, copy]))
     assert noted.copy == copy
     return noted.error
 

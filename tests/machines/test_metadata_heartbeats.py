@@ -4,7 +4,7 @@ import pytest
 from metadata_scene import Scene
 
 from moldau.machines.decision import SetTimer
-from moldau.machines.metadata import BrokerHeartbeat, HeartbeatAnswer, NewTopic
+from moldau.machines.metadata import BrokerHeartbeat, HeartbeatResult, NewTopic
 from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.metadata.sessions import SessionEnded
 from moldau.model.errors import StaleBrokerEpoch
@@ -20,7 +20,7 @@ def partition(scene: Scene, index: int = 0) -> PartitionImage:
 
 def beat(
     scene: Scene, broker_id: int, now_ms: float = 0.0, *, offset: int = 10**6, fence: bool = False, stop: bool = False
-) -> HeartbeatAnswer:
+) -> HeartbeatResult:
     epoch = scene.machine.image.brokers[broker_id].epoch
     heartbeat = BrokerHeartbeat(broker_id, epoch, offset, wants_fence=fence, wants_shut_down=stop)
     return scene.run(scene.machine.decide_broker_heartbeat(heartbeat, now_ms))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from metadata_scene import Scene
 
-from moldau.machines.metadata import IsrAnswered, IsrProposal, NewTopic, Reassignment
+from moldau.machines.metadata import IsrProposal, IsrResult, NewTopic, Reassignment
 from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.metadata.partition_draft import RECOVERED, RECOVERING
 from moldau.model.errors import ErrorCode, StaleBrokerEpoch
@@ -52,7 +52,7 @@ def proposal(
     )
 
 
-def propose(scene: Scene, proposal: IsrProposal, leader: int = 1) -> IsrAnswered:
+def propose(scene: Scene, proposal: IsrProposal, leader: int = 1) -> IsrResult:
     decision = scene.machine.decide_alter_partition(leader, epoch_of(scene, leader), [proposal])
     (outcome,) = scene.run(decision)
     return outcome

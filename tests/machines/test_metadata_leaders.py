@@ -15,11 +15,11 @@ from moldau.machines.metadata import (
     Resource,
     ResourceType,
 )
-from moldau.machines.metadata.brokers import WorkMoved
+from moldau.machines.metadata.brokers import BrokerChangeContinued
 from moldau.machines.metadata.elect_leaders import ELECTIONS_PER_CHECK_MAX, ElectionType, LeadersChecked
 from moldau.machines.metadata.features import FeatureUpdate, UpgradeType
 from moldau.machines.metadata.image import ELR_FEATURE
-from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX, RECORDS_PER_DECISION_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX, RECORDS_PER_DECISION_MAX
 from moldau.model.errors import ErrorCode, InvalidRequest, PolicyViolation
 
 CHECK = SetTimer(LeadersChecked(), 300_000)
@@ -84,7 +84,7 @@ def test_very_many_leaderships_go_back_in_slices() -> None:
     count = ELECTIONS_PER_CHECK_MAX + 1
     scene.create_one(NewTopic("t", assignments=[(index, [1, 2]) for index in range(count)]))
     fence(scene, 1)
-    scene.time_out(WorkMoved(1), 0.0)
+    scene.time_out(BrokerChangeContinued(1), 0.0)
     unfence(scene, 1)
     back_in_sync(scene)
     assert scene.time_out(LeadersChecked(), 0.0) == [SetTimer(LeadersChecked(), 0)]
@@ -166,7 +166,7 @@ def test_a_partition_without_a_leader_gets_one_when_loss_becomes_acceptable() ->
 
 def large(has_elr: bool = True) -> Scene:
     scene = Scene(brokers=2, has_elr=has_elr)
-    count = PARTITIONS_PER_SLICE_MAX + 500
+    count = PARTITIONS_PER_DECISION_MAX + 500
     scene.create_one(NewTopic("t", assignments=[(index, [1, 2]) for index in range(count)]))
     return scene
 
@@ -174,15 +174,15 @@ def large(has_elr: bool = True) -> Scene:
 @pytest.mark.proves("H3")
 def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
     scene = large()
-    assert fence(scene, 1) == [SetTimer(WorkMoved(1), 0)]
-    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX
-    assert scene.time_out(WorkMoved(1), 0.0) == []
-    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX + 500
+    assert fence(scene, 1) == [SetTimer(BrokerChangeContinued(1), 0)]
+    assert leaders(scene).count(2) == PARTITIONS_PER_DECISION_MAX
+    assert scene.time_out(BrokerChangeContinued(1), 0.0) == []
+    assert leaders(scene).count(2) == PARTITIONS_PER_DECISION_MAX + 500
     fence(scene, 2)
-    scene.time_out(WorkMoved(2), 0.0)
+    scene.time_out(BrokerChangeContinued(2), 0.0)
     assert set(leaders(scene)) == {-1}
-    assert unfence(scene, 2) == [SetTimer(WorkMoved(2), 0)]
-    assert scene.time_out(WorkMoved(2), 0.0) == []
+    assert unfence(scene, 2) == [SetTimer(BrokerChangeContinued(2), 0)]
+    assert scene.time_out(BrokerChangeContinued(2), 0.0) == []
     assert set(leaders(scene)) == {2}
 
 
@@ -194,7 +194,7 @@ def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
     assert not scene.machine.image.is_active(1)
     assert scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0)) == (True, True, True)
     assert set(leaders(scene)) == {2}
-    assert scene.time_out(WorkMoved(1), 0.0) == []
+    assert scene.time_out(BrokerChangeContinued(1), 0.0) == []
 
 
 @pytest.mark.proves("H6")
@@ -202,8 +202,8 @@ def test_a_new_controller_finishes_what_was_left_half_done() -> None:
     scene = large()
     fence(scene, 1)
     timers = scene.machine.decide_elected(0.0).timers
-    assert SetTimer(WorkMoved(1), 0) in timers
-    assert SetTimer(WorkMoved(2), 0) not in timers
+    assert SetTimer(BrokerChangeContinued(1), 0) in timers
+    assert SetTimer(BrokerChangeContinued(2), 0) not in timers
     assert CHECK in timers
 
 
@@ -212,15 +212,15 @@ def test_a_new_controller_goes_on_to_give_partitions_the_leader_that_is_back() -
     scene = large()
     for broker_id in (2, 1):
         fence(scene, broker_id)
-        scene.time_out(WorkMoved(broker_id), 0.0)
+        scene.time_out(BrokerChangeContinued(broker_id), 0.0)
     assert set(leaders(scene)) == {-1}
     unfence(scene, 1)
-    assert leaders(scene).count(1) == PARTITIONS_PER_SLICE_MAX
+    assert leaders(scene).count(1) == PARTITIONS_PER_DECISION_MAX
     scene.machine = replayed(scene.log)
     timers = scene.machine.decide_elected(0.0).timers
-    assert SetTimer(WorkMoved(1), 0) in timers
+    assert SetTimer(BrokerChangeContinued(1), 0) in timers
     assert CHECK in timers  # leaderships that have to go back have the time they had
-    assert scene.time_out(WorkMoved(1), 0.0) == []
+    assert scene.time_out(BrokerChangeContinued(1), 0.0) == []
     assert set(leaders(scene)) == {1}
 
 
@@ -228,16 +228,16 @@ def test_a_new_controller_goes_on_to_give_partitions_the_leader_that_is_back() -
 def test_very_many_partitions_without_a_leader_get_one_in_slices_when_loss_becomes_acceptable() -> None:
     scene = large()
     fence(scene, 2)
-    scene.time_out(WorkMoved(2), 0.0)
+    scene.time_out(BrokerChangeContinued(2), 0.0)
     fence(scene, 1)
-    scene.time_out(WorkMoved(1), 0.0)
+    scene.time_out(BrokerChangeContinued(1), 0.0)
     unfence(scene, 2)
     assert set(leaders(scene)) == {-1}
     change = ConfigChange("unclean.leader.election.enable", Operation.SET, "true")
     wanted = [Alteration(Resource(ResourceType.BROKER, ""), [change])]
     decision = scene.machine.decide_incremental_alter_configs(wanted)
     scene.run(decision)
-    assert leaders(scene).count(2) == PARTITIONS_PER_SLICE_MAX
+    assert leaders(scene).count(2) == PARTITIONS_PER_DECISION_MAX
     assert decision.timers == [SetTimer(LeadersChecked(), 0)]
     assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
     assert set(leaders(scene)) == {2}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
-from moldau.machines.metadata.alter_partition import IsrAnswered, IsrProposal
+from moldau.machines.metadata.alter_partition import IsrProposal, IsrResult
 from moldau.model.ids import NO_EPOCH, TopicId
 from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 
@@ -41,7 +41,7 @@ def _proposals(request: AlterPartitionRequest) -> Iterator[IsrProposal]:
             )
 
 
-def _result(outcome: IsrAnswered) -> AlterPartitionResponse.PartitionData:
+def _result(outcome: IsrResult) -> AlterPartitionResponse.PartitionData:
     result = AlterPartitionResponse.PartitionData(partition_index=outcome.index, error_code=int(outcome.error))
     partition = outcome.partition
     if partition is not None:

@@ -2,7 +2,7 @@
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
-from moldau.machines.metadata.replica_dirs import CopyNoted, CopyPlaced
+from moldau.machines.metadata.replica_dirs import ReplicaDirAssignment, ReplicaDirResult
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 
@@ -13,13 +13,13 @@ async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) 
     """On the active controller: assign each replica on its own."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     placed = [
-        CopyPlaced(TopicId(topic.topic_id), partition.partition_index, DirectoryId(directory.id_))
+        ReplicaDirAssignment(TopicId(topic.topic_id), partition.partition_index, DirectoryId(directory.id_))
         for directory in request.directories
         for topic in directory.topics
         for partition in topic.partitions
     ]
     noted = await context.broker.metadata.write(
-        lambda machine: machine.decide_place_copies(request.broker_id, request.broker_epoch, placed)
+        lambda machine: machine.decide_assign_replicas_to_dirs(request.broker_id, request.broker_epoch, placed)
     )
     return AssignReplicasToDirsResponse(
         directories=[
@@ -35,7 +35,7 @@ async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) 
     )
 
 
-def _by_directory(noted: list[CopyNoted]) -> Results:
+def _by_directory(noted: list[ReplicaDirResult]) -> Results:
     results: Results = {}
     for each in noted:
         result = AssignReplicasToDirsResponse.PartitionData(partition_index=each.copy.index, error_code=int(each.error))

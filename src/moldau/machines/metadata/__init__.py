@@ -1,6 +1,6 @@
-"""The metadata of a cluster: topics, partitions, configs, brokers, features, producer ids, as a replicated machine."""
+"""Cluster metadata as a replicated machine: topics, partitions, configs, brokers, features, producer ids."""
 
-from moldau.machines.metadata.alter_partition import IsrAnswered, IsrProposal
+from moldau.machines.metadata.alter_partition import IsrProposal, IsrResult
 from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.configs import (
     Alteration,
@@ -12,7 +12,7 @@ from moldau.machines.metadata.configs import (
 )
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.features import SUPPORTED_FEATURES, FeatureUpdate, FeatureUpdated
-from moldau.machines.metadata.heartbeats import BrokerHeartbeat, HeartbeatAnswer
+from moldau.machines.metadata.heartbeats import BrokerHeartbeat, HeartbeatResult
 from moldau.machines.metadata.image import (
     BrokerImage,
     ListenerImage,
@@ -40,9 +40,9 @@ __all__ = [
     "ConfigsAltered",
     "FeatureUpdate",
     "FeatureUpdated",
-    "HeartbeatAnswer",
-    "IsrAnswered",
+    "HeartbeatResult",
     "IsrProposal",
+    "IsrResult",
     "ListenerImage",
     "MetadataDelta",
     "MetadataImage",

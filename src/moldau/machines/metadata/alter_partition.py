@@ -1,4 +1,4 @@
-"""Leaders propose who is in sync with them; a proposal that rests on an old state, or on old lives, is refused."""
+"""AlterPartition: validate ISR changes proposed by leaders; stale partition, leader or broker epochs are rejected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from moldau.model.ids import NO_EPOCH, TopicId
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """Who shall be in sync, with the epoch of each as the leader knows it (-1 if it does not say)."""
+    """A proposed ISR with the broker epoch of each member (-1 if unknown to the leader)."""
 
     topic_id: TopicId
     index: int
@@ -37,8 +37,8 @@ class IsrProposal:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrAnswered:
-    """The answer about one partition: how it is now, or why it stays as it was."""
+class IsrResult:
+    """The result for a partition: its new state, or an error."""
 
     topic_id: TopicId
     index: int
@@ -49,11 +49,11 @@ class IsrAnswered:
 
 def decide_alter_partition(
     view: ClusterView, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
-) -> Decision[Record, list[IsrAnswered]]:
-    """Each partition is changed or refused by itself."""
+) -> Decision[Record, list[IsrResult]]:
+    """Apply each proposal; each partition has its own error."""
     check_broker_epoch(view.image, broker_id, broker_epoch)
     records: list[Record] = []
-    outcomes: dict[tuple[TopicId, int], IsrAnswered] = {}
+    outcomes: dict[tuple[TopicId, int], IsrResult] = {}
     for proposal in proposals:
         key = (proposal.topic_id, proposal.index)
         if key in outcomes:
@@ -61,30 +61,30 @@ def decide_alter_partition(
         try:
             topic = _checked(view.image, broker_id, proposal)
             outcomes[key] = _alter(view, topic, broker_id, proposal, records)
-        except KafkaError as refusal:
-            outcomes[key] = IsrAnswered(*key, None, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[key] = IsrResult(*key, None, error.code, error.message)
     return respond(list(outcomes.values()), records)
 
 
 def _alter(
     view: ClusterView, topic: TopicImage, broker_id: int, proposal: IsrProposal, records: list[Record]
-) -> IsrAnswered:
+) -> IsrResult:
     draft = PartitionDraft(view, topic, proposal.index)
     proposed = {replica for replica, _ in proposal.isr}
     draft.isr = tuple(each for each in draft.replicas if each in proposed)
     draft.recovery = proposal.leader_recovery_state
     election = Election.UNCLEAN if view.allows_unclean(topic.name) else Election.CLEAN
-    # Who proposes what is the case wants to be sure that nothing it proposed before is still to come.
+    # Proposing the current ISR still bumps the partition epoch, which rules out any earlier proposal of this leader.
     record = draft.record(election) or new_epoch(topic, proposal.index)
     records.append(record)
     partition = changed_partition(topic.partitions[proposal.index], record)
-    if partition.leader != broker_id:  # the proposal completed a reassignment that takes the leadership away
-        words = "The change completed a reassignment, and another replica leads now."
-        return IsrAnswered(topic.topic_id, proposal.index, None, ErrorCode.NEW_LEADER_ELECTED, words)
+    if partition.leader != broker_id:  # the change completed a reassignment that moves the leadership
+        message = "The change completed a reassignment and elected another leader."
+        return IsrResult(topic.topic_id, proposal.index, None, ErrorCode.NEW_LEADER_ELECTED, message)
     if partition.leader_epoch != proposal.leader_epoch:
-        words = "The change completed a reassignment, and began a new leader epoch."
-        return IsrAnswered(topic.topic_id, proposal.index, None, ErrorCode.FENCED_LEADER_EPOCH, words)
-    return IsrAnswered(topic.topic_id, proposal.index, partition)
+        message = "The change completed a reassignment and bumped the leader epoch."
+        return IsrResult(topic.topic_id, proposal.index, None, ErrorCode.FENCED_LEADER_EPOCH, message)
+    return IsrResult(topic.topic_id, proposal.index, partition)
 
 
 def _checked(image: MetadataImage, broker_id: int, proposal: IsrProposal) -> TopicImage:
@@ -102,35 +102,35 @@ def _checked(image: MetadataImage, broker_id: int, proposal: IsrProposal) -> Top
 
 def _check_epochs(partition: PartitionImage, broker_id: int, proposal: IsrProposal) -> None:
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
-        raise NotController("The proposal is from a later state than this controller knows.")
+        raise NotController("The request has a newer epoch than this controller.")
     if proposal.leader_epoch < partition.leader_epoch:
-        raise FencedLeaderEpoch(f"The leader epoch is {partition.leader_epoch} by now.")
+        raise FencedLeaderEpoch(f"The current leader epoch is {partition.leader_epoch}.")
     if broker_id != partition.leader:
-        raise InvalidRequest(f"Broker {broker_id} does not lead this partition.")
+        raise InvalidRequest(f"Broker {broker_id} is not the leader of this partition.")
     if proposal.partition_epoch < partition.partition_epoch:
-        raise InvalidUpdateVersion(f"The partition epoch is {partition.partition_epoch} by now.")
+        raise InvalidUpdateVersion(f"The current partition epoch is {partition.partition_epoch}.")
 
 
 def _check_isr(partition: PartitionImage, proposal: IsrProposal) -> None:
     members = [broker_id for broker_id, _ in proposal.isr]
     if len(set(members)) != len(members) or any(each not in partition.replicas for each in members):
-        raise InvalidRequest("Those in sync must be replicas, and each of them once.")
+        raise InvalidRequest("The ISR must consist of distinct replicas of the partition.")
     if partition.leader not in members:
-        raise InvalidRequest("A leader is always in sync with itself.")
+        raise InvalidRequest("The ISR must include the leader.")
     if proposal.leader_recovery_state not in (RECOVERED, RECOVERING):
-        raise InvalidRequest("There is no such recovery state.")
+        raise InvalidRequest("Unknown leader recovery state.")
     if proposal.leader_recovery_state == RECOVERING:
         if len(members) > 1:
-            raise InvalidRequest("Nobody is in sync with a leader that still recovers.")
+            raise InvalidRequest("A recovering leader must be the only ISR member.")
         if partition.leader_recovery_state == RECOVERED:
-            raise InvalidRequest("A leader that has recovered does not go back.")
+            raise InvalidRequest("A recovered leader cannot return to recovering.")
 
 
 def _check_members(image: MetadataImage, proposal: IsrProposal) -> None:
-    """A replica that began a new life, or is about to end this one, is not known to have what it had (KIP-903)."""
+    """Reject members with another broker epoch, and fenced or stopping ones: they may have lost records (KIP-903)."""
     for broker_id, epoch in proposal.isr:
         broker = image.brokers.get(broker_id)
         if broker is None or not broker.is_active:
             raise IneligibleReplica(f"Broker {broker_id} is not registered, fenced or shutting down.")
         if epoch not in (NO_EPOCH, broker.epoch):
-            raise IneligibleReplica(f"Broker {broker_id} has the epoch {broker.epoch}, not {epoch}.")
+            raise IneligibleReplica(f"Broker {broker_id} has broker epoch {broker.epoch}, not {epoch}.")

@@ -1,4 +1,4 @@
-"""Brokers register, are fenced and unfenced, and leave; leaderships follow."""
+"""Broker registration, fencing, unfencing and removal, and the leader elections that follow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, VersionRange
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import Sessions
-from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX
 from moldau.model.errors import (
     BrokerIdNotRegistered,
     DuplicateBrokerRegistration,
@@ -28,14 +28,14 @@ _SHUT_DOWN = 1
 
 
 @dataclass(frozen=True, slots=True)
-class WorkMoved:
-    """A broker left or came back with more partitions than one decision moves: here are the next."""
+class BrokerChangeContinued:
+    """A broker was fenced or unfenced with more partitions than one decision changes: continue with the next."""
 
     broker_id: int
 
 
 class Moves(NamedTuple):
-    """What moves to or from a broker now; `is_complete` says that nothing is left to be moved."""
+    """Changes for a fenced or unfenced broker; `is_complete` if none are left."""
 
     records: Sequence[Record]
     timers: Sequence[SetTimer]
@@ -44,7 +44,7 @@ class Moves(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself when it starts. A new incarnation id means a new life of the process."""
+    """A broker's registration request. A new incarnation id means a restarted process."""
 
     broker_id: int
     incarnation_id: bytes
@@ -52,16 +52,16 @@ class Registration:
     features: Mapping[str, VersionRange] = field(default_factory=dict)
     rack: str | None = None
     directories: tuple[bytes, ...] = ()
-    previous_epoch: int = NO_EPOCH  # of its last life, if that left nothing unwritten behind
+    previous_epoch: int = NO_EPOCH  # of its previous incarnation, if it lost no unwritten records
 
 
 def decide_register_broker(
     view: ClusterView, sessions: Sessions, registration: Registration, *, next_offset: int
 ) -> Decision[Record, int]:
-    """Answers the broker's epoch: the offset of its record, so that a later registration always has a greater one.
+    """Register a broker; returns its epoch, the offset of the record, so that a later registration has a greater one.
 
-    The broker begins fenced. Unless it names the epoch of its last life it may have lost what was not on its disk: it
-    is then in sync nowhere, and eligible nowhere, where somebody else is.
+    The broker starts fenced. Unless it names the epoch of its previous incarnation, it may have lost unsynced records:
+    it is then removed from every ISR and ELR that has another member.
     """
     image, broker_id = view.image, registration.broker_id
     if broker_id < 0:
@@ -72,19 +72,20 @@ def decide_register_broker(
         _check_free(sessions, known, registration)
     _check_features(image, registration)
     if known is not None and is_known_life:
-        # The same life asks again: nothing it leads is touched.
+        # A retry of the same incarnation: its leaderships are not touched.
         return respond(known.epoch, [_record(registration, known.epoch, known)])
     sessions.end(broker_id)
     has_lost = known is None or registration.previous_epoch != known.epoch
-    # All at once: a successor of this controller would not know any more that something was lost.
+    # In one decision: a new controller would not know that records may be lost.
     changes = changes_without(view, broker_id, has_lost=has_lost, at_most=inf)
     return respond(next_offset, [_record(registration, next_offset), *changes])
 
 
 def _check_free(sessions: Sessions, known: BrokerImage, registration: Registration) -> None:
-    """The id is taken while the broker that has it lives.
+    """Reject a broker id in use by a live broker.
 
-    A new life in the folder of the old one proves that the old one has ended: a folder is locked by whoever uses it.
+    A new incarnation in the same log directory proves that the previous one ended: the directory is locked while in
+    use.
     """
     is_same_folder = bool(known.directories) and known.directories == registration.directories
     if sessions.is_alive(known.broker_id, known.epoch) and not known.is_shutting_down and not is_same_folder:
@@ -95,9 +96,9 @@ def _check_free(sessions: Sessions, known: BrokerImage, registration: Registrati
 
 
 def _check_features(image: MetadataImage, registration: Registration) -> None:
-    """Everybody works at the cluster's levels. What a broker does not name it does not know.
+    """Require support for all finalized feature levels. A missing feature counts as unsupported.
 
-    A log that other software began may have features that mean nothing here: nobody needs to know those.
+    A log written by other software may have features without meaning here; those are not required.
     """
     for name, level in image.features.items():
         is_of_use = name in SUPPORTED_FEATURES or name in registration.features
@@ -137,7 +138,7 @@ def _record(registration: Registration, epoch: int, known: BrokerImage | None = 
 
 
 def record_of(broker: BrokerImage) -> messages.RegisterBrokerRecord:
-    """The registration that leads to this image, for a snapshot."""
+    """Return the registration record of this image, for a snapshot."""
     registration = Registration(
         broker.broker_id, broker.incarnation_id, broker.listeners, broker.features, broker.rack, broker.directories
     )
@@ -145,50 +146,50 @@ def record_of(broker: BrokerImage) -> messages.RegisterBrokerRecord:
 
 
 def decide_unfence_broker(view: ClusterView, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
-    """The broker may lead, and takes what has no leader: for a node that is alone and needs no heartbeats."""
+    """Unfence the broker and elect it for leaderless partitions: for a single node without heartbeats."""
     broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     if not broker.is_fenced:
         return respond(None)
-    moves = restoration(view, broker)
+    moves = unfence_changes(view, broker)
     return respond(None, moves.records, moves.timers)
 
 
 def decide_fence_broker(
     view: ClusterView, sessions: Sessions, broker_id: int, broker_epoch: int
 ) -> Decision[Record, None]:
-    """The broker is silent, or known to be dead: others lead what it led, where they can."""
+    """Fence a broker that timed out or is known to be dead, and elect other leaders."""
     broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     sessions.end(broker_id)
     if broker.is_fenced:
         return respond(None)
-    moves = evacuation(view, broker, fence=True)
+    moves = fence_changes(view, broker, fence=True)
     return respond(None, moves.records, moves.timers)
 
 
 def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: int) -> Decision[Record, None]:
-    """The broker is gone for good."""
+    """Remove a broker permanently."""
     broker = view.image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegistered(f"Broker ID {broker_id} is not currently registered")
     if len(view.image.brokers) == 1:
-        raise InvalidRequest(f"Broker {broker_id} is the only one there is.")
+        raise InvalidRequest(f"Broker {broker_id} is the only registered broker.")
     sessions.end(broker_id)
     gone = messages.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
     changes = changes_without(view, broker_id)
     return respond(None, [*changes, gone], _rest(broker_id, len(changes)))
 
 
-def restoration(view: ClusterView, broker: BrokerImage) -> Moves:
-    """The broker is unfenced, and takes what has no leader and waits for it."""
+def unfence_changes(view: ClusterView, broker: BrokerImage) -> Moves:
+    """Unfence the broker and elect it for leaderless partitions."""
     changes = changes_with(view, broker.broker_id)
     unfenced = _change(broker, fenced=_UNFENCE)
     return _moves(broker.broker_id, [unfenced, *changes], len(changes))
 
 
-def evacuation(view: ClusterView, broker: BrokerImage, *, fence: bool = False, shut_down: bool = False) -> Moves:
-    """Others take what the broker led. Who shuts down is fenced as well once nothing is left."""
+def fence_changes(view: ClusterView, broker: BrokerImage, *, fence: bool = False, shut_down: bool = False) -> Moves:
+    """Move the broker's leaderships to others. A broker in controlled shutdown is fenced once none are left."""
     changes = changes_without(view, broker.broker_id)
-    is_complete = len(changes) < PARTITIONS_PER_SLICE_MAX
+    is_complete = len(changes) < PARTITIONS_PER_DECISION_MAX
     change = _change(
         broker,
         fenced=_FENCE if fence or is_complete else _AS_IT_WAS,
@@ -197,23 +198,23 @@ def evacuation(view: ClusterView, broker: BrokerImage, *, fence: bool = False, s
     return _moves(broker.broker_id, [change, *changes], len(changes))
 
 
-def decide_work_moved(view: ClusterView, broker_id: int) -> Decision[Record, None]:
-    """The next partitions of a broker that left or came back."""
+def decide_broker_change_continued(view: ClusterView, broker_id: int) -> Decision[Record, None]:
+    """Continue with the next partitions of a fenced or unfenced broker."""
     is_back = view.image.is_active(broker_id)
     changes = changes_of_leaderless(view) if is_back else changes_without(view, broker_id)
     return respond(None, changes, _rest(broker_id, len(changes)))
 
 
-def unfinished_work(view: ClusterView) -> list[SetTimer]:
-    """What a controller that went down may have left half done.
+def resume_broker_changes(view: ClusterView) -> list[SetTimer]:
+    """Resume work that a failed controller left incomplete.
 
-    Brokers are gone and still count, or one is back and does not lead what waits for it. The work of one that is back
-    looks at everything that has no leader, so it is enough to name one.
+    A fenced broker may still be in ISRs, or an unfenced one may not lead partitions that wait for it. The latter looks
+    at all leaderless partitions, so naming one broker is enough.
     """
     gone = [broker_id for broker_id in view.index.brokers if not view.image.is_active(broker_id)]
     waited_for = (each for key in view.index.leaderless for each in view.topic(key).partitions[key.partition].replicas)
     back = next((broker_id for broker_id in waited_for if view.image.is_active(broker_id)), None)
-    return [SetTimer(WorkMoved(each), 0) for each in (gone if back is None else [*gone, back])]
+    return [SetTimer(BrokerChangeContinued(each), 0) for each in (gone if back is None else [*gone, back])]
 
 
 def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:
@@ -222,7 +223,7 @@ def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:
 
 
 def _rest(broker_id: int, changes: int) -> list[SetTimer]:
-    return [] if changes < PARTITIONS_PER_SLICE_MAX else [SetTimer(WorkMoved(broker_id), 0)]
+    return [] if changes < PARTITIONS_PER_DECISION_MAX else [SetTimer(BrokerChangeContinued(broker_id), 0)]
 
 
 def _change(
@@ -234,7 +235,7 @@ def _change(
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker, if it speaks for its present life."""
+    """Return the broker if this is its current epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise StaleBrokerEpoch(f"No broker registration found for broker id {broker_id}")

@@ -1,4 +1,4 @@
-"""Turns an image and the records after it into the next image, copying each mapping at most once on the way."""
+"""Builds the next image from an image and the records after it, copying each mapping at most once."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -30,18 +30,18 @@ NO_RECOVERY_CHANGE: Final = -1
 
 
 class ImpossibleRecord(Exception):
-    """A record that contradicts the state it is applied to: the log is damaged, or whoever decided it is wrong."""
+    """A record contradicts the state it is applied to: the log is corrupt, or the deciding controller has a bug."""
 
 
 class ImageBuilder:
-    """Takes records one by one; `finish` gives the image they lead to and what changed on the way.
+    """Applies records one by one; `finish` returns the resulting image and the delta.
 
-    Mappings of the image are shared until a record touches them, and then copied once until the next `finish`:
-    a thousand records cost one copy, a record that touches nothing costs none.
+    Mappings of the image are shared until a record touches them, then copied once until the next `finish`: a thousand
+    records cost one copy, a record that touches nothing costs none.
     """
 
     def __init__(self, image: MetadataImage) -> None:
-        self._transaction: list[tuple[Record, int]] | None = None  # held back until it ends
+        self._transaction: list[tuple[Record, int]] | None = None  # buffered until it ends
         self._start_from(image)
 
     def _start_from(self, image: MetadataImage) -> None:
@@ -65,20 +65,20 @@ class ImageBuilder:
 
     @property
     def is_touched(self) -> bool:
-        """Whether any record came since the last `finish`."""
+        """Whether a record was applied since the last `finish`."""
         return self._is_touched
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether records are held back until their transaction ends: an image of now would lack them."""
+        """Whether records are buffered until their transaction ends: an image of now would lack them."""
         return self._transaction is not None
 
     def apply(self, record: Record, offset: int) -> None:
         handle = _APPLY.get(type(record))
         if handle is None:
             raise ImpossibleRecord(
-                f"a {type(record).__name__} at offset {offset} is of a kind that is not known here, and whoever "
-                "wrote it meant it to count: this software cannot take over from there"
+                f"a {type(record).__name__} at offset {offset} has an unknown type that is "
+                "not ignorable: this version cannot read the metadata log; upgrade it"
             )
         if self._transaction is not None and not isinstance(record, _PASSES):
             self._transaction.append((record, offset))
@@ -88,7 +88,7 @@ class ImageBuilder:
         self._is_touched = True
 
     def finish(self) -> tuple[MetadataImage, MetadataDelta]:
-        """The new image and the change since the last one. The builder goes on from here."""
+        """Return the new image and the changes since the last one. The builder continues from there."""
         self._finish_topics()
         old = self._image
         image = MetadataImage(
@@ -127,11 +127,11 @@ class ImageBuilder:
     def _finish_configs(self) -> dict[Resource, dict[str, str]]:
         old = self._image.configs
         if not self._configs:
-            return old  # type: ignore[return-value]  # nobody changes a finished image
+            return old  # type: ignore[return-value]  # a finished image is immutable
         merged = {**old, **self._configs}
         return {resource: values for resource, values in merged.items() if values}  # type: ignore[misc]
 
-    # Copy on first touch
+    # Copy on write
 
     def _own_topics(self) -> dict[str, TopicImage]:
         if self._topics is None:
@@ -160,11 +160,11 @@ class ImageBuilder:
             self._own_topics()
             topic = self._topics_by_id.get(topic_id)
             if topic is None:
-                raise ImpossibleRecord(f"a partition of topic id {topic_id.hex()}, which does not exist")
+                raise ImpossibleRecord(f"a partition of topic id {topic_id.hex()}, which is unknown")
             draft = self._drafts[topic_id] = dict(enumerate(topic.partitions))
         return draft
 
-    # One method for each kind of record
+    # One method per record type
 
     def _apply_topic(self, record: messages.TopicRecord) -> None:
         topics, topic_id = self._own_topics(), TopicId(record.topic_id)
@@ -185,9 +185,9 @@ class ImageBuilder:
             self._created.remove(topic_id)
         else:
             self._removed[topic_id] = topic
-        self._forget_configs(Resource(ResourceType.TOPIC, topic.name))
+        self._remove_configs(Resource(ResourceType.TOPIC, topic.name))
 
-    def _forget_configs(self, resource: Resource) -> None:
+    def _remove_configs(self, resource: Resource) -> None:
         configs = self._own_configs(resource)
         if configs:
             configs.clear()
@@ -219,7 +219,7 @@ class ImageBuilder:
         self._changed.setdefault(topic_id, set()).add(index)
 
     def _apply_clear_elr(self, record: messages.ClearElrRecord) -> None:
-        """For one topic, or, without a name, for all of them."""
+        """For one topic, or for all without a name."""
         topics = self._own_topics()
         if record.topic_name and record.topic_name not in topics:
             raise ImpossibleRecord(f"eligible replicas of topic {record.topic_name}, which does not exist")
@@ -301,8 +301,8 @@ class ImageBuilder:
     def _apply_feature_level(self, record: messages.FeatureLevelRecord) -> None:
         if record.name == METADATA_VERSION_FEATURE and record.feature_level > METADATA_VERSION_HIGHEST:
             raise ImpossibleRecord(
-                f"this cluster's {METADATA_VERSION_FEATURE} is {record.feature_level}, and this software knows levels "
-                f"up to {METADATA_VERSION_HIGHEST}: it takes a newer one to run it"
+                f"this cluster's {METADATA_VERSION_FEATURE} is {record.feature_level}, and this version supports "
+                f"levels up to {METADATA_VERSION_HIGHEST}: upgrade the software to run it"
             )
         features = self._own_features()
         if record.feature_level == 0:
@@ -317,12 +317,12 @@ class ImageBuilder:
 
     def _begin_transaction(self, record: messages.BeginTransactionRecord) -> None:
         if self._transaction is not None:
-            raise ImpossibleRecord(f"transaction {record.name} begins inside of another")
+            raise ImpossibleRecord(f"transaction {record.name} begins inside another")
         self._transaction = []
 
     def _end_transaction(self, record: messages.EndTransactionRecord | messages.AbortTransactionRecord) -> None:
         if self._transaction is None:
-            raise ImpossibleRecord("a transaction ends that did not begin")
+            raise ImpossibleRecord("a transaction ends without a begin")
         held, self._transaction = self._transaction, None
         if isinstance(record, messages.EndTransactionRecord):
             for each, offset in held:
@@ -332,28 +332,28 @@ class ImageBuilder:
         self._epoch = record.epoch
 
     def _apply_nothing(self, record: messages.NoOpRecord | messages.ZkMigrationStateRecord) -> None:
-        """Such a record only moves the offset."""
+        """The record only advances the offset."""
 
 
 def changed_partition(partition: PartitionImage, record: messages.PartitionChangeRecord) -> PartitionImage:
-    """A partition after a change record, in which every field may say "as it was"."""
+    """Return a partition after a change record, in which each field may be unset."""
     has_new_leader = record.leader != NO_LEADER_CHANGE
     return PartitionImage(
-        replicas=_or_else(record.replicas, partition.replicas),
-        isr=_or_else(record.isr, partition.isr),
+        replicas=_if_set(record.replicas, partition.replicas),
+        isr=_if_set(record.isr, partition.isr),
         leader=record.leader if has_new_leader else partition.leader,
         leader_epoch=partition.leader_epoch + 1 if has_new_leader else partition.leader_epoch,
         partition_epoch=partition.partition_epoch + 1,
-        directories=_or_else(record.directories, partition.directories),
-        removing_replicas=_or_else(record.removing_replicas, partition.removing_replicas),
-        adding_replicas=_or_else(record.adding_replicas, partition.adding_replicas),
+        directories=_if_set(record.directories, partition.directories),
+        removing_replicas=_if_set(record.removing_replicas, partition.removing_replicas),
+        adding_replicas=_if_set(record.adding_replicas, partition.adding_replicas),
         leader_recovery_state=(
             partition.leader_recovery_state
             if record.leader_recovery_state == NO_RECOVERY_CHANGE
             else record.leader_recovery_state
         ),
-        eligible_leader_replicas=_or_else(record.eligible_leader_replicas, partition.eligible_leader_replicas),
-        last_known_elr=_or_else(record.last_known_elr, partition.last_known_elr),
+        eligible_leader_replicas=_if_set(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        last_known_elr=_if_set(record.last_known_elr, partition.last_known_elr),
     )
 
 
@@ -371,11 +371,11 @@ def _features(
     return {each.name: VersionRange(each.min_supported_version, each.max_supported_version) for each in record.features}
 
 
-def _or_else(new: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:
+def _if_set(new: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:
     return old if new is None else tuple(new)
 
 
-# What speaks of a transaction itself, or comes from the quorum and not from a decision.
+# Records of a transaction itself, or of the quorum instead of a decision.
 _PASSES: Final = (
     messages.BeginTransactionRecord,
     messages.EndTransactionRecord,

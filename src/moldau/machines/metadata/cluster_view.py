@@ -1,4 +1,4 @@
-"""What a decision about leaders and replicas looks at: the image, its index, and what the cluster is told to do."""
+"""Input of decisions about leaders and replicas: the image, its index and the settings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ UNCLEAN: Final = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The state at one moment; decisions read it and change nothing."""
+    """The state at one moment; decisions only read it."""
 
     image: MetadataImage
     index: PartitionIndex
@@ -26,7 +26,7 @@ class ClusterView:
         return int(self._setting(topic, MIN_ISR) or self.settings.min_insync_replicas)
 
     def allows_unclean(self, topic: str) -> bool:
-        """Whether somebody who may lack records may lead when nobody else can."""
+        """Whether an out-of-sync replica may be elected if no other can."""
         text = self._setting(topic, UNCLEAN)
         return self.settings.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
 

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: set, deleted, appended to, subtracted from; validated as a whole."""
+"""Topic, broker and group configs: set, delete, append, subtract; validated as a whole."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -27,10 +27,10 @@ Changes = Mapping[str, str | None]  # None deletes
 
 
 class ConfigRules(Protocol):
-    """What the declared settings say; given to the machine, because they are declared beside the code they govern."""
+    """Rules of the declared settings; injected, because settings are declared beside the code they govern."""
 
     def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None:
-        """Refuse names and values that are not acceptable by raising `InvalidConfig`; `configs` is what it would be."""
+        """Raise `InvalidConfig` for invalid names and values; `configs` is the resulting state."""
         ...
 
     def is_list(self, resource: Resource, name: str) -> bool:
@@ -38,12 +38,12 @@ class ConfigRules(Protocol):
         ...
 
     def default(self, resource: Resource, name: str) -> str | None:
-        """What holds while nothing is set."""
+        """The default value."""
         ...
 
 
 class Operation(IntEnum):
-    """What to do with one config, by IncrementalAlterConfigs' number."""
+    """Operations of IncrementalAlterConfigs, by number."""
 
     SET = 0
     DELETE = 1
@@ -53,7 +53,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One step of an incremental alteration. The operation is a number from outside."""
+    """A step of an incremental alteration. The operation number is unvalidated."""
 
     name: str
     operation: int
@@ -62,7 +62,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """All steps for one resource: they take place together or not at all."""
+    """All steps for a resource, applied atomically."""
 
     resource: Resource
     changes: Sequence[ConfigChange]
@@ -70,7 +70,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """All configs of one resource anew; what is not named goes back to its default."""
+    """All configs of a resource; omitted ones return to their defaults."""
 
     resource: Resource
     configs: Sequence[tuple[str, str | None]]
@@ -78,7 +78,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ConfigsAltered:
-    """The answer about one resource."""
+    """The result for a resource."""
 
     resource: Resource
     error: ErrorCode = ErrorCode.NONE
@@ -92,7 +92,7 @@ def config_record(resource: Resource, name: str, value: str | None) -> messages.
 def decide_incremental_alter_configs(
     image: MetadataImage, rules: ConfigRules, alterations: Sequence[Alteration], *, validate_only: bool = False
 ) -> Decision[Record, list[ConfigsAltered]]:
-    """Each resource is altered or refused by itself."""
+    """Alter configs incrementally; each resource has its own error."""
     wanted = [(each.resource, partial(_altered, image, each, rules)) for each in alterations]
     return _decide(image, rules, wanted, validate_only)
 
@@ -100,7 +100,7 @@ def decide_incremental_alter_configs(
 def decide_alter_configs(
     image: MetadataImage, rules: ConfigRules, replacements: Sequence[Replacement], *, validate_only: bool = False
 ) -> Decision[Record, list[ConfigsAltered]]:
-    """The old way: each resource is given all its configs anew, or refused."""
+    """Replace all configs of each resource (AlterConfigs); each has its own error."""
     wanted = [(each.resource, partial(_replaced, image, each)) for each in replacements]
     return _decide(image, rules, wanted, validate_only)
 
@@ -124,8 +124,8 @@ def _decide(
             _check_result(image, rules, resource, changes)
             records.extend(config_record(resource, name, value) for name, value in changes.items())
             outcomes[resource] = ConfigsAltered(resource)
-        except KafkaError as refusal:
-            outcomes[resource] = ConfigsAltered(resource, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[resource] = ConfigsAltered(resource, error.code, error.message)
     return respond(list(outcomes.values()), () if validate_only else records)
 
 
@@ -146,7 +146,7 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
 
 
 def _check_node(image: MetadataImage, name: str) -> None:
-    """A broker or a controller: both take settings while they run."""
+    """Check that a broker or controller with this id exists: both have dynamic configs."""
     if not name:  # all brokers
         return
     if not name.isdecimal() or not name.isascii():
@@ -156,7 +156,7 @@ def _check_node(image: MetadataImage, name: str) -> None:
 
 
 def _check_min_isr(image: MetadataImage, resource: Resource, changes: Changes) -> None:
-    """Who is eligible to lead depends on it: it must be the same for all brokers, and known to the controller."""
+    """ELR depends on min ISR: it must be equal for all brokers and known to the controller."""
     if not image.has_elr or resource.type != ResourceType.BROKER or MIN_ISR not in changes:
         return
     if resource.name:
@@ -166,7 +166,7 @@ def _check_min_isr(image: MetadataImage, resource: Resource, changes: Changes) -
 
 
 def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, changes: Changes) -> None:
-    """Validate what the resource would have in the end: some rules concern two configs together."""
+    """Validate the resulting configs as a whole: some rules involve two configs."""
     configs = dict(image.configs.get(resource, NOTHING_SET))
     for name, value in changes.items():
         if value is None:
@@ -183,7 +183,7 @@ def _check_result(image: MetadataImage, rules: ConfigRules, resource: Resource, 
 
 
 def _in_effect(image: MetadataImage, resource: Resource, configs: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """What would hold. Brokers have what is set for all of them, but for what is set for each: these must not clash."""
+    """Yield the effective configs. A broker combines the cluster-wide defaults with its own; they must not conflict."""
     if resource.type == ResourceType.BROKER and resource.name:
         yield {**image.configs.get(Resource(ResourceType.BROKER, ""), NOTHING_SET), **configs}
         return
@@ -208,7 +208,7 @@ def _replaced(image: MetadataImage, replacement: Replacement) -> Changes:
         raise InvalidRequest(f"Null value not supported for : {','.join(empty)}")
     present = image.configs.get(replacement.resource, NOTHING_SET)
     changes = {
-        name: value for name, value in replacement.configs if _is_news(replacement.resource, present, name, value)
+        name: value for name, value in replacement.configs if _is_change(replacement.resource, present, name, value)
     }
     named = {name for name, _ in replacement.configs}
     return {**changes, **{name: None for name in present if name not in named}}
@@ -222,11 +222,11 @@ def _altered(image: MetadataImage, alteration: Alteration, rules: ConfigRules) -
     resource = alteration.resource
     present = image.configs.get(resource, NOTHING_SET)
     changes = {each.name: _new_value(resource, present, each, rules) for each in alteration.changes}
-    return {name: value for name, value in changes.items() if _is_news(resource, present, name, value)}
+    return {name: value for name, value in changes.items() if _is_change(resource, present, name, value)}
 
 
-def _is_news(resource: Resource, present: Mapping[str, str], name: str, value: str | None) -> bool:
-    # A broker takes a record of an unchanged value as the order to load it again (a renewed certificate).
+def _is_change(resource: Resource, present: Mapping[str, str], name: str, value: str | None) -> bool:
+    # A record with an unchanged value makes the broker reload it (a renewed certificate).
     return resource.type == ResourceType.BROKER or present.get(name) != value
 
 

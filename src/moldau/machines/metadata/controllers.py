@@ -1,4 +1,4 @@
-"""Controllers register too: where others reach them, and which features they support."""
+"""Controller registration: endpoints and supported features."""
 
 from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.image import ControllerImage, MetadataImage
@@ -8,7 +8,7 @@ from moldau.wire import messages
 
 
 def decide_register_controller(image: MetadataImage, controller: ControllerImage) -> Decision[Record, None]:
-    """The same again is written once."""
+    """Register a controller; an unchanged registration writes nothing."""
     if controller.controller_id < 0:
         raise InvalidRequest("A controller id cannot be negative.")
     for name, supported in controller.features.items():
@@ -24,7 +24,7 @@ def decide_register_controller(image: MetadataImage, controller: ControllerImage
 
 
 def record_of_controller(controller: ControllerImage) -> messages.RegisterControllerRecord:
-    """The registration that leads to this image."""
+    """Return the registration record of this image."""
     return messages.RegisterControllerRecord(
         controller_id=controller.controller_id,
         incarnation_id=controller.incarnation_id,

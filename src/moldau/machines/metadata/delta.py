@@ -1,4 +1,4 @@
-"""What changed between two images, so that a subscriber looks only at that."""
+"""The difference between two images, so that subscribers only process changes."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ from moldau.model.ids import TopicId
 
 @dataclass(frozen=True, slots=True)
 class MetadataDelta:
-    """Topics by id, because a name may be deleted and taken again between two images."""
+    """Topics by id, because a name may be deleted and created again between two images."""
 
-    created: Set[TopicId] = field(default_factory=frozenset)  # in the new image, not in the old
-    removed: Mapping[TopicId, TopicImage] = field(default_factory=dict)  # as they last were
-    changed: Mapping[TopicId, Set[int]] = field(default_factory=dict)  # partitions new or changed, created topics too
+    created: Set[TopicId] = field(default_factory=frozenset)  # in the new image only
+    removed: Mapping[TopicId, TopicImage] = field(default_factory=dict)  # with their last state
+    # New or changed partitions, including those of created topics
+    changed: Mapping[TopicId, Set[int]] = field(default_factory=dict)
     configs: Set[Resource] = field(default_factory=frozenset)
     brokers: Set[int] = field(default_factory=frozenset)
     has_new_features: bool = False
@@ -24,12 +25,12 @@ class MetadataDelta:
         )
 
     def then(self, later: "MetadataDelta") -> "MetadataDelta":
-        """This change and a later one as a single change."""
+        """Combine this delta and a later one."""
         gone = later.removed.keys()
         changed = {topic_id: indexes for topic_id, indexes in self.changed.items() if topic_id not in gone}
         for topic_id, indexes in later.changed.items():
             changed[topic_id] = changed.get(topic_id, frozenset()) | indexes
-        # A topic that came and went between the two ends was never seen by anybody.
+        # A topic created and deleted in between was never visible.
         removed = {topic_id: topic for topic_id, topic in later.removed.items() if topic_id not in self.created}
         return MetadataDelta(
             created=(self.created - gone) | later.created,
@@ -42,7 +43,7 @@ class MetadataDelta:
 
 
 def delta_between(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """What changed, found by looking at everything: for those who do not know the records in between."""
+    """Compute a delta by comparing both images, without the records in between."""
     changed: dict[TopicId, Set[int]] = {}
     for topic_id, topic in new.topics_by_id.items():
         before = old.topics_by_id.get(topic_id)

@@ -1,4 +1,4 @@
-"""Leaderships go back to preferred replicas: by the clock, or because somebody asks (ElectLeaders)."""
+"""Leader elections on request (ElectLeaders) and by timer: leaderless partitions and preferred leaders."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from moldau.machines.metadata.image import PartitionImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.partition_index import PartitionKey
 from moldau.machines.metadata.records import Record
-from moldau.machines.metadata.settings import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_SLICE_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX, PARTITIONS_PER_REQUEST_MAX
 from moldau.model.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -30,11 +30,11 @@ ELECTIONS_PER_CHECK_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LeadersChecked:
-    """It is time to look whether partitions lack a leader that they could have, or have another than they should."""
+    """Time to look for leaderless partitions that can have a leader, and for non-preferred leaders."""
 
 
 class ElectionType(IntEnum):
-    """What is asked for, by ElectLeaders' number."""
+    """Election types of ElectLeaders, by number."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -42,7 +42,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderElected:
-    """The answer about one partition."""
+    """The result for a partition."""
 
     topic: str
     index: int
@@ -54,31 +54,31 @@ def check_timer(view: ClusterView) -> SetTimer:
     return SetTimer(LeadersChecked(), view.settings.leader_imbalance_check_interval_ms)
 
 
-def next_look(changes: int) -> list[SetTimer]:
-    """At once, where so many got a leader in one go that there may be more who can."""
-    return [SetTimer(LeadersChecked(), 0)] if changes >= PARTITIONS_PER_SLICE_MAX else []
+def next_check(changes: int) -> list[SetTimer]:
+    """Check again at once if this decision was full: there may be more."""
+    return [SetTimer(LeadersChecked(), 0)] if changes >= PARTITIONS_PER_DECISION_MAX else []
 
 
 def decide_leaders_checked(view: ClusterView) -> Decision[Record, None]:
-    """What can be led is led, and by whom it should be."""
+    """Elect leaders for leaderless partitions, and preferred leaders."""
     changes = changes_of_leaderless(view, at_most=ELECTIONS_PER_CHECK_MAX)
     if len(changes) < ELECTIONS_PER_CHECK_MAX and view.settings.auto_leader_rebalance_enable:
-        changes.extend(_balancing(view, ELECTIONS_PER_CHECK_MAX - len(changes)))
+        changes.extend(_preferred_elections(view, ELECTIONS_PER_CHECK_MAX - len(changes)))
     is_all = len(changes) < ELECTIONS_PER_CHECK_MAX
     return respond(None, changes, [check_timer(view) if is_all else SetTimer(LeadersChecked(), 0)])
 
 
-def _balancing(view: ClusterView, at_most: int) -> Iterator[Change]:
-    """Elections for partitions whose preferred replica could lead and does not."""
+def _preferred_elections(view: ClusterView, at_most: int) -> Iterator[Change]:
+    """Yield elections of available preferred replicas that are not leaders."""
     for key, partition in _partitions(view):
-        if at_most > 0 and partition.has_leader and _is_displaced(view, partition):
+        if at_most > 0 and partition.has_leader and _has_non_preferred_leader(view, partition):
             change = _preferred(view, key)
             if change is not None:
                 at_most -= 1
                 yield change
 
 
-def _is_displaced(view: ClusterView, partition: PartitionImage) -> bool:
+def _has_non_preferred_leader(view: ClusterView, partition: PartitionImage) -> bool:
     preferred = partition.replicas[0]
     return partition.leader != preferred and preferred in partition.isr and view.image.is_active(preferred)
 
@@ -90,7 +90,7 @@ def _partitions(view: ClusterView) -> Iterator[tuple[PartitionKey, PartitionImag
 
 
 def _preferred(view: ClusterView, key: PartitionKey) -> Change | None:
-    """An election, if the preferred replica wins it."""
+    """Return an election if the preferred replica wins it."""
     topic = view.topic(key)
     draft = PartitionDraft(view, topic, key.partition)
     change = draft.record(Election.PREFERRED)
@@ -100,25 +100,25 @@ def _preferred(view: ClusterView, key: PartitionKey) -> Change | None:
 def decide_elect_leaders(
     view: ClusterView, election_type: int, wanted: Sequence[tuple[str, int]] | None
 ) -> Decision[Record, list[LeaderElected]]:
-    """Each partition gets another leader or is refused by itself; None stands for all that need one."""
+    """Elect leaders; each partition has its own error. None stands for all partitions that need an election."""
     if election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         raise InvalidRequest(f"Unknown election type {election_type}.")
     if wanted is not None and len(wanted) > PARTITIONS_PER_REQUEST_MAX:
         raise PolicyViolation("Excessively large number of partitions per request.")
     records: list[Record] = []
     outcomes: dict[tuple[str, int], LeaderElected] = {}
-    for topic, index in _needy(view, ElectionType(election_type)) if wanted is None else wanted:
+    for topic, index in _partitions_needing_election(view, ElectionType(election_type)) if wanted is None else wanted:
         if (topic, index) in outcomes:
             continue
         try:
             records.append(_elected(view, ElectionType(election_type), topic, index))
             outcomes[topic, index] = LeaderElected(topic, index)
-        except KafkaError as refusal:
-            outcomes[topic, index] = LeaderElected(topic, index, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[topic, index] = LeaderElected(topic, index, error.code, error.message)
     return respond(list(outcomes.values()), records)
 
 
-def _needy(view: ClusterView, election_type: ElectionType) -> Iterator[tuple[str, int]]:
+def _partitions_needing_election(view: ClusterView, election_type: ElectionType) -> Iterator[tuple[str, int]]:
     for key, partition in _partitions(view):
         if not _is_settled(partition, election_type):
             yield view.topic(key).name, key.partition

@@ -1,21 +1,21 @@
-"""Who leads a partition when a broker leaves or comes back."""
+"""Leader elections after a broker was fenced or unfenced."""
 
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
-from moldau.machines.metadata.settings import PARTITIONS_PER_SLICE_MAX
+from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX
 from moldau.wire import messages
 
 Change = messages.PartitionChangeRecord
 
 
 def changes_without(
-    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: float = PARTITIONS_PER_SLICE_MAX
+    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: float = PARTITIONS_PER_DECISION_MAX
 ) -> list[Change]:
-    """What changes when this broker leads nothing and is in sync nowhere any more.
+    """Return the changes that remove this broker as leader and from all ISRs.
 
-    With `has_lost` it may lack what it had: it is not eligible either. When `at_most` changes come back there may be
-    more, and the caller asks again.
+    With `has_lost` it may have lost records and leaves the ELRs too. If `at_most` changes are returned there may be
+    more; the caller repeats the call.
     """
     changes: list[Change] = []
     for key in view.index.of(broker_id):
@@ -33,8 +33,8 @@ def changes_without(
     return changes
 
 
-def changes_with(view: ClusterView, broker_id: int, *, at_most: float = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
-    """What changes when this broker may lead again: partitions without a leader that it is eligible for."""
+def changes_with(view: ClusterView, broker_id: int, *, at_most: float = PARTITIONS_PER_DECISION_MAX) -> list[Change]:
+    """Return the changes for an unfenced broker: leaderless partitions it is eligible for."""
     changes: list[Change] = []
     for key in view.index.leaderless:
         topic = view.topic(key)
@@ -45,8 +45,8 @@ def changes_with(view: ClusterView, broker_id: int, *, at_most: float = PARTITIO
     return changes
 
 
-def changes_of_leaderless(view: ClusterView, *, at_most: float = PARTITIONS_PER_SLICE_MAX) -> list[Change]:
-    """Leaders for partitions that have none, where somebody could lead by now."""
+def changes_of_leaderless(view: ClusterView, *, at_most: float = PARTITIONS_PER_DECISION_MAX) -> list[Change]:
+    """Return elections for leaderless partitions with an available replica."""
     changes: list[Change] = []
     for key in view.index.leaderless:
         topic = view.topic(key)

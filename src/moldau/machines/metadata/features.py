@@ -1,4 +1,4 @@
-"""Finalized features: at which level the whole cluster works."""
+"""Finalized features: the levels at which the cluster operates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from moldau.model.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion,
 from moldau.wire import messages
 
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
-TRANSACTION_VERSION: Final = 2  # each transaction has an epoch of its own; clients take part when the cluster says so
+TRANSACTION_VERSION: Final = 2  # an epoch per transaction; clients follow the finalized level
 
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
     ELR_FEATURE: VersionRange(0, 1),
     TRANSACTION_VERSION_FEATURE: VersionRange(0, TRANSACTION_VERSION),
 }
-"""What this software can do; a broker registers with it, and ApiVersions tells clients."""
+"""Features supported by this version; sent with registrations and in ApiVersions responses."""
 
 
 class UpgradeType(IntEnum):
-    """Which way a feature may move, by UpdateFeatures' number."""
+    """Upgrade types of UpdateFeatures, by number."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -43,7 +43,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """A feature that somebody wants at a level. The upgrade type is a number from outside."""
+    """A requested feature level. The upgrade type number is unvalidated."""
 
     name: str
     level: int
@@ -52,7 +52,7 @@ class FeatureUpdate:
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdated:
-    """The answer about one feature."""
+    """The result for a feature."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -60,7 +60,7 @@ class FeatureUpdated:
 
 
 def bootstrap_records(settings: MetadataSettings) -> list[Record]:
-    """What the log of a new cluster begins with, after the control records of its quorum."""
+    """Return the first records of a new cluster's log, after the quorum's control records."""
     return [
         messages.FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
         *first_safety_records(settings),
@@ -76,20 +76,20 @@ def decide_update_features(
     supported: Mapping[str, VersionRange] = SUPPORTED_FEATURES,
     validate_only: bool = False,
 ) -> Decision[Record, list[FeatureUpdated]]:
-    """All of them or none: one refused update keeps the others from taking place."""
+    """Update features atomically: one invalid update rejects all."""
     records: list[Record] = []
     outcomes: dict[str, FeatureUpdated] = {}
     for update in updates:
         try:
             if update.name in outcomes:
-                raise InvalidRequest(f"The feature {update.name} is named twice.")
+                raise InvalidRequest(f"Feature {update.name} appears more than once.")
             _check_update(view.image, update, supported)
             if update.name == ELR_FEATURE:
                 records.extend(switching_records(view, update.level > 0))
             records.append(messages.FeatureLevelRecord(name=update.name, feature_level=update.level))
             outcomes[update.name] = FeatureUpdated(update.name)
-        except KafkaError as refusal:
-            outcomes[update.name] = FeatureUpdated(update.name, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[update.name] = FeatureUpdated(update.name, error.code, error.message)
     _check_dependency(view.image, updates, outcomes)
     is_refused = any(outcome.error for outcome in outcomes.values())
     return respond(list(outcomes.values()), () if validate_only or is_refused else records)
@@ -98,7 +98,7 @@ def decide_update_features(
 def _check_dependency(
     image: MetadataImage, updates: Sequence[FeatureUpdate], outcomes: dict[str, FeatureUpdated]
 ) -> None:
-    """Who is eligible is written in a form that older levels do not have."""
+    """The ELR record format requires a minimum metadata.version."""
     levels = {**image.features, **{update.name: update.level for update in updates}}
     if levels.get(ELR_FEATURE, 0) > 0 and levels.get(METADATA_VERSION_FEATURE, 0) < METADATA_VERSION_OF_ELR:
         message = (
@@ -111,12 +111,12 @@ def _check_dependency(
 
 
 def _check_update(image: MetadataImage, update: FeatureUpdate, supported: Mapping[str, VersionRange]) -> None:
-    complaint = _complaint(image, update, supported)
-    if complaint:
-        raise InvalidUpdateVersion(f"Invalid update version {update.level} for feature {update.name}. {complaint}")
+    error = _update_error(image, update, supported)
+    if error:
+        raise InvalidUpdateVersion(f"Invalid update version {update.level} for feature {update.name}. {error}")
 
 
-def _complaint(image: MetadataImage, update: FeatureUpdate, supported: Mapping[str, VersionRange]) -> str | None:
+def _update_error(image: MetadataImage, update: FeatureUpdate, supported: Mapping[str, VersionRange]) -> str | None:
     if update.upgrade_type not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if update.level < 0:
@@ -139,16 +139,16 @@ def _unsupported(image: MetadataImage, update: FeatureUpdate, supported: Mapping
     mine = supported.get(update.name)
     if mine is None:
         return "Local controller does not support this feature."
-    # Level 0 switches a feature off, which everybody can do; only the version of the metadata itself has to be there.
+    # Level 0 disables a feature, which every node supports; only metadata.version is required.
     if update.level == 0 and update.name != METADATA_VERSION_FEATURE:
         return None
     if update.level not in mine:
         return f"Local controller only supports versions {mine.lowest}-{mine.highest}"
-    # A node that meets a level it does not know in the log cannot go on, a controller no more than a broker.
+    # A node that reads an unsupported level from the log must stop, controllers as well as brokers.
     brokers = ((f"Broker {each.broker_id}", each.features) for each in image.brokers.values())
     controllers = ((f"Controller {each.controller_id}", each.features) for each in image.controllers.values())
-    for who, features in chain(brokers, controllers):
+    for node, features in chain(brokers, controllers):
         theirs = features.get(update.name, VersionRange(0, 0))
         if update.level not in theirs:
-            return f"{who} only supports versions {theirs.lowest}-{theirs.highest}"
+            return f"{node} only supports versions {theirs.lowest}-{theirs.highest}"
     return None

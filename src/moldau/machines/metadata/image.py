@@ -1,4 +1,4 @@
-"""The metadata of a cluster at one offset of its log: immutable, so a handler may hold it as long as it likes."""
+"""Immutable image of the cluster metadata at an offset of its log; handlers may keep a reference."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to, by DescribeConfigs' number."""
+    """Resource types of configs, by DescribeConfigs' number."""
 
     TOPIC = 2
     BROKER = 4
@@ -24,7 +24,7 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """Who has configs. The broker named '' stands for all brokers."""
+    """A resource with configs. The broker name '' stands for all brokers."""
 
     type: int
     name: str
@@ -32,7 +32,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """Who holds a partition, who leads it, and since when."""
+    """Replicas, ISR, leader and epochs of a partition."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -48,7 +48,7 @@ class PartitionImage:
 
     @property
     def trusted(self) -> tuple[int, ...]:
-        """Whose copies are counted on: none of these may begin anew."""
+        """Replicas that the partition relies on: none of these may restart empty."""
         return (*self.isr, *self.eligible_leader_replicas, *self.last_known_elr)
 
     @property
@@ -71,7 +71,7 @@ class TopicImage:
 
 
 class ListenerImage(NamedTuple):
-    """Where a broker is reached, as it advertises it."""
+    """An advertised listener of a broker."""
 
     name: str
     address: Address
@@ -79,7 +79,7 @@ class ListenerImage(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """The levels of a feature that somebody supports."""
+    """Supported levels of a feature."""
 
     lowest: int
     highest: int
@@ -104,11 +104,11 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """May it take new leaderships and join an ISR?"""
+        """Whether it may lead partitions and join ISRs."""
         return not self.is_fenced and not self.is_shutting_down
 
     def address(self, listener: str) -> Address | None:
-        """Where it is reached by those who came in through the listener of this name."""
+        """Return its address for the listener of this name."""
         for each in self.listeners:
             if each.name == listener:
                 return each.address
@@ -127,7 +127,7 @@ class ControllerImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Everything the metadata log says up to and including `offset`. The mappings are never changed in place."""
+    """Everything in the metadata log up to and including `offset`. Mappings never change in place."""
 
     offset: int = NO_OFFSET
     epoch: int = NO_EPOCH
@@ -140,7 +140,7 @@ class MetadataImage:
     next_producer_id: int = 0
 
     def topic_id(self, name: str) -> TopicId:
-        """The id of a topic, all zeros if there is no such topic."""
+        """Return a topic's id, all zeros if there is no such topic."""
         topic = self.topics.get(name)
         return topic.topic_id if topic else NO_TOPIC_ID
 
@@ -155,21 +155,21 @@ class MetadataImage:
         return found.partitions[index]
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """What was set on the topic itself; everything else has its default."""
+        """Return the configs set on the topic; others have their default."""
         return self.configs.get(Resource(ResourceType.TOPIC, topic), NOTHING_SET)
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """What was set at run time on one broker, or with None on all of them together."""
+        """Return the dynamic configs of a broker, or of all brokers with None."""
         name = "" if broker_id is None else str(broker_id)
         return self.configs.get(Resource(ResourceType.BROKER, name), NOTHING_SET)
 
     def is_cordoned(self, broker_id: int) -> bool:
-        """Whether a broker gets no new partitions (KIP-1066). It has one folder, so to name any is to name all."""
+        """Whether a broker gets no new partitions (KIP-1066). It has one log directory, so naming any covers all."""
         return bool(self.broker_configs(broker_id).get(CORDONED, "").strip())
 
     @property
     def has_elr(self) -> bool:
-        """Whether replicas that left the ISR while it was too small remain eligible (KIP-966)."""
+        """Whether replicas that left an ISR below min ISR stay eligible (KIP-966)."""
         return self.features.get(ELR_FEATURE, 0) > 0
 
     def is_active(self, broker_id: int) -> bool:

@@ -1,6 +1,7 @@
-"""Configs that decide who may lead: what a change of them means for partitions.
+"""Configs that affect leader election, and the partition changes that follow from altering them.
 
-`min.insync.replicas` decides who is eligible (KIP-966), `unclean.leader.election.enable` whether anybody is.
+`min.insync.replicas` determines the ELR (KIP-966), `unclean.leader.election.enable` whether an out-of-sync replica can
+be elected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ ALL_BROKERS = Resource(ResourceType.BROKER, "")
 
 
 def safety_records(view: ClusterView) -> list[Record]:
-    """What makes eligible replicas safe: all brokers count by one number, and it stands in the metadata."""
+    """Return the records that make the ELR safe: one cluster-wide min ISR, written to the metadata."""
     records: list[Record] = []
     if MIN_ISR not in view.image.broker_configs(None):
         records.append(config_record(ALL_BROKERS, MIN_ISR, str(view.settings.min_insync_replicas)))
@@ -30,10 +31,10 @@ def safety_records(view: ClusterView) -> list[Record]:
 
 
 def switching_records(view: ClusterView, is_on: bool) -> list[Record]:
-    """What goes with eligible replicas being switched on or off.
+    """Return the records for enabling or disabling the ELR feature.
 
-    On: leaders must know by which number all count from now on before they change their ISR. Off: nobody looks after
-    those eligible any more, so only partitions that wait for them keep them.
+    On: leaders must know the common min ISR before they change an ISR. Off: the ELRs are no longer maintained, so only
+    partitions waiting for an ELR member keep theirs.
     """
     if is_on == view.image.has_elr:
         return []
@@ -49,16 +50,16 @@ def switching_records(view: ClusterView, is_on: bool) -> list[Record]:
 
 
 def first_safety_records(settings: MetadataSettings) -> list[Record]:
-    """The same for a cluster that has nothing yet."""
+    """Return the same for a new cluster."""
     return [config_record(ALL_BROKERS, MIN_ISR, str(settings.min_insync_replicas))]
 
 
 def partition_changes(view: ClusterView, records: Sequence[Record]) -> list[Record]:
-    """What changes of configs mean for partitions: to be written together with them.
+    """Return the partition changes that config changes require, to be written together with them.
 
-    With a lower number a leader may acknowledge what those eligible lack: they cease to be. With a greater one,
-    whoever leaves the ISR becomes eligible; a leader that does not know of it yet still counts by the old number, so
-    every partition gets a new epoch, without which a leader cannot change its ISR.
+    With a lower min ISR a leader may acknowledge records that ELR members lack: the ELR is cleared. With a higher one,
+    replicas leaving the ISR join the ELR; a leader that does not know yet still uses the old value, so every partition
+    gets a new partition epoch, which invalidates ISR changes in flight.
     """
     names = {record.name for record in records if isinstance(record, messages.ConfigRecord)}
     if UNCLEAN not in names and not (MIN_ISR in names and view.image.has_elr):

@@ -1,4 +1,4 @@
-"""The metadata machine: what the cluster consists of, decided by requests, changed by records alone."""
+"""Metadata machine of the active controller. Requests decide, only records change the image."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -36,13 +36,13 @@ from moldau.wire import messages
 
 
 class MetadataMachine:
-    """Decisions are functions of the image; `apply` leads to the next one."""
+    """Decisions are functions of the image; `apply` produces the next one."""
 
     def __init__(
         self, settings: MetadataSettings, rules: configs.ConfigRules, image: MetadataImage | None = None
     ) -> None:
-        """`image` is where it begins: a node that followed so far need not read the whole log again to lead."""
-        self.settings = settings  # may be replaced while running: it is no replicated state
+        """`image` is the initial state: a node that followed the log need not replay it to become active."""
+        self.settings = settings  # may be replaced at run time; not replicated
         self._rules = rules
         self._image = image or MetadataImage()
         self._builder = ImageBuilder(self._image)
@@ -57,7 +57,7 @@ class MetadataMachine:
 
     @property
     def image(self) -> MetadataImage:
-        """Everything that was applied, committed or not."""
+        """The image of everything applied, committed or not."""
         if self._builder.is_touched:
             old = self._image
             self._image, delta = self._builder.finish()
@@ -70,17 +70,17 @@ class MetadataMachine:
         return ClusterView(self.image, self._index, self.settings)
 
     def take_change(self) -> tuple[MetadataImage, MetadataDelta]:
-        """The image, and what changed since this was asked last."""
+        """Return the image and the changes since the last call."""
         image, delta = self.image, self._delta
         self._delta = MetadataDelta()
         return image, delta
 
     def decide_elected(self, now_ms: float) -> Decision[Record, None]:
-        """A log that holds no features yet belongs to a new cluster. Every broker has a session in full again."""
+        """A log without features belongs to a new cluster. Every broker gets a full session."""
         image = self.image
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.brokers.values() if not broker.is_fenced]
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
-        timers += brokers.unfinished_work(self._view)
+        timers += brokers.resume_broker_changes(self._view)
         timers.append(elect_leaders.check_timer(self._view))
         return respond(None, () if image.features else features.bootstrap_records(self.settings), timers)
 
@@ -88,12 +88,12 @@ class MetadataMachine:
         match event:
             case SessionEnded():
                 return heartbeats.decide_session_ended(self._view, self._sessions, event, now_ms)
-            case brokers.WorkMoved():
-                return brokers.decide_work_moved(self._view, event.broker_id)
+            case brokers.BrokerChangeContinued():
+                return brokers.decide_broker_change_continued(self._view, event.broker_id)
             case elect_leaders.LeadersChecked():
                 return elect_leaders.decide_leaders_checked(self._view)
             case _:
-                raise AssertionError(f"nobody set a timer for {event} at {now_ms}")
+                raise AssertionError(f"unknown timer {event} at {now_ms}")
 
     def decide_create_topics(
         self,
@@ -142,11 +142,11 @@ class MetadataMachine:
         )
 
     def _with_partitions(self, decision: Decision[Record, Response]) -> Decision[Record, Response]:
-        """The configs, and what they mean for partitions, in one piece. Of those there are as many as there are."""
+        """Add the partition changes that follow from config changes to the decision. Their number is unbounded."""
         changes = leader_configs.partition_changes(self._view, _bounded(decision).records)
         if not changes:
             return decision
-        timers = [*decision.timers, *elect_leaders.next_look(len(changes))]
+        timers = [*decision.timers, *elect_leaders.next_check(len(changes))]
         return replace(decision, records=[*decision.records, *changes], timers=timers)
 
     def decide_register_broker(self, registration: brokers.Registration, *, next_offset: int) -> Decision[Record, int]:
@@ -154,7 +154,7 @@ class MetadataMachine:
 
     def decide_broker_heartbeat(
         self, heartbeat: heartbeats.BrokerHeartbeat, now_ms: float
-    ) -> Decision[Record, heartbeats.HeartbeatAnswer]:
+    ) -> Decision[Record, heartbeats.HeartbeatResult]:
         return heartbeats.decide_broker_heartbeat(self._view, self._sessions, heartbeat, now_ms)
 
     def decide_unfence_broker(self, broker_id: int, broker_epoch: int) -> Decision[Record, None]:
@@ -168,13 +168,13 @@ class MetadataMachine:
 
     def decide_alter_partition(
         self, broker_id: int, broker_epoch: int, proposals: Sequence[alter_partition.IsrProposal]
-    ) -> Decision[Record, list[alter_partition.IsrAnswered]]:
+    ) -> Decision[Record, list[alter_partition.IsrResult]]:
         return alter_partition.decide_alter_partition(self._view, broker_id, broker_epoch, proposals)
 
-    def decide_place_copies(
-        self, broker_id: int, broker_epoch: int, placed: Sequence[replica_dirs.CopyPlaced]
-    ) -> Decision[Record, list[replica_dirs.CopyNoted]]:
-        return replica_dirs.decide_place_copies(self._view, broker_id, broker_epoch, placed)
+    def decide_assign_replicas_to_dirs(
+        self, broker_id: int, broker_epoch: int, placed: Sequence[replica_dirs.ReplicaDirAssignment]
+    ) -> Decision[Record, list[replica_dirs.ReplicaDirResult]]:
+        return replica_dirs.decide_assign_replicas_to_dirs(self._view, broker_id, broker_epoch, placed)
 
     def decide_alter_reassignments(
         self, wanted: Sequence[reassignments.Reassignment], *, may_change_factor: bool = True
@@ -182,7 +182,7 @@ class MetadataMachine:
         return reassignments.decide_alter_reassignments(self._view, wanted, may_change_factor=may_change_factor)
 
     def reassignments(self, wanted: Sequence[tuple[str, int]] | None) -> list[reassignments.Move]:
-        """The moves under way, of all partitions or of those named."""
+        """Return the reassignments in progress, of all or of the given partitions."""
         return list(reassignments.moves(self._view, wanted))
 
     def decide_elect_leaders(
@@ -205,13 +205,13 @@ class MetadataMachine:
 
 
 def _bounded(decision: Decision[Record, Response]) -> Decision[Record, Response]:
-    """One request may not fill the log."""
+    """Limit the size of a request."""
     if len(decision.records) > RECORDS_PER_DECISION_MAX or _characters(decision) > CONFIG_CHARACTERS_PER_DECISION_MAX:
         raise PolicyViolation("Unable to perform excessively large batch operation.")
     return decision
 
 
 def _characters(decision: Decision[Record, Response]) -> int:
-    """How long the texts are that a client can make as long as it likes."""
+    """Return the total length of client-provided strings."""
     configs = (record for record in decision.records if isinstance(record, messages.ConfigRecord))
     return sum(len(record.name) + len(record.value or "") for record in configs)

@@ -1,4 +1,4 @@
-"""Which partitions a broker holds, which lack a leader, which move: found without a look at all of them."""
+"""Index of partitions by broker, and of leaderless and reassigning ones, to avoid scanning all partitions."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -12,14 +12,14 @@ _NONE: Final[Mapping["PartitionKey", None]] = MappingProxyType({})
 
 
 class PartitionKey(NamedTuple):
-    """One partition of one topic, by id."""
+    """A partition of a topic, by id."""
 
     topic_id: TopicId
     partition: int
 
 
 class PartitionIndex:
-    """Follows the image, change by change. The mappings keep an order, so that decisions do not depend on hashes."""
+    """Follows the image delta by delta. The mappings are ordered, so that decisions do not depend on hashes."""
 
     def __init__(self) -> None:
         self._by_broker: dict[int, dict[PartitionKey, None]] = {}
@@ -28,12 +28,12 @@ class PartitionIndex:
         self._with_eligible: dict[PartitionKey, None] = {}
 
     def of(self, broker_id: int) -> Iterable[PartitionKey]:
-        """The partitions with a replica on this broker."""
+        """Return the partitions with a replica on this broker."""
         return self._by_broker.get(broker_id, _NONE)
 
     @property
     def brokers(self) -> list[int]:
-        """Who holds any replica, registered or not."""
+        """Return the brokers with any replica, registered or not."""
         return sorted(self._by_broker)
 
     @property
@@ -42,42 +42,42 @@ class PartitionIndex:
 
     @property
     def moving(self) -> Mapping[PartitionKey, None]:
-        """The partitions that are being reassigned."""
+        """The partitions being reassigned."""
         return self._moving
 
     @property
     def with_eligible(self) -> Mapping[PartitionKey, None]:
-        """The partitions that have eligible replicas outside of their ISR."""
+        """The partitions with a non-empty ELR."""
         return self._with_eligible
 
     def follow(self, old: MetadataImage, new: MetadataImage, delta: MetadataDelta) -> None:
         for topic in delta.removed.values():
             was = old.topics_by_id.get(topic.topic_id, topic)
             for index, partition in enumerate(was.partitions):
-                self._forget(PartitionKey(topic.topic_id, index), partition)
+                self._remove(PartitionKey(topic.topic_id, index), partition)
         for topic_id, indexes in delta.changed.items():
             before = old.topics_by_id.get(topic_id)
             after = new.topics_by_id[topic_id]
             for index in sorted(indexes):
-                self._note(PartitionKey(topic_id, index), _partition(before, index), after.partitions[index])
+                self._update(PartitionKey(topic_id, index), _partition(before, index), after.partitions[index])
 
-    def _note(self, key: PartitionKey, old: PartitionImage | None, new: PartitionImage) -> None:
+    def _update(self, key: PartitionKey, old: PartitionImage | None, new: PartitionImage) -> None:
         if old is None or old.replicas != new.replicas:
             if old is not None:
-                self._forget_replicas(key, old)
+                self._remove_replicas(key, old)
             for broker_id in new.replicas:
                 self._by_broker.setdefault(broker_id, {})[key] = None
-        _keep(self._leaderless, key, not new.has_leader)
-        _keep(self._moving, key, new.is_moving)
-        _keep(self._with_eligible, key, bool(new.eligible_leader_replicas))
+        _set_membership(self._leaderless, key, not new.has_leader)
+        _set_membership(self._moving, key, new.is_moving)
+        _set_membership(self._with_eligible, key, bool(new.eligible_leader_replicas))
 
-    def _forget(self, key: PartitionKey, partition: PartitionImage) -> None:
-        self._forget_replicas(key, partition)
+    def _remove(self, key: PartitionKey, partition: PartitionImage) -> None:
+        self._remove_replicas(key, partition)
         self._leaderless.pop(key, None)
         self._moving.pop(key, None)
         self._with_eligible.pop(key, None)
 
-    def _forget_replicas(self, key: PartitionKey, partition: PartitionImage) -> None:
+    def _remove_replicas(self, key: PartitionKey, partition: PartitionImage) -> None:
         for broker_id in partition.replicas:
             held = self._by_broker[broker_id]
             held.pop(key, None)
@@ -89,7 +89,7 @@ def _partition(topic: TopicImage | None, index: int) -> PartitionImage | None:
     return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
 
 
-def _keep(mapping: dict[PartitionKey, None], key: PartitionKey, is_in: bool) -> None:
+def _set_membership(mapping: dict[PartitionKey, None], key: PartitionKey, is_in: bool) -> None:
     if is_in:
         mapping[key] = None
     else:

@@ -1,4 +1,4 @@
-"""Topics grow: more partitions, never fewer."""
+"""CreatePartitions: increase the number of partitions of topics."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from moldau.model.errors import (
 
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
-    """A topic that shall have `count` partitions in all; assignments, if given, are for the new ones in order."""
+    """The requested total `count` of partitions; assignments, if given, are for the new ones in order."""
 
     name: str
     count: int
@@ -38,7 +38,7 @@ class MorePartitions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsCreated:
-    """The answer about one topic."""
+    """The result for a topic."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -48,18 +48,18 @@ class PartitionsCreated:
 def decide_create_partitions(
     image: MetadataImage, topics: Sequence[MorePartitions], *, start: int, validate_only: bool = False
 ) -> Decision[Record, list[PartitionsCreated]]:
-    """Each topic grows or is refused by itself; `start` places replicas."""
+    """Add partitions; each topic has its own error. `start` seeds the placement."""
     names = Counter(topic.name for topic in topics)
     records: list[Record] = []
-    outcomes: dict[str, PartitionsCreated] = {}  # by name: a topic named twice is answered once
+    outcomes: dict[str, PartitionsCreated] = {}  # by name: a duplicate gets one result
     for wanted in topics:
         try:
             if names[wanted.name] > 1:
                 raise InvalidRequest("Duplicate topic name.")
             records.extend(_grow(image, wanted, start + len(records), PARTITIONS_PER_REQUEST_MAX - len(records)))
             outcomes[wanted.name] = PartitionsCreated(wanted.name)
-        except KafkaError as refusal:
-            outcomes[wanted.name] = PartitionsCreated(wanted.name, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[wanted.name] = PartitionsCreated(wanted.name, error.code, error.message)
     return respond(list(outcomes.values()), () if validate_only else records)
 
 
@@ -95,7 +95,7 @@ def _check_count(wanted: MorePartitions, present: int, additional_max: int) -> N
 def _placements(image: MetadataImage, topic: TopicImage, wanted: MorePartitions, start: int) -> list[Placement]:
     present = len(topic.partitions)
     first = topic.partitions[0]
-    # A partition that is being moved has more replicas than it will keep.
+    # A partition being reassigned has more replicas than its target.
     replication_factor = len([each for each in first.replicas if each not in first.removing_replicas])
     if wanted.assignments is None:
         return place_replicas(image, wanted.count - present, replication_factor, start)

@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions. Pure: the random start comes in as a number."""
+"""Replica placement for new partitions. Pure: the random start is an argument."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -13,17 +13,17 @@ _UNASSIGNED_DIRECTORY = bytes(16)
 
 
 class Placement(NamedTuple):
-    """The replicas of one partition, the preferred leader first, and those that start in sync."""
+    """The replicas of a partition, preferred leader first, and the initial ISR."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
 
 def place_replicas(image: MetadataImage, partitions: int, replication_factor: int, start: int) -> list[Placement]:
-    """Round robin: leaders go around from `start`, and each time around followers are shifted by one more.
+    """Place replicas round robin: leaders rotate from `start`; each round shifts the followers by one more.
 
-    Replicas are in different racks as far as there are any. A fenced broker gets a replica only when there are not
-    enough others, and never the leadership. One that is cordoned gets nothing.
+    Replicas are spread over racks if there are any. Fenced brokers get replicas only if there are too few others, and
+    never the leadership. Cordoned brokers get none.
     """
     open_to_all = [broker for broker in image.brokers.values() if not image.is_cordoned(broker.broker_id)]
     racks = {broker.broker_id: broker.rack for broker in open_to_all}
@@ -34,7 +34,7 @@ def place_replicas(image: MetadataImage, partitions: int, replication_factor: in
 
 
 def _alternating(racks: Mapping[int, str | None], brokers: Sequence[BrokerImage]) -> list[int]:
-    """One broker of each rack, then the next of each: neighbours are in different racks."""
+    """Interleave brokers by rack, so that neighbours are in different racks."""
     by_rack: dict[str, list[int]] = {}
     for broker_id in sorted(broker.broker_id for broker in brokers):
         by_rack.setdefault(racks[broker_id] or "", []).append(broker_id)
@@ -45,7 +45,7 @@ def _alternating(racks: Mapping[int, str | None], brokers: Sequence[BrokerImage]
 def _check_replication_factor(replication_factor: int, active: int, spare: int, cordoned: int) -> None:
     reason = None
     if replication_factor > active + spare:
-        besides = f", besides {cordoned} that get no new partitions ({CORDONED})" if cordoned else ""
+        besides = f", not counting {cordoned} cordoned ({CORDONED})" if cordoned else ""
         reason = (
             f"The target replication factor of {replication_factor} cannot be reached "
             f"because only {active + spare} broker(s) are registered{besides}."
@@ -70,12 +70,12 @@ def _rotated(brokers: list[int], turn: int) -> list[int]:
 
 
 def _spread(racks: Mapping[int, str | None], chosen: Sequence[int], candidates: Iterable[int], count: int) -> list[int]:
-    """`count` brokers, those chosen first: every rack has one before any has two."""
+    """Return `count` brokers, the chosen first: every rack gets one before any gets two."""
     result, remaining = list(chosen), dict.fromkeys(candidates)
     used = {racks[broker_id] for broker_id in result}
     while remaining and len(result) < count:
         broker_id = next((each for each in remaining if racks[each] not in used), None)
-        if broker_id is None:  # every rack that is left has one: the next round begins
+        if broker_id is None:  # every remaining rack has one: start the next round
             used.clear()
             continue
         del remaining[broker_id]
@@ -87,7 +87,7 @@ def _spread(racks: Mapping[int, str | None], chosen: Sequence[int], candidates: 
 def check_assignment(
     image: MetadataImage, brokers: Sequence[int], replication_factor: int | None, held_by: Sequence[int] = ()
 ) -> None:
-    """Refuse a hand-made assignment of one partition that cannot work. Who holds it already may be cordoned."""
+    """Reject an invalid manual assignment. A broker that already has a replica may be cordoned."""
     if not brokers:
         raise InvalidReplicaAssignment("The manual partition assignment includes an empty replica list.")
     for broker_id in brokers:
@@ -112,7 +112,7 @@ def check_assignment(
 
 
 def assigned(image: MetadataImage, partition: int, brokers: Sequence[int]) -> Placement:
-    """The placement that a checked assignment asks for."""
+    """Return the placement of a validated assignment."""
     isr = tuple(broker_id for broker_id in brokers if image.is_active(broker_id))
     if not isr:
         raise InvalidReplicaAssignment(
@@ -125,7 +125,7 @@ def assigned(image: MetadataImage, partition: int, brokers: Sequence[int]) -> Pl
 def partition_record(
     image: MetadataImage, topic_id: TopicId, partition: int, placement: Placement
 ) -> messages.PartitionRecord:
-    """The record of a new partition; its first replica in sync leads it."""
+    """Build the record of a new partition; its first ISR member leads."""
     assert topic_id != NO_TOPIC_ID
     return messages.PartitionRecord(
         partition_id=partition,
@@ -143,5 +143,5 @@ def partition_record(
 
 
 def default_directory(broker: BrokerImage) -> bytes:
-    """A broker with several directories chooses one itself, when it creates the replica."""
+    """Return the broker's only directory; with several, the broker chooses when it creates the replica."""
     return broker.directories[0] if len(broker.directories) == 1 else _UNASSIGNED_DIRECTORY

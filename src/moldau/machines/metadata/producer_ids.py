@@ -1,4 +1,4 @@
-"""Producer ids are handed to brokers in blocks, so that no two producers ever share one."""
+"""Producer ids, allocated to brokers in blocks so that no two producers share one."""
 
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
 class ProducerIdBlock(NamedTuple):
-    """The ids `first` to `first + length - 1` belong to the broker that asked."""
+    """The ids `first` to `first + length - 1` belong to the requesting broker."""
 
     first: int
     length: int

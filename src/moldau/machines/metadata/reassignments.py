@@ -1,4 +1,4 @@
-"""Partitions move: replicas are added, wait until they are in sync, and only then the others are let go (KIP-455)."""
+"""Partition reassignment (KIP-455): add replicas, wait until they are in sync, then remove the others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from moldau.model.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """Where a partition shall be, the preferred leader first; None calls a move off that is under way."""
+    """Target replicas of a partition, preferred leader first; None cancels a reassignment in progress."""
 
     topic: str
     index: int
@@ -33,7 +33,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class Reassigned:
-    """The answer about one partition: the move has begun (or ended at once), or why it does not."""
+    """The result for a partition: started, completed at once, or an error."""
 
     topic: str
     index: int
@@ -44,7 +44,7 @@ class Reassigned:
 def decide_alter_reassignments(
     view: ClusterView, wanted: Sequence[Reassignment], *, may_change_factor: bool = True
 ) -> Decision[Record, list[Reassigned]]:
-    """Each partition moves or is refused by itself. Where one moves already, the new plan takes the old one's place."""
+    """Start or cancel reassignments; each partition has its own error. A new target replaces one in progress."""
     if len(wanted) > PARTITIONS_PER_REQUEST_MAX:
         raise PolicyViolation("Excessively large number of partitions per request.")
     records: list[Record] = []
@@ -53,12 +53,12 @@ def decide_alter_reassignments(
         key = (each.topic, each.index)
         try:
             if key in outcomes:
-                raise InvalidRequest("A partition is reassigned once by one request.")
+                raise InvalidRequest("A partition appears more than once.")
             record = _record(view, each, may_change_factor)
             records.extend([record] if record is not None else [])
             outcomes[key] = Reassigned(*key)
-        except KafkaError as refusal:
-            outcomes.setdefault(key, Reassigned(*key, refusal.code, refusal.message))
+        except KafkaError as error:
+            outcomes.setdefault(key, Reassigned(*key, error.code, error.message))
     return respond(list(outcomes.values()), records)
 
 
@@ -93,7 +93,7 @@ def _move(
 
 
 def _check_staying(view: ClusterView, topic: TopicImage, partition: PartitionImage, draft: PartitionDraft) -> None:
-    """Who alone is in sync is not let go: a plan that is called off must not cost what was written meanwhile."""
+    """Reject a cancellation that would remove the only ISR member: it must not lose acknowledged records."""
     best = partition.isr or partition.eligible_leader_replicas or partition.last_known_elr
     if not any(each in draft.replicas for each in best) and not view.allows_unclean(topic.name):
         raise InvalidReplicaAssignment(
@@ -104,7 +104,7 @@ def _check_staying(view: ClusterView, topic: TopicImage, partition: PartitionIma
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that is being reassigned."""
+    """A partition being reassigned."""
 
     topic: str
     index: int
@@ -112,7 +112,7 @@ class Move:
 
 
 def moves(view: ClusterView, wanted: Sequence[tuple[str, int]] | None) -> Iterator[Move]:
-    """The moves under way, of all partitions or of those that are named."""
+    """Yield the reassignments in progress, of all or of the given partitions."""
     if wanted is None:
         for key in view.index.moving:
             topic = view.topic(key)

@@ -1,4 +1,4 @@
-"""Which records the metadata log holds, and in which version each is written."""
+"""Records of the metadata log, and the version each is written with."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,21 +8,21 @@ from moldau.wire import messages
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 
 METADATA_VERSION: Final = 25
-"""The level of `metadata.version` that is written: 4.0-IV3."""
+"""The written level of `metadata.version`: 4.0-IV3."""
 
 METADATA_VERSION_HIGHEST: Final = 30
-"""4.3-IV0, the last level whose records are all known here."""
+"""4.3-IV0, the last level whose records are all supported."""
 
 METADATA_VERSION_LOWEST: Final = 19
-"""3.7-IV4, the first level in which every record is written as here (brokers name their log directories)."""
+"""3.7-IV4, the first level at which every record is written as here (brokers register log directories)."""
 
 METADATA_VERSION_OF_ELR: Final = 23
-"""4.0-IV1, the first level in which partitions can name their eligible replicas."""
+"""4.0-IV1, the first level with ELR fields in partition records."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochBegan:
-    """A leader took over the log: what its LeaderChange control record means to the machine."""
+    """A new leader of the metadata log: the machine's view of a LeaderChange control record."""
 
     epoch: int
 
@@ -62,7 +62,7 @@ _WITH_ELIGIBLE: Final = 2
 
 
 def record_version(record: Record) -> int:
-    """The version to write this record in at `METADATA_VERSION`; readers accept every version."""
+    """Return the version to write this record with at `METADATA_VERSION`; readers accept every version."""
     if isinstance(record, messages.PartitionRecord | messages.PartitionChangeRecord) and (
         record.eligible_leader_replicas is not None or record.last_known_elr is not None
     ):

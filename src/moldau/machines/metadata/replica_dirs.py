@@ -1,4 +1,4 @@
-"""Brokers say where their copies are, and which of them are lost: damaged, so that nobody may count on them."""
+"""AssignReplicasToDirs: brokers report the log directory of each replica, or that a replica is lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from moldau.model.errors import (
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire import messages
 
-LOST: Final = DirectoryId((2).to_bytes(16, "big"))  # Kafka's id for a directory that is gone
+LOST: Final = DirectoryId((2).to_bytes(16, "big"))  # Kafka's id of an offline directory
 
 
 @dataclass(frozen=True, slots=True)
-class CopyPlaced:
-    """A broker's copy of a partition is in this directory, or LOST."""
+class ReplicaDirAssignment:
+    """A broker's replica of a partition is in this directory, or LOST."""
 
     topic_id: TopicId
     index: int
@@ -35,33 +35,33 @@ class CopyPlaced:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyNoted:
-    """The answer about one copy."""
+class ReplicaDirResult:
+    """The result for a replica."""
 
-    copy: CopyPlaced
+    copy: ReplicaDirAssignment
     error: ErrorCode = ErrorCode.NONE
 
 
-def decide_place_copies(
-    view: ClusterView, broker_id: int, broker_epoch: int, copies: Sequence[CopyPlaced]
-) -> Decision[Record, list[CopyNoted]]:
-    """Each copy is noted or refused by itself."""
+def decide_assign_replicas_to_dirs(
+    view: ClusterView, broker_id: int, broker_epoch: int, copies: Sequence[ReplicaDirAssignment]
+) -> Decision[Record, list[ReplicaDirResult]]:
+    """Record directories; each replica has its own error."""
     broker = check_broker_epoch(view.image, broker_id, broker_epoch)
     records: list[Record] = []
-    noted: dict[tuple[TopicId, int], CopyNoted] = {}
+    noted: dict[tuple[TopicId, int], ReplicaDirResult] = {}
     for copy in copies:
         key = (copy.topic_id, copy.index)
         if key in noted:
             continue
         try:
-            records.extend(_note(view, broker, copy))
-            noted[key] = CopyNoted(copy)
-        except KafkaError as refusal:
-            noted[key] = CopyNoted(copy, refusal.code)
+            records.extend(_assign(view, broker, copy))
+            noted[key] = ReplicaDirResult(copy)
+        except KafkaError as error:
+            noted[key] = ReplicaDirResult(copy, error.code)
     return respond(list(noted.values()), records)
 
 
-def _note(view: ClusterView, broker: BrokerImage, copy: CopyPlaced) -> list[Record]:
+def _assign(view: ClusterView, broker: BrokerImage, copy: ReplicaDirAssignment) -> list[Record]:
     topic = view.image.topics_by_id.get(copy.topic_id)
     if topic is None:
         raise UnknownTopicId
@@ -69,15 +69,15 @@ def _note(view: ClusterView, broker: BrokerImage, copy: CopyPlaced) -> list[Reco
         raise UnknownTopicOrPartition
     partition = topic.partitions[copy.index]
     if broker.broker_id not in partition.replicas:
-        raise NotLeaderOrFollower(f"Broker {broker.broker_id} has no copy of this partition.")
+        raise NotLeaderOrFollower(f"Broker {broker.broker_id} has no replica of this partition.")
     if copy.directory == LOST:
         return [_without_copy(view, broker.broker_id, topic, copy.index)]
     if copy.directory not in broker.directories:
-        raise InvalidRequest(f"Broker {broker.broker_id} has no such directory.")
+        raise InvalidRequest(f"Broker {broker.broker_id} has no directory with this id.")
     return _placed(broker.broker_id, topic, copy)
 
 
-def _placed(broker_id: int, topic: TopicImage, copy: CopyPlaced) -> list[Record]:
+def _placed(broker_id: int, topic: TopicImage, copy: ReplicaDirAssignment) -> list[Record]:
     partition = topic.partitions[copy.index]
     known = dict(zip(partition.replicas, partition.directories, strict=False))
     if known.get(broker_id) == copy.directory:
@@ -88,9 +88,9 @@ def _placed(broker_id: int, topic: TopicImage, copy: CopyPlaced) -> list[Record]
 
 
 def _without_copy(view: ClusterView, broker_id: int, topic: TopicImage, index: int) -> messages.PartitionChangeRecord:
-    """The broker is in sync no longer, nor eligible, nor leader; but somebody must be who has everything.
+    """Remove the broker from the ISR, the ELR and as leader; another replica must have all records.
 
-    Always in a new leader epoch: what the leader knows of the copy's length is worth nothing any more.
+    Always bumps the leader epoch: the leader's progress of the lost replica is void.
     """
     partition = topic.partitions[index]
     _check_others(partition, broker_id)
@@ -108,4 +108,4 @@ def _check_others(partition: PartitionImage, broker_id: int) -> None:
     if broker_id not in partition.trusted:
         return
     if all(each == broker_id for each in (*partition.isr, *partition.eligible_leader_replicas)):
-        raise EligibleLeadersNotAvailable("No other replica is known to have everything.")
+        raise EligibleLeadersNotAvailable("No other replica is known to have all committed records.")

@@ -1,18 +1,18 @@
-"""What the metadata machine is told to do by default, and the bounds it sets on requests."""
+"""Defaults of the metadata machine and limits on requests."""
 
 from dataclasses import dataclass
 from typing import Final
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-RESOURCES_PER_REQUEST_MAX: Final = 5_000  # altered or deleted at once: everybody waits while that is decided
+RESOURCES_PER_REQUEST_MAX: Final = 5_000  # altered or deleted per request: a decision blocks the event loop
 RECORDS_PER_DECISION_MAX: Final = 20_000
-PARTITIONS_PER_SLICE_MAX: Final = 1_000  # that change at once when a broker leaves or returns; the rest follows
-CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, and a batch fits into a segment
+PARTITIONS_PER_DECISION_MAX: Final = 1_000  # changed per decision when a broker is fenced or unfenced; the rest follow
+CONFIG_CHARACTERS_PER_DECISION_MAX: Final = 2_000_000  # a decision is one batch, which must fit into a segment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetadataSettings:
-    """Defaults for what the metadata does not set; `broker/configs/broker_settings.py` declares most of them."""
+    """Defaults for unset metadata; `broker/configs/broker_settings.py` declares most of them."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1

@@ -1,4 +1,4 @@
-"""An image as the shortest list of records that leads to it: what a snapshot file holds."""
+"""An image as the minimal list of records that produces it: the contents of a snapshot file."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from moldau.wire import messages
 
 
 def records_of(image: MetadataImage) -> Iterator[Record]:
-    """Features first: a reader must know how to read what follows."""
+    """Yield features first: they determine how to read what follows."""
     for name, level in sorted(image.features.items()):
         yield messages.FeatureLevelRecord(name=name, feature_level=level)
     for broker in image.brokers.values():
@@ -26,7 +26,7 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
         for name, value in configs.items():
             yield config_record(resource, name, value)
     if image.next_producer_id:
-        # Who asked for the last block no longer matters, so nobody is named.
+        # The broker that requested the last block no longer matters.
         yield messages.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
 
 

@@ -1,4 +1,4 @@
-"""Which names a topic may have, and which two names are too much alike."""
+"""Validation of topic names, and collisions between them."""
 
 import re
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `InvalidTopic` with the reason, in Kafka's words."""
-    complaint = _complaint(name)
-    if complaint:
-        raise InvalidTopic(f"Topic name is invalid: {complaint}")
+    """Raise `InvalidTopic` with Kafka's message."""
+    error = _name_error(name)
+    if error:
+        raise InvalidTopic(f"Topic name is invalid: {error}")
 
 
 def is_topic_name(name: str) -> bool:
-    return _complaint(name) is None
+    return _name_error(name) is None
 
 
-def _complaint(name: str) -> str | None:
+def _name_error(name: str) -> str | None:
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -38,10 +38,10 @@ def can_collide(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """Equal for two names that metrics cannot tell apart, because '.' becomes '_' there."""
+    """Return a key that is equal for names that metrics cannot distinguish, because '.' becomes '_' there."""
     return name.replace(".", "_")
 
 
 def collision_keys(names: Iterable[str]) -> dict[str, str]:
-    """The names that can collide with others, by key."""
+    """Return the names that can collide with others, by key."""
     return {collision_key(name): name for name in names if can_collide(name)}

@@ -1,4 +1,4 @@
-"""Topics come and go: creation, with its many ways to be refused, and deletion."""
+"""CreateTopics and DeleteTopics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,18 +48,18 @@ UNKNOWN_TOPIC_ID: Final = "This server does not host this topic ID."
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that somebody wants. With assignments, the two numbers stay unset."""
+    """A requested topic. With assignments, partition count and replication factor are unset."""
 
     name: str
     partitions: int = UNSET
     replication_factor: int = UNSET
-    assignments: Sequence[tuple[int, Sequence[int]]] = ()  # (partition, its brokers)
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()  # (partition, brokers)
     configs: Sequence[tuple[str, str | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """The answer about one topic; with `validate_only` what it would have become."""
+    """The result for a topic; with `validate_only` the topic as it would be."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -72,7 +72,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicReference:
-    """A topic by its name or by its id."""
+    """A topic by name or by id."""
 
     name: str | None = None
     topic_id: TopicId = NO_TOPIC_ID
@@ -80,7 +80,7 @@ class TopicReference:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The answer about one topic; name and id both, where both are known."""
+    """The result for a topic; with name and id if both are known."""
 
     name: str | None
     topic_id: TopicId
@@ -89,13 +89,13 @@ class TopicDeleted:
 
 
 def topic_id_from(randomness: bytes) -> TopicId:
-    """A random (version 4) UUID from 16 random bytes, never one that Kafka keeps for itself."""
+    """Build a random (version 4) UUID from 16 random bytes, never one that Kafka reserves."""
     raw = bytearray(randomness[:16])
     if len(raw) != 16:
-        raise ValueError("a topic id takes 16 random bytes")
+        raise ValueError("a topic id requires 16 random bytes")
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
-    if raw[0] >> 2 == 62:  # would be written with a leading '-', which tools take for an option
+    if raw[0] >> 2 == 62:  # its text would start with '-', which tools parse as an option
         raw[0] &= 0x7F
     return TopicId(bytes(raw))
 
@@ -110,28 +110,28 @@ def decide_create_topics(
     start: int,
     validate_only: bool = False,
 ) -> Decision[Record, list[TopicCreated]]:
-    """Each topic is created or refused by itself; `randomness` has 16 bytes for each, `start` places replicas."""
+    """Create topics; each has its own error. `randomness` has 16 bytes per topic, `start` seeds the placement."""
     creation = _Creation(image, settings, rules, start)
     names = Counter(topic.name for topic in topics)
     if sum(map(creation.partitions_wanted, topics)) > PARTITIONS_PER_REQUEST_MAX:
-        refusal = PolicyViolation("Excessively large number of partitions per request.")
-        return respond([_refused(name, refusal) for name in names])
+        error = PolicyViolation("Excessively large number of partitions per request.")
+        return respond([_rejected(name, error) for name in names])
     outcomes = []
     for topic, random_bytes in zip(topics, randomness, strict=True):
         if names[topic.name] > 1:
-            names[topic.name] = -1  # one answer for all of them
-            outcomes.append(_refused(topic.name, InvalidRequest("Duplicate topic name.")))
+            names[topic.name] = -1  # one result for all of them
+            outcomes.append(_rejected(topic.name, InvalidRequest("Duplicate topic name.")))
         elif names[topic.name] == 1:
             outcomes.append(creation.attempt(topic, topic_id_from(random_bytes)))
     return respond(outcomes, () if validate_only else creation.records)
 
 
-def _refused(name: str, refusal: KafkaError) -> TopicCreated:
-    return TopicCreated(name, refusal.code, refusal.message)
+def _rejected(name: str, error: KafkaError) -> TopicCreated:
+    return TopicCreated(name, error.code, error.message)
 
 
 class _Creation:
-    """What one request creates, topic after topic."""
+    """The topics created by one request."""
 
     def __init__(self, image: MetadataImage, settings: MetadataSettings, rules: ConfigRules, start: int) -> None:
         self.records: list[Record] = []
@@ -143,7 +143,7 @@ class _Creation:
         self._look_alikes: dict[str, str] | None = None
 
     def partitions_wanted(self, topic: NewTopic) -> int:
-        """At least one: a topic that will be refused takes its place in the bound on a request as well."""
+        """Return the partition count, at least one: an invalid topic counts towards the request limit too."""
         if topic.assignments:
             return len(topic.assignments)
         return self._settings.num_partitions if topic.partitions == UNSET else max(topic.partitions, 1)
@@ -151,8 +151,8 @@ class _Creation:
     def attempt(self, topic: NewTopic, topic_id: TopicId) -> TopicCreated:
         try:
             return self._create(topic, topic_id)
-        except KafkaError as refusal:
-            return _refused(topic.name, refusal)
+        except KafkaError as error:
+            return _rejected(topic.name, error)
 
     def _create(self, topic: NewTopic, topic_id: TopicId) -> TopicCreated:
         self._check_name(topic.name)
@@ -160,7 +160,7 @@ class _Creation:
         configs = _checked_configs(topic, self._rules)
         placements = self._place(topic)
         self._start += len(placements)
-        self._remember(topic.name, topic_id)
+        self._register(topic.name, topic_id)
         self.records.append(messages.TopicRecord(name=topic.name, topic_id=topic_id))
         resource = Resource(ResourceType.TOPIC, topic.name)
         self.records.extend(config_record(resource, name, value) for name, value in configs.items())
@@ -191,16 +191,16 @@ class _Creation:
 
     def _check_id(self, topic_id: TopicId) -> None:
         if topic_id in self._image.topics_by_id or topic_id in self._topic_ids:
-            raise UnknownServerFailure("The random topic id is taken; try again.")
+            raise UnknownServerFailure("The random topic id is already in use; retry.")
 
-    def _remember(self, name: str, topic_id: TopicId) -> None:
+    def _register(self, name: str, topic_id: TopicId) -> None:
         self._topic_ids.add(topic_id)
         if can_collide(name):
             self._names_by_key()[collision_key(name)] = name
 
     def _place(self, topic: NewTopic) -> list[Placement]:
         if topic.assignments:
-            return self._place_by_hand(topic)
+            return self._place_manually(topic)
         if topic.replication_factor < UNSET or topic.replication_factor == 0:
             raise InvalidReplicationFactor("Replication factor must be larger than 0, or -1 to use the default value.")
         if topic.partitions < UNSET or topic.partitions == 0:
@@ -210,7 +210,7 @@ class _Creation:
             replication_factor = self._settings.default_replication_factor
         return place_replicas(self._image, self.partitions_wanted(topic), replication_factor, self._start)
 
-    def _place_by_hand(self, topic: NewTopic) -> list[Placement]:
+    def _place_manually(self, topic: NewTopic) -> list[Placement]:
         if topic.replication_factor != UNSET:
             raise InvalidRequest(
                 "A manual partition assignment was specified, but replication factor was not set to -1."
@@ -242,21 +242,21 @@ def _checked_configs(topic: NewTopic, rules: ConfigRules) -> dict[str, str]:
 def decide_delete_topics(
     image: MetadataImage, settings: MetadataSettings, topics: Sequence[TopicReference]
 ) -> Decision[Record, list[TopicDeleted]]:
-    """Each topic is deleted or refused by itself."""
+    """Delete topics; each has its own error."""
     names = Counter(topic.name for topic in topics if topic.name is not None)
     topic_ids = Counter(topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID)
     if len(topics) > RESOURCES_PER_REQUEST_MAX:
-        excess = PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} topics are deleted by one request.")
+        excess = PolicyViolation(f"At most {RESOURCES_PER_REQUEST_MAX} topics can be deleted per request.")
         return respond([TopicDeleted(each.name, each.topic_id, excess.code, excess.message) for each in topics])
     records: list[Record] = []
-    outcomes: dict[TopicReference, TopicDeleted] = {}  # by reference: a topic named twice is answered once
+    outcomes: dict[TopicReference, TopicDeleted] = {}  # by reference: a duplicate gets one result
     for reference in topics:
         try:
             _check_reference(image, reference, names, topic_ids)
             outcomes[reference] = deleted = _delete(image, settings, reference)
             records.append(messages.RemoveTopicRecord(topic_id=deleted.topic_id))
-        except KafkaError as refusal:
-            outcomes[reference] = TopicDeleted(reference.name, reference.topic_id, refusal.code, refusal.message)
+        except KafkaError as error:
+            outcomes[reference] = TopicDeleted(reference.name, reference.topic_id, error.code, error.message)
     return respond(list(outcomes.values()), records)
 
 
