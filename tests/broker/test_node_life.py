@@ -49,7 +49,7 @@ def test_a_second_node_on_the_same_folder_is_refused() -> None:
         async def program(ports: Ports) -> Node:
             first = _node(simulation, ports)
             await first.start()
-            with pytest.raises(LogDirLocked, match="another node runs on /data"):
+            with pytest.raises(LogDirLocked, match="/data is in use by another node"):
                 await _node(simulation, ports, "listeners=PLAINTEXT://broker:9093").start()
             return first
 

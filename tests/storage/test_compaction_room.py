@@ -50,7 +50,7 @@ def test_without_room_for_anything_nothing_is_begun() -> None:
     bench = _filled(disk)
     bench.log.roll(NOW_MS)
     disk.capacity_bytes = disk.used_bytes + 1_000
-    with pytest.raises(OSError, match="too little room") as raised:
+    with pytest.raises(OSError, match="not enough free space") as raised:
         bench.compact()
     assert raised.value.errno == errno.ENOSPC
     assert not _left(bench)

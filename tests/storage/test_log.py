@@ -236,7 +236,7 @@ def test_followed_batches_end_where_a_later_epoch_begins_than_their_leaders() ->
         bytes(build_batch([(NOW_MS, None, b"x", ())], base_offset=base, leader_epoch=epoch))
         for base, epoch in enumerate(epochs)
     ]
-    with pytest.raises(CorruptMessage, match="leader epoch 5 from a leader in 4"):
+    with pytest.raises(CorruptMessage, match="leader epoch 5 from a leader of epoch 4"):
         bench.log.append_as_follower(b"".join(batches), NOW_MS, 4)
     assert (bench.log.end_offset, bench.log.epochs.latest) == (3, 4)
     assert bench.log.append_as_follower(b"".join(batches[3:]), NOW_MS, 5) == 5

@@ -97,13 +97,13 @@ def test_a_failed_sync_is_to_the_next_owner_what_a_power_loss_is_until_one_has_c
     platter = SimulatedDisk()
     folder = LogDir.open(platter.mount(), "/data")
     folder.record_boot()
-    folder.record_failed_sync()
+    folder.record_sync_failure()
     platter.crash()
     folder = LogDir.open(platter.mount(), "/data")
-    assert folder.has_failed_sync()
+    assert folder.has_sync_failure()
     assert folder.has_lost_power()
     folder.record_boot()
-    assert not folder.has_failed_sync()
+    assert not folder.has_sync_failure()
     assert not folder.has_lost_power()
 
 
@@ -111,9 +111,9 @@ def test_a_failed_sync_on_a_disk_that_takes_nothing_more_is_complained_of(caplog
     platter = SimulatedDisk()
     folder = LogDir.open(platter.mount(), "/data")
     platter.fail("pwrite", errno.ENOSPC, path=".boot-id")
-    folder.record_failed_sync()
-    assert not folder.has_failed_sync()
-    assert "that a sync has failed could not be written down" in caplog.text
+    folder.record_sync_failure()
+    assert not folder.has_sync_failure()
+    assert "recording a failed sync failed" in caplog.text
 
 
 def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
@@ -175,7 +175,7 @@ def test_a_deleted_partition_is_renamed_and_found_again() -> None:
     assert names[0] == f"t-0.{'5ba1d8b2' * 4}-delete"
     assert len(names[1]) == 255
     assert folder.partitions() == []
-    assert folder.deleted_folders() == [f"/data/{name}" for name in names]
+    assert folder.deleted_directories() == [f"/data/{name}" for name in names]
 
 
 @pytest.mark.parametrize(

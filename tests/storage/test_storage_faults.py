@@ -310,7 +310,7 @@ def test_what_is_found_after_a_failed_sync_is_written_again_before_a_sync_counts
     with pytest.raises(SyncFailed):
         bench.log.flush(NOW_MS)
     disk.crash()  # and the next process is shown all of it, or what the platter has
-    bench.log = bench.open(has_lost_power=True, has_failed_sync=True)
+    bench.log = bench.open(has_lost_power=True, has_sync_failure=True)
     found = bench.values()
     assert found == values[: len(found)]
     bench.log.flush(NOW_MS)

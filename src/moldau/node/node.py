@@ -68,7 +68,7 @@ class Node:
                 may_format=self._configuration.quorum.is_standalone,
             )
             self._has_lost_power = self._log_dir.has_lost_power()
-            self._has_failed_sync = self._log_dir.has_failed_sync()
+            self._has_failed_sync = self._log_dir.has_sync_failure()
             self._assemble()
             await self._bring_up()
         except BaseException as error:
@@ -83,7 +83,7 @@ class Node:
     def _note_failed_sync(self, error: BaseException) -> None:
         """Record a failed sync first of all: the process may end at any moment."""
         if isinstance(error, SyncFailed):
-            self._log_dir.record_failed_sync()
+            self._log_dir.record_sync_failure()
 
     def _assemble(self) -> None:
         """Create the parts of the node without starting them."""
@@ -98,7 +98,7 @@ class Node:
             ports.clock,
             is_clean=clean_epoch is not None,
             has_lost_power=self._has_lost_power,
-            has_failed_sync=self._has_failed_sync,
+            has_sync_failure=self._has_failed_sync,
             producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
         )
         self._peers = Peers(ports.network, ports.clock, f"node-{settings.node_id}")
@@ -155,7 +155,7 @@ class Node:
             log_settings=settings,
             machine_settings=self._machine_settings,
             has_lost_power=self._has_lost_power,
-            has_failed_sync=self._has_failed_sync,
+            has_sync_failure=self._has_failed_sync,
             failed=lambda error: self._failed("the metadata log failed", error),
         )
 

@@ -1,4 +1,4 @@
-"""The aborted transactions of a whole log, segment by segment, whatever happened to their indexes."""
+"""Aborted transactions of a log across its segments, robust against lost indexes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from moldau.storage.transaction_index import AbortedTransaction, CorruptTransact
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """A log as far as its aborted transactions need it."""
+    """The parts of a log that the lookup of aborted transactions needs."""
 
     segments: Segments
     snapshots: Snapshots
     end_offset: int
 
     def between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The transactions that have records in [start, end)."""
+        """Return the transactions with records in [start, end)."""
         found: list[AbortedTransaction] = []
         for number in range(self.segments.index_for(start_offset), len(self.segments)):
             entries, is_complete = aborted_between(self._entries_of(number), start_offset, end_offset)
@@ -29,11 +29,12 @@ class AbortedTransactions:
         return found
 
     def restore(self, base_offsets: Sequence[int]) -> None:
-        """Make the indexes of these segments from the log, as far as the segments are still there."""
+        """Rebuild the transaction indexes of these segments from the log, if the segments still exist."""
         for number, segment in enumerate(self.segments.all):
             if segment.base_offset in base_offsets:
                 segment.replace_transactions(self._entries_from_log(number))
-                segment.sync_transactions()  # before the other indexes are: their loss is what tells of this one's
+                # Before the other indexes: their absence is what reveals the loss of this one
+                segment.sync_transactions()
 
     def _entries_of(self, number: int) -> list[AbortedTransaction]:
         segment = self.segments.all[number]
@@ -44,7 +45,7 @@ class AbortedTransactions:
             return segment.transactions
 
     def _entries_from_log(self, number: int) -> list[AbortedTransaction]:
-        """What the index of a segment should hold, from the state before it and its batches."""
+        """Compute a segment's transaction index from the producer state before it and its batches."""
         segment = self.segments.all[number]
         producers = Producers()
         self.snapshots.load_latest(producers, self.segments.bases[0], segment.base_offset, now_ms=0)

@@ -1,29 +1,29 @@
-"""Batches that were appended and are to be written together."""
+"""Batches that are appended together in one write."""
 
 from moldau.model.ports import Buffer, File
 from moldau.storage.files import roll_back, write_all
 
 
 class AppendBuffer:
-    """They follow each other in one file. If the disk refuses them, `failure` keeps the reason until it is taken."""
+    """Consecutive batches of a file. If the write fails, `failure` keeps the reason until it is taken."""
 
     __slots__ = ("base_offset", "batches", "failure", "position")
 
     def __init__(self) -> None:
-        self.batches: list[Buffer] = []  # an append extends them itself, after `begin`
+        self.batches: list[Buffer] = []  # extended directly by appends, after `begin`
         self.position = 0
-        self.base_offset = 0  # of the first
+        self.base_offset = 0  # of the first batch
         self.failure: OSError | None = None
 
     def __bool__(self) -> bool:
         return bool(self.batches)
 
     def begin(self, position: int, base_offset: int) -> None:
-        """Where the first of them goes."""
+        """Set the position and base offset of the first batch."""
         self.position, self.base_offset = position, base_offset
 
     def write(self, file: File, end_position: int) -> None:
-        """In one call; nothing of them is left in the file if that fails."""
+        """Write all batches in one call; on failure nothing of them stays in the file."""
         batches, self.batches = self.batches, []
         try:
             taken = file.pwritev(batches, self.position)

@@ -1,6 +1,5 @@
-"""What compaction keeps of a batch: the newest record of each key, tombstones for a while, and the traces that
-producers and transactions leave.
-"""
+"""Retention rules of compaction within a batch: the newest record of each key, tombstones until they expire, and the
+state of producers and transactions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,16 +16,16 @@ from moldau.storage.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
-    """The transactions that a pass over the log meets: which records were aborted, and which markers still matter."""
+    """The transactions of a cleaning pass: aborted records, and markers that are still needed."""
 
     __slots__ = ("_aborted", "_committed", "_seen", "_upcoming", "kept")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._upcoming = sorted(aborted, key=lambda each: -each.first_offset)  # the nearest one last
+        self._upcoming = sorted(aborted, key=lambda each: -each.first_offset)  # next one last
         self._aborted: dict[int, AbortedTransaction] = {}
         self._committed: set[int] = set()
-        self._seen: set[int] = set()  # aborted ones of which a batch has been met
-        self.kept: list[AbortedTransaction] = []  # those that still have a batch in the log
+        self._seen: set[int] = set()  # aborted ones with a batch seen in this pass
+        self.kept: list[AbortedTransaction] = []  # those with a batch still in the log
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
@@ -40,7 +39,7 @@ class CleanedTransactions:
         return False
 
     def is_removable(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether nothing of the transaction that a marker ends is in the log any more."""
+        """Whether the log has no more records of the transaction that this marker ends."""
         self._advance_to(header.last_offset)
         marker = read_marker(batch)
         if marker is None:
@@ -63,9 +62,9 @@ class CleanedTransactions:
 
 
 def read_ordered_records(header: BatchHeader, batch: memoryview) -> list[Record]:
-    """`CorruptMessage` if they claim other offsets than they can have: which of two is the newer would be their word.
+    """Read records; raises `CorruptMessage` if their offsets are out of order, as the newest could not be determined.
 
-    Nobody has looked at what was produced while the topic was not compacted.
+    Records produced while the topic was not compacted have not been validated for this.
     """
     records = list(iterate_records(batch))
     next_offset = header.base_offset
@@ -78,20 +77,20 @@ def read_ordered_records(header: BatchHeader, batch: memoryview) -> list[Record]
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Decides batch by batch, in the order of the log."""
+    """Decides per batch, in log order."""
 
     newest: OffsetMap
     transactions: CleanedTransactions
-    last_of_producers: dict[int, tuple[int, int]]  # producer id to its last data offset and epoch
+    last_of_producers: dict[int, tuple[int, int]]  # last data offset and epoch by producer id
     end_offset: int  # of this round
     now_ms: int
     delete_retention_ms: int
 
     def retain(self, header: BatchHeader, batch: memoryview) -> bytes | bytearray | memoryview | None:
-        """The batch as it goes on living: as it is, with fewer records, empty, or not at all."""
+        """Return the retained batch: unchanged, with fewer records, empty, or None."""
         is_discarded, is_removable_marker = self._classify(header, batch)
         if header.base_offset >= self.newest.end_offset:
-            return batch  # not looked at in this round, though it shares a segment with what was
+            return batch  # outside this round, though in the same segment
         must_stay = self._is_last_of_producer(header) or header.next_offset == self.end_offset
         if is_discarded:
             return self._empty_batch(header) if must_stay else None
@@ -108,7 +107,7 @@ class BatchFilter:
         return self._rebuild(header, kept, horizon_ms)
 
     def _classify(self, header: BatchHeader, batch: memoryview) -> tuple[bool, bool]:
-        """Whether all records of a batch go, and whether it is the marker of a transaction that is gone."""
+        """Return whether all records of a batch are removed, and whether it is a marker of a removed transaction."""
         if not header.is_control:
             return self.transactions.is_aborted(header), False
         is_removable = self.transactions.is_removable(header, batch)
@@ -123,7 +122,7 @@ class BatchFilter:
         return record.value is not None or not self._is_past(header.delete_horizon_ms)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """An active producer's last batch holds its sequence, or its epoch if only a marker is left: that must stay."""
+        """The last batch of an active producer carries its sequence, or its epoch if only a marker is left; keep it."""
         last = self.last_of_producers.get(header.producer_id)
         if last is None or header.producer_id < 0:
             return False

@@ -1,4 +1,4 @@
-"""Walking over the batches of a log file by their headers, without reading the records between them."""
+"""Iteration over the batches of a log file by their headers, without reading records."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -33,30 +33,30 @@ _new_tuple = tuple.__new__
 
 
 class CorruptBatch(StorageFailed):
-    """The bytes at a position are not the batch that should be there."""
+    """The bytes at a position are not a valid batch."""
 
     def __init__(self, position: int, reason: str, offset: int = NO_OFFSET) -> None:
-        """`offset` is that of the batch, where it is known."""
+        """`offset` is the batch's, if known."""
         super().__init__(f"{reason} at position {position}")
         self.position = position
         self.reason = reason
         self.offset = offset
 
     def __reduce__(self) -> tuple[type["CorruptBatch"], tuple[int, str, int]]:
-        """A worker process may be the one who finds it."""
+        """Worker processes raise it too."""
         return CorruptBatch, (self.position, self.reason, self.offset)
 
 
 def validate_replicated(
     batches: memoryview, next_offset: int, epoch_max: int
 ) -> tuple[list[BatchHeader], CorruptMessage | None]:
-    """The headers of batches from elsewhere that can follow in the log, up to the first that cannot, and why not.
+    """Validate replicated batches; return the headers of the valid prefix and the error of the first invalid one.
 
-    A leader has none of a later epoch than its own. But its answer may leave so late that it was deposed, has cut its
-    log, and sends from the same place what the next leader wrote there: that fits its log, but perhaps not this one.
+    A leader has no batch of a later epoch than its own. But its response may be so late that it was deposed, truncated
+    its log, and sends what the next leader wrote there: valid in its log, but perhaps not in this one.
 
-    One that is cut off at the end, as a fetch may leave it, is passed over. This runs for every batch of a follower, so
-    it is one loop without calls of our own.
+    A batch cut off at the end, as fetches may return, is skipped. This runs for every replicated batch, so it is one
+    loop without function calls of its own.
     """
     headers: list[BatchHeader] = []
     total = len(batches)
@@ -72,20 +72,20 @@ def validate_replicated(
         if magic != MAGIC:
             return headers, CorruptMessage(f"the batch at byte {position} has magic {magic}, not {MAGIC}")
         if base_offset < next_offset or delta < 0:
-            return headers, CorruptMessage(f"a batch at offset {base_offset} where {next_offset} is due")
+            return headers, CorruptMessage(f"a batch at offset {base_offset} instead of {next_offset}")
         if epoch > epoch_max:
-            return headers, CorruptMessage(f"a batch of leader epoch {epoch} from a leader in {epoch_max}")
-        if crc32c(batches[position + CHECKED_POSITION : end], 0, 0) != crc:  # the lock is kept, see `checksum`
-            return headers, CorruptMessage(f"the checksum of the batch at offset {base_offset} does not fit")
+            return headers, CorruptMessage(f"a batch of leader epoch {epoch} from a leader of epoch {epoch_max}")
+        if crc32c(batches[position + CHECKED_POSITION : end], 0, 0) != crc:  # holds the GIL, see `checksum`
+            return headers, CorruptMessage(f"checksum mismatch of the batch at offset {base_offset}")
         headers.append(_new_tuple(BatchHeader, header))
         next_offset = base_offset + delta + 1
         position = end
     is_cut_off = total > 0 and not headers
-    return headers, CorruptMessage("a batch that is longer than what came of it") if is_cut_off else None
+    return headers, CorruptMessage("the batch is longer than the response") if is_cut_off else None
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, int] | None:
-    """Position and size of the first batch that ends at `offset` or later, walking on from `position`."""
+    """Return position and size of the first batch that ends at `offset` or later, searching from `position`."""
     buffer = b""
     start = position
     while position + HEADER_BYTES <= end:
@@ -98,7 +98,7 @@ def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, i
         header = _unpack(buffer, at)
         size = header[BATCH_LENGTH_FIELD] + LOG_OVERHEAD
         if header[MAGIC_FIELD] != MAGIC or size < HEADER_BYTES:
-            raise CorruptBatch(position, "there is no batch")
+            raise CorruptBatch(position, "no batch")
         if header[BASE_OFFSET_FIELD] + header[LAST_OFFSET_DELTA_FIELD] >= offset:
             return position, size
         position += size
@@ -106,7 +106,7 @@ def find_batch(file: File, position: int, end: int, offset: int) -> tuple[int, i
 
 
 def iterate_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """The position and header of every batch between two positions; checksums are not looked at."""
+    """Yield position and header of every batch between two positions, without verifying checksums."""
     buffer = b""
     start = position
     while position < end:
@@ -118,6 +118,6 @@ def iterate_headers(file: File, position: int, end: int) -> Iterator[tuple[int, 
                 raise CorruptBatch(position, "a batch header is cut off")
         header = read_header(buffer, at)
         if header.magic != MAGIC or header.batch_length < _LENGTH_MIN or position + header.size_bytes > end:
-            raise CorruptBatch(position, "there is no whole batch")
+            raise CorruptBatch(position, "no complete batch")
         yield position, header
         position += header.size_bytes

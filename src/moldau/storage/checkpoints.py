@@ -1,4 +1,4 @@
-"""Small text files in Kafka's formats, replaced as a whole: written beside, synced, renamed, folder synced."""
+"""Small text files in Kafka's checkpoint formats, replaced atomically: write, sync, rename, sync directory."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -17,7 +17,7 @@ _VERSION: Final = 0
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint that does not parse; what it said must come from the log."""
+    """A checkpoint cannot be parsed; its contents must be derived from the log."""
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
@@ -26,7 +26,7 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 
 
 def decode_lines(data: bytes) -> list[list[str]]:
-    """The entries of a checkpoint, each split into its words."""
+    """Return the entries of a checkpoint, each split into fields."""
     try:
         version, count, *lines = data.decode().splitlines()
         if int(version) != _VERSION or int(count) != len(lines):
@@ -45,7 +45,7 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """What `write_offsets` wrote; an absent file is empty, a broken one raises `CorruptCheckpoint`."""
+    """Read offsets; a missing file is empty, a corrupt one raises `CorruptCheckpoint`."""
     if not disk.exists(path):
         return {}
     offsets = {}
@@ -54,5 +54,5 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
             topic, partition, offset = words
             offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError:
-            raise CorruptCheckpoint(f"not an entry: {' '.join(words)}") from None
+            raise CorruptCheckpoint(f"invalid entry: {' '.join(words)}") from None
     return offsets

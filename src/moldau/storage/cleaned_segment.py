@@ -1,4 +1,4 @@
-"""The segment that compaction writes: from beginning to end, with its indexes, under names that a crash drops."""
+"""The output segment of compaction, written with its indexes under `.cleaned` names, which recovery deletes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""Log compaction: closed segments are copied without the records that newer ones have replaced.
+"""Log compaction: closed segments are copied without superseded records.
 
-It happens in three steps. On the event loop, `plan_compaction` looks whether it is worth it. In a worker process,
-`compact` reads the dirty part for the newest offset of each key, then writes new segments beside the old ones.
-Back on the loop, `Log.replace_segments` swaps them in.
+It runs in three steps. On the event loop, `plan_compaction` decides whether it is worthwhile. In a worker process,
+`compact` reads the newest offset of each key in the dirty part, then writes new segments beside the old ones. Back on
+the event loop, `Log.replace_segments` swaps them in.
 
     |----- clean -----|------ dirty ------|-- too young, or active --|
     start      first_dirty_offset     end_offset
@@ -29,11 +29,11 @@ from moldau.storage.segment_swap import remove_cleaned
 from moldau.storage.settings import LogSettings
 from moldau.storage.transaction_index import AbortedTransaction
 
-FREE_SPACE_FACTOR: Final = 2  # so many times what is written must be free before
+FREE_SPACE_FACTOR: Final = 2  # required free space, as a multiple of the bytes to write
 
 
 class ClosedSegment(NamedTuple):
-    """A segment as a job names it."""
+    """A segment as referenced by a job."""
 
     base_offset: int
     size_bytes: int
@@ -41,7 +41,7 @@ class ClosedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """All that `compact` needs to know; it pickles."""
+    """Input of `compact`; picklable."""
 
     folder: str
     segments: tuple[ClosedSegment, ...]
@@ -50,13 +50,14 @@ class CompactionJob:
     settings: LogSettings
     now_ms: int
     dirty_ratio: float
-    last_of_producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # id to last data offset and epoch
+    # Last data offset and epoch by producer id
+    last_of_producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     aborted: tuple[AbortedTransaction, ...] = ()
     keys_max: int = KEYS_MAX
 
 
 class Replacement(NamedTuple):
-    """One cleaned segment, and the segments it stands for."""
+    """A cleaned segment and the segments it replaces."""
 
     replaced: tuple[ClosedSegment, ...]
     size_bytes: int
@@ -68,16 +69,16 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a round has done. `cleaned_offset` goes into the checkpoint once the replacements are in."""
+    """Result of a round. `cleaned_offset` is checkpointed once the replacements are swapped in."""
 
     replacements: tuple[Replacement, ...]
     cleaned_offset: int
     bytes_before: int
     bytes_after: int
-    is_complete: bool = True  # there was room for all of it
+    is_complete: bool = True  # enough disk space for all of it
 
 
-# ── On the loop: is it worth it? ──
+# ── On the event loop ──
 
 
 def plan_compaction(
@@ -89,12 +90,12 @@ def plan_compaction(
     last_stable_offset: int,
     now_ms: int,
 ) -> CompactionJob | None:
-    """The job that would clean this log now, or None if it is clean enough. The last segment is the active one.
+    """Return the job that would clean this log now, or None if it is clean enough. The last segment is active.
 
-    Producers and transactions are left to the caller, who gathers them only if there is something to do.
+    The caller adds producers and transactions, only if there is something to do.
     """
     if not start_offset <= cleaned_offset <= segments[-1].base_offset:
-        cleaned_offset = start_offset  # the checkpoint does not fit this log: begin again
+        cleaned_offset = start_offset  # the checkpoint does not match this log: start over
     until = _first_uncleanable(segments, settings, cleaned_offset, last_stable_offset, now_ms)
     chosen = [segment for segment in segments[:-1] if segment.base_offset < until]
     dirty_bytes = sum(
@@ -122,7 +123,7 @@ def plan_compaction(
 def _first_uncleanable(
     segments: Sequence[Segment], settings: LogSettings, cleaned_offset: int, last_stable_offset: int, now_ms: int
 ) -> int:
-    """Neither the active segment, nor an open transaction, nor records younger than the lag are cleaned."""
+    """Exclude the active segment, open transactions, and records younger than the compaction lag."""
     until = min(last_stable_offset, segments[-1].base_offset)
     if settings.min_compaction_lag_ms > 0:
         for segment, following in pairwise(segments):
@@ -142,9 +143,9 @@ def _is_overdue(segments: Sequence[Segment], settings: LogSettings, cleaned_offs
 
 
 def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
-    """Write the cleaned segments of one round, synced, beside the ones they are to replace.
+    """Write the cleaned segments of a round, synced, beside those they replace.
 
-    As many from the beginning as there is room for: where that is not all, they make room for the rest of a next round.
+    If disk space is short, cleans as many from the start as possible; they free space for the rest in a later round.
     """
     remove_cleaned(disk, job.folder)
     try:
@@ -192,17 +193,17 @@ def _compact(disk: Disk, job: CompactionJob) -> CompactionResult:
 
 
 def _has_space(disk: Disk, folder: str, group: Sequence[Segment], *, is_first: bool) -> bool:
-    """Nobody else is to run out of room because of it. Without any for the first, nothing can be done."""
+    """Check the free space, so that compaction does not fill the disk. Fails if there is none for the first group."""
     needed_bytes = sum(segment.size_bytes for segment in group)
     if disk.free_bytes(folder) >= FREE_SPACE_FACTOR * needed_bytes:
         return True
     if is_first:
-        raise OSError(errno.ENOSPC, f"there is too little room for {needed_bytes} bytes beside those they replace")
+        raise OSError(errno.ENOSPC, f"not enough free space for {needed_bytes} bytes of cleaned segments")
     return False
 
 
 def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> OffsetMap:
-    """Read the dirty part up to its end, or until there are too many keys."""
+    """Read the dirty part up to its end, or until the offset map is full."""
     newest = OffsetMap(job.first_dirty_offset, job.keys_max)
     transactions = CleanedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
     for number, segment in enumerate(segments):
@@ -216,7 +217,7 @@ def _newest_offsets(segments: Sequence[Segment], job: CompactionJob) -> OffsetMa
                 return newest
             _note_keys(newest, transactions, header, batch, job.first_dirty_offset)
             newest.end_offset = header.next_offset
-        newest.end_offset = max(newest.end_offset, bound)  # over a gap that an earlier round has left
+        newest.end_offset = max(newest.end_offset, bound)  # across a gap left by an earlier round
     return newest
 
 
@@ -232,7 +233,7 @@ def _note_keys(
 
 
 def group_segments(segments: Sequence[Segment], settings: LogSettings, end_offset: int) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together are cleaned into one, so that segments do not shrink to crumbs."""
+    """Group neighbours that fit into one segment together, so that segments do not become tiny."""
     groups: list[list[Segment]] = []
     log_bytes = index_bytes = time_index_bytes = 0
     for number, segment in enumerate(segments):
@@ -257,13 +258,13 @@ def group_segments(segments: Sequence[Segment], settings: LogSettings, end_offse
 
 
 def _batches(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch, checked: what is rewritten gets a new checksum, which must not bless damage."""
+    """Yield verified batches: rewriting computes a new checksum, which must not hide corruption."""
     file, next_offset = segment.open_file(), segment.base_offset
     try:
         for position, header in iterate_headers(file, 0, segment.size_bytes):
             batch = memoryview(file.pread(header.size_bytes, position))
             if checksum(batch, 0, header.size_bytes) != header.crc:
-                raise CorruptBatch(position, f"a checksum in {segment.path(LOG)} does not fit")
+                raise CorruptBatch(position, f"checksum mismatch in {segment.path(LOG)}")
             yield header, batch
             next_offset = header.next_offset
     except CorruptBatch as error:

@@ -1,4 +1,4 @@
-"""Batches that are not as they were written: found by who reads them, or by who could not take them."""
+"""Corrupt ranges of a log, found by reads or by followers that reject the batches."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from moldau.storage.readable_log import ReadableLog
 
 
 class CorruptRange(NamedTuple):
-    """Offsets that cannot be read. Where a header is broken, nobody knows how many: then it is the first of them."""
+    """Unreadable offsets. With a corrupt header the length is unknown; then it covers the first offset only."""
 
     offset: int
     end_offset: int
@@ -20,22 +20,20 @@ class CorruptRange(NamedTuple):
 
 
 def find_corruption_at(log: ReadableLog, offset: int) -> CorruptRange | None:
-    """What is wrong with the batch that holds an offset of the log; None if nothing is."""
+    """Verify the batch at an offset; return its corrupt range, or None if it is valid."""
     try:
         batch = log.read_bytes(offset, 1)
         header = read_header(batch)
     except (CorruptBatch, CorruptMessage) as error:
         return unreadable_from(offset, error)
-    # The checksum does not cover where a batch begins, how long it is, and of which kind.
+    # The checksum does not cover base offset, length and magic.
     if header.magic != MAGIC or header.size_bytes > len(batch) or header.last_offset < offset:
-        return CorruptRange(offset, offset + 1, "no batch that could be there")
+        return CorruptRange(offset, offset + 1, "no valid batch header")
     if checksum(batch, 0, header.size_bytes) != header.crc:
-        return CorruptRange(
-            min(header.base_offset, offset), header.last_offset + 1, "a batch whose checksum does not fit"
-        )
+        return CorruptRange(min(header.base_offset, offset), header.last_offset + 1, "checksum mismatch")
     return None
 
 
 def unreadable_from(offset: int, error: StorageFailed | CorruptMessage) -> CorruptRange:
-    """Something that should lead to this offset is no batch."""
+    """The bytes that should lead to this offset are not a batch."""
     return CorruptRange(offset, offset + 1, error.message)

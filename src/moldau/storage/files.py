@@ -1,4 +1,4 @@
-"""Writing files whole: all of the bytes, or a replacement that readers see at once."""
+"""File writes: complete writes, and atomic replacement."""
 
 from contextlib import suppress
 from typing import Final
@@ -11,14 +11,14 @@ _CHUNK_BYTES: Final = 1 * MiB
 
 
 class SyncFailed(Exception):
-    """The disk could not keep what it had taken. Nobody knows what is lost, so nothing is tried again: stop."""
+    """A sync failed: it is unknown which writes are lost. Do not retry; stop the node."""
 
 
 def sync(file: File) -> None:
     try:
         file.fsync()
     except OSError as error:
-        raise SyncFailed(f"a sync has failed: {error}") from error
+        raise SyncFailed(f"sync failed: {error}") from error
 
 
 def sync_path(disk: Disk, path: str) -> None:
@@ -33,18 +33,18 @@ def sync_directory(disk: Disk, folder: str) -> None:
     try:
         disk.sync_directory(folder)
     except OSError as error:
-        raise SyncFailed(f"a sync of {folder} has failed: {error}") from error
+        raise SyncFailed(f"sync of {folder} failed: {error}") from error
 
 
 def write_all(file: File, data: Buffer, position: int, taken: int = 0) -> None:
-    """Write on until every byte is taken; a disk may take fewer than it is given. `taken` bytes are there already."""
+    """Write until every byte is written; a write may be partial. The first `taken` bytes are written already."""
     view = memoryview(data)
     while taken < len(view):
         taken += file.pwrite(view[taken:], position + taken)
 
 
 def rewrite(disk: Disk, path: str, start: int, end: int) -> None:
-    """Bytes of a file as they are, so that the next sync has something to write."""
+    """Rewrite bytes of a file unchanged, so that the next sync writes them."""
     file = disk.open(path)
     try:
         for position in range(start, end, _CHUNK_BYTES):
@@ -54,13 +54,13 @@ def rewrite(disk: Disk, path: str, start: int, end: int) -> None:
 
 
 def roll_back(file: File, size: int) -> None:
-    """Remove what a failed write may have left behind. If that fails too, the next write goes over it."""
+    """Remove the rest of a failed write. If that fails too, the next write overwrites it."""
     with suppress(OSError):
         file.truncate(size)
 
 
 def write_or_roll_back(file: File, data: Buffer, position: int) -> None:
-    """Write at the end of a file, all of it or nothing."""
+    """Write at the end of a file, all or nothing."""
     try:
         taken = file.pwrite(data, position)
         if taken != len(data):
@@ -71,14 +71,14 @@ def write_or_roll_back(file: File, data: Buffer, position: int) -> None:
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Make `path` hold `data`: whoever looks, after whatever crash, finds the old content or the new."""
+    """Replace the contents of `path` atomically: after a crash it has the old contents or the new."""
     _write_temporary(disk, path, data, is_synced=True)
     disk.rename(path + TEMPORARY, path)
     sync_directory(disk, path.rpartition("/")[0])
 
 
 def replace_cache(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a file that can be made anew: nothing is synced, a torn one is found out."""
+    """Replace a derived file without syncing: a torn one is detected and rebuilt."""
     _write_temporary(disk, path, data, is_synced=False)
     disk.rename(path + TEMPORARY, path)
 

@@ -1,4 +1,4 @@
-"""Bringing a log to the disk: what is to be synced is gathered on the event loop, the syncing may run beside it."""
+"""Flushing a log: collected on the event loop, synced in the executor."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from moldau.storage.settings import LogSettings
 
 
 class EpochCheckpoint(NamedTuple):
-    """A leader-epoch checkpoint to be written."""
+    """A leader epoch checkpoint to write."""
 
     path: str
     data: bytes
@@ -22,18 +22,18 @@ class EpochCheckpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """A job for the executor. `SyncFailed` means that writes are lost; `OSError`, that it may be tried again."""
+    """A job for the executor. `SyncFailed`: writes are lost; `OSError`: may be retried."""
 
     end_offset: int
     disk: Disk
     files: list[File]
-    paths: list[str]  # of files that are not open; what is gone by then has left the log
+    paths: list[str]  # of closed files; a file missing by then has left the log
     epochs: EpochCheckpoint | None
     folders: list[str]
     truncations: int
 
     def including(self, path: str, folder: str) -> "Flush":
-        """The same, and this file with its name, if there is one: after a clean stop nobody checks it again."""
+        """Add a file and its directory entry: after a clean shutdown it is not verified again."""
         if self.disk.exists(path):
             self.paths.append(path)
             self.folders.append(folder)
@@ -53,16 +53,16 @@ class Flush:
 
 @dataclass(slots=True)
 class FlushState:
-    """How far a log is on disk, and what has happened to it since."""
+    """Flush progress of a log, and changes since the last flush."""
 
     recovery_point: int
     last_flush_ms: int
-    folders: list[str]  # in which names have changed
+    folders: list[str]  # with changed entries
     truncations: int = 0
-    is_truncated: bool = False  # a cut is no less in need of a sync than an append
+    is_truncated: bool = False  # a truncation needs a sync like an append
 
     def target(self, end_offset: int, active_base_offset: int, settings: LogSettings, now_ms: int) -> int | None:
-        """Up to which offset a flush is due now: all of it by count or by time, closed segments always."""
+        """Return the offset to flush to now, by count or time; closed segments always. None if nothing is due."""
         unflushed = end_offset - self.recovery_point
         if self.is_truncated:
             return end_offset
@@ -70,7 +70,7 @@ class FlushState:
             return None
         if unflushed >= settings.flush_messages or now_ms - self.last_flush_ms >= settings.flush_ms:
             return end_offset
-        if now_ms < self.last_flush_ms:  # the clock was set back, and nobody knows how long it has been
+        if now_ms < self.last_flush_ms:  # the clock went back: the elapsed time is unknown
             return end_offset
         return active_base_offset if active_base_offset > self.recovery_point else None
 
@@ -81,7 +81,7 @@ class FlushState:
         if self.is_truncated and not files:
             files.append(segments.active.open_file())
         paths += snapshots.unsynced
-        snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can do without them
+        snapshots.unsynced = []  # if this flush fails they stay unsynced: the log can be recovered without them
         checkpoint = EpochCheckpoint(f"{folder}/{LEADER_EPOCHS}", epochs.encode()) if epochs.is_dirty else None
         flush = Flush(end_offset, disk, files, paths, checkpoint, self.folders, self.truncations)
         self.folders = []
@@ -89,28 +89,28 @@ class FlushState:
         return flush
 
     def finish(self, flush: Flush) -> None:
-        """What was synced counts only if the log has not been truncated meanwhile."""
+        """Advance the recovery point, unless the log was truncated meanwhile."""
         if flush.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
 
     def failed(self, flush: Flush, epochs: LeaderEpochs) -> None:
-        """The flush could not run for want of space: what it was to do is still to be done."""
+        """The flush failed for lack of space: its work is still pending."""
         self.folders += flush.folders
         self.is_truncated = True
         epochs.is_dirty = epochs.is_dirty or flush.epochs is not None
 
     def note_directory_change(self, folder: str) -> None:
-        """Files have been made, renamed or removed there."""
+        """Record created, renamed or removed files."""
         if folder not in self.folders:
             self.folders.append(folder)
 
     def restarted(self, offset: int) -> None:
-        """The log begins anew: nothing in it that could be lost."""
+        """The log restarts empty: nothing can be lost."""
         self.truncations += 1
         self.recovery_point = offset
 
     def truncated(self, offset: int) -> None:
-        """The log was cut in the segment that begins at `offset`; until a flush, recovery must look at it again."""
+        """The log was truncated in the segment at `offset`; until a flush, recovery must scan it again."""
         self.truncations += 1
         self.is_truncated = True
         self.recovery_point = min(self.recovery_point, offset)

@@ -1,4 +1,4 @@
-"""At which offset each leader epoch began, as far as this log knows, and the checkpoint file that remembers it."""
+"""Start offsets of leader epochs in a log, and their checkpoint file."""
 
 from bisect import bisect_left, bisect_right
 
@@ -9,7 +9,7 @@ from moldau.storage.files import replace_file
 
 
 class LeaderEpochs:
-    """Epochs and their first offsets, both strictly growing."""
+    """Epochs and their start offsets, both strictly increasing."""
 
     __slots__ = ("_disk", "_path", "epochs", "is_dirty", "latest", "start_offsets")
 
@@ -19,10 +19,10 @@ class LeaderEpochs:
         self.epochs: list[int] = []
         self.start_offsets: list[int] = []
         self.latest = NO_EPOCH
-        self.is_dirty = False  # the file lacks something; `write` must run before the recovery point passes it
+        self.is_dirty = False  # the file is outdated; `write` must precede a recovery point beyond it
 
     def load(self) -> None:
-        """Read the file; `CorruptCheckpoint` if it cannot be what `write` left."""
+        """Read the file; `CorruptCheckpoint` if it is invalid."""
         if not self._disk.exists(self._path):
             return
         try:
@@ -44,7 +44,7 @@ class LeaderEpochs:
         self.is_dirty = False
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """A batch of a new epoch is at `start_offset`. Entries it contradicts are dropped."""
+        """Record a batch of a new epoch at `start_offset`, dropping contradicting entries."""
         if epoch < 0 or epoch == self.latest:
             return
         while self.epochs and (self.epochs[-1] >= epoch or self.start_offsets[-1] >= start_offset):
@@ -55,7 +55,7 @@ class LeaderEpochs:
         self._changed()
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch not above `epoch`, and the offset at which it ended; (-1, -1) if unknown."""
+        """Return the largest known epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         if epoch == NO_EPOCH or not self.epochs or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
@@ -65,12 +65,12 @@ class LeaderEpochs:
         return known, self.start_offsets[following]
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of the batch at an offset, or -1."""
+        """Return the epoch at an offset, or -1."""
         entry = bisect_right(self.start_offsets, offset) - 1
         return self.epochs[entry] if entry >= 0 else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that began at `end_offset` or later."""
+        """Drop epochs that start at `end_offset` or later."""
         kept = bisect_left(self.start_offsets, end_offset)
         if kept < len(self.epochs):
             del self.epochs[kept:]
@@ -78,7 +78,7 @@ class LeaderEpochs:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before `start_offset`; the one in force there then begins there."""
+        """Drop epochs that end before `start_offset`; the epoch at that offset then starts there."""
         first = bisect_right(self.start_offsets, start_offset) - 1
         if first < 0 or (first == 0 and self.start_offsets[0] == start_offset):
             return

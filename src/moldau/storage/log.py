@@ -1,11 +1,11 @@
-"""One partition's log: an append-only sequence of batches, cut into segments, read by offset.
+"""A partition's log: an append-only sequence of batches in segments, read by offset.
 
     start_offset                  recovery_point              end_offset
         |  segment  |  segment  |  segm|ent  |  active segment    |
-        '-- closed: never changes, goes as a whole --'  '-- grows'
+        '-- closed: immutable, deleted as a whole --'  '-- grows'
 
-All of it runs on the event loop and none of it waits. What may wait is handed out: `begin_flush` gives a job for the
-executor, `apply_retention` gives the paths to unlink, `compaction.py` gives a job for a worker process.
+Everything runs on the event loop and never blocks. Blocking work is handed out: `begin_flush` returns a job for the
+executor, `apply_retention` the paths to unlink, `compaction.py` a job for a worker process.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ _new_tuple = tuple.__new__
 
 
 class AppendResult(NamedTuple):
-    """Where a batch is in the log."""
+    """Position of a batch in the log."""
 
     base_offset: int
     last_offset: int
@@ -49,7 +49,7 @@ class AppendResult(NamedTuple):
 
 
 class Log(ReadableLog):
-    """See the module. Made by `Log.open`."""
+    """See the module. Created by `Log.open`."""
 
     def __init__(self, loader: LogLoader) -> None:
         self._disk = loader.disk
@@ -60,9 +60,9 @@ class Log(ReadableLog):
         self.epochs = loader.epochs
         self.start_offset = loader.start_offset
         self.end_offset = loader.end_offset
-        self.truncated_bytes = loader.truncated_bytes  # what recovery found torn
+        self.truncated_bytes = loader.truncated_bytes  # cut by recovery
         self._failure: str | None = None
-        self._flush_state = FlushState(loader.recovery_point, loader.now_ms, loader.changed_folders)
+        self._flush_state = FlushState(loader.recovery_point, loader.now_ms, loader.changed_directories)
         self._tail_index = TailIndex(self.end_offset)
         self.append_buffer = AppendBuffer()
         self.adopt(loader.settings)
@@ -80,15 +80,15 @@ class Log(ReadableLog):
         log_start_offset: int = 0,
         is_clean: bool = False,
         has_lost_power: bool = False,
-        has_failed_sync: bool = False,
+        has_sync_failure: bool = False,
         cleaned_offset: int | None = None,
         allows_data_loss: bool = False,
         open_segments: OpenSegments | None = None,
         producer_expiration_ms: int = DAY_MS,
     ) -> "Log":
-        """The log in a folder, which is made if it is not there. Unless `is_clean`, because the last owner closed it,
-        what lies above the recovery point is checked: after a power loss it is cut at the first hole that was not left
-        by compaction (below `cleaned_offset`), after a failed sync it is written again. `CorruptLog` if acknowledged
+        """Open or create the log in a directory. Unless `is_clean` (the last owner closed it), everything above the
+        recovery point is verified: after a power loss the log is truncated at the first gap not left by compaction
+        (below `cleaned_offset`), after a failed sync it is written again. Raises `CorruptLog` if acknowledged
         records may be damaged, unless `allows_data_loss`."""
         loader = LogLoader(
             disk,
@@ -99,7 +99,7 @@ class Log(ReadableLog):
             start_offset=log_start_offset,
             is_clean=is_clean,
             has_lost_power=has_lost_power,
-            has_failed_sync=has_failed_sync,
+            has_sync_failure=has_sync_failure,
             cleaned_offset=cleaned_offset,
             allows_data_loss=allows_data_loss,
             open_segments=OpenSegments() if open_segments is None else open_segments,
@@ -108,10 +108,10 @@ class Log(ReadableLog):
         loader.run()
         return cls(loader)
 
-    # ── Settings and facts ──
+    # ── Settings and state ──
 
     def adopt(self, settings: LogSettings) -> None:
-        """From now on these are `settings`."""
+        """Apply new settings."""
         self.settings = settings
         self._stamps_append_time = settings.has_log_append_time
         self.stores_batches_unchanged = settings.stores_batches_unchanged
@@ -120,24 +120,24 @@ class Log(ReadableLog):
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on disk for certain."""
+        """Everything below is on disk."""
         return self._flush_state.recovery_point
 
-    # ── Appending ──
+    # ── Append ──
 
     def append(
         self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int, *, is_buffered: bool = False
     ) -> AppendResult:
-        """Append one validated batch as its leader: give it offsets, write it, note it. The batch is changed in place.
+        """Append a validated batch as leader: assign offsets, write, index. Changes the batch in place.
 
-        A batch that repeats one of its producer's last five is not written again: the answer is the first one's.
-        With `is_buffered` it is kept as it is and written by `write_buffered`, together with those that follow it.
+        A duplicate of one of the producer's last five batches is not written again and gets the first one's result.
+        With `is_buffered` it is buffered until `write_buffered`, together with following ones.
         """
         _, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, _ = header
         if self._failure is not None:
             raise StorageFailed(self._failure)
         if leader_epoch < self.epochs.latest:
-            raise FencedLeaderEpoch(f"leader epoch {leader_epoch} has passed, the log is in {self.epochs.latest}")
+            raise FencedLeaderEpoch(f"leader epoch {leader_epoch} is fenced, the log has epoch {self.epochs.latest}")
         if producer_id >= 0:
             if attributes & CONTROL:
                 self.producers.check_marker(header)
@@ -182,9 +182,9 @@ class Log(ReadableLog):
         return _new_tuple(AppendResult, (base_offset, last_offset, False, log_append_time_ms))
 
     def write_buffered(self) -> None:
-        """Write what was gathered, in one call. If the disk refuses, it is as if none of it had been appended.
+        """Write the buffered batches in one call. If the write fails, none of them is appended.
 
-        `gathered.failure` then keeps the reason: whoever was told of those offsets must not be.
+        `gathered.failure` then has the reason: their produce requests must fail.
         """
         if self.append_buffer:
             segment = self._segments.active
@@ -196,7 +196,7 @@ class Log(ReadableLog):
                 raise
 
     def _discard_buffered(self, position: int, base_offset: int) -> None:
-        """Nothing of it was synced or seen, so this is no truncation; producers are what the log says they are."""
+        """Nothing of it was synced or read, so this is no truncation; producer state is restored from the log."""
         try:
             self._segments.active.truncate_to(position, base_offset, self.settings, was_written=False)
             self.end_offset = base_offset
@@ -204,18 +204,19 @@ class Log(ReadableLog):
             self.epochs.truncate_from_end(base_offset)
             restore_producers(self._snapshots, self._segments.all, self.producers, base_offset, now_ms=0)
         except OSError as error:
-            self.fail(f"what could not be written could not be taken back either: {error}")
+            self.fail(f"rollback of a failed write failed: {error}")
 
     def append_as_follower(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
-        """Append batches that carry their offsets already, as a follower or a restore does. The new end offset, or
-        `CorruptMessage` where one is damaged, does not fit or is of a later epoch; those before it are appended."""
+        """Append batches with offsets, as a follower or a restore does. Returns the new end offset; raises
+        `CorruptMessage` at a batch that is corrupt, out of order or of a later epoch, after appending those before
+        it."""
         self._check_writable()
         self.write_buffered()
         self.producers.now_ms = now_ms
         view = memoryview(batches)
         headers, damage = validate_replicated(view, self.end_offset, epoch_max)
         segment = self._segments.active
-        first = start = end = 0  # of what one write takes: batches that lie side by side
+        first = start = end = 0  # of one write: adjacent batches
         for number, header in enumerate(headers):
             size, timestamp, last_offset = LOG_OVERHEAD + header.batch_length, header.max_timestamp, header.last_offset
             if (
@@ -233,7 +234,7 @@ class Log(ReadableLog):
         return self.end_offset
 
     def _roll_again(self, size: int, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
-        """The same for a batch that others of its run did not fit with: without them it may."""
+        """Roll for a batch that did not fit with others of its run: alone it may fit."""
         segment = self._segments.active
         is_full = segment.size_bytes + size > segment.bytes_limit
         if is_full or timestamp > segment.roll_timestamp or last_offset > segment.offset_limit:
@@ -241,7 +242,7 @@ class Log(ReadableLog):
         return segment
 
     def _append_contiguous(self, run: list[BatchHeader], batches: memoryview) -> None:
-        """Write batches that follow each other in one go, then note each of them."""
+        """Write adjacent batches in one call, then index each."""
         if not run:
             return
         segment = self._segments.active
@@ -259,7 +260,7 @@ class Log(ReadableLog):
             start += size
 
     def _index_batch(self, segment: Segment, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch has been written: move the end, and index it when it is its turn."""
+        """A batch was written: advance the end, and index it if due."""
         segment.size_bytes = position + size
         self.end_offset = last_offset + 1
         if max_timestamp > segment.max_timestamp:
@@ -287,12 +288,12 @@ class Log(ReadableLog):
         if aborted is not None:
             self._segments.active.add_aborted(aborted)
 
-    # ── Rolling ──
+    # ── Roll ──
 
     def _roll_or_reuse(self, timestamp: int, base_offset: int, last_offset: int, now_ms: int) -> Segment:
-        """The segment that takes the next batch: a new one, unless the active one is empty and will do.
+        """Return the segment for the next batch: a new one, unless the active one is empty and suitable.
 
-        A batch that is too large for any has one of its own: where it was appended, segment.bytes was larger.
+        A batch that exceeds segment.bytes gets its own segment: its leader had a larger segment.bytes.
         """
         self.write_buffered()
         active = self._segments.active
@@ -303,14 +304,14 @@ class Log(ReadableLog):
         return self._segments.active
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment if the active one is old by the clock, or keeps compaction waiting. Whether it was."""
+        """Roll if the active segment is too old or delays compaction; return whether it rolled."""
         is_due = self._segments.active.is_due_to_roll(self.settings, now_ms) or self._blocks_compaction()
         if is_due:
             self._roll(self.end_offset, now_ms)
         return is_due
 
     def _blocks_compaction(self) -> bool:
-        """The active segment is never compacted; where it is most of the log, small and busy ones would never be."""
+        """Whether the active segment is most of a small, busy log: it is never compacted while active."""
         active_bytes = self._segments.active.size_bytes
         return (
             self.settings.is_compacted
@@ -319,12 +320,12 @@ class Log(ReadableLog):
         )
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment now, unless the active one is empty."""
+        """Roll now, unless the active segment is empty."""
         if self._segments.active.size_bytes:
             self._roll(self.end_offset, now_ms)
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
-        """Close the active segment and begin another. If the disk refuses, nothing has changed."""
+        """Close the active segment and start a new one. On failure nothing changes."""
         self.write_buffered()
         self._segments.active.seal(is_synced=self.recovery_point >= base_offset)
         self._take_snapshot()
@@ -337,18 +338,18 @@ class Log(ReadableLog):
         if self._snapshots.take(self.producers):
             self._flush_state.note_directory_change(self.folder)
 
-    # ── Cutting ──
+    # ── Truncate ──
 
     def replay_producers_below(self, offset: int) -> ProducerReplay:
-        """What producer state will be after a truncation, to be found out beforehand and in slices."""
+        """Start computing the producer state after a truncation, in advance and in slices."""
         self.write_buffered()
         return ProducerReplay(self._snapshots, self._segments.all, offset, self.producers)
 
     def truncate_to(self, offset: int, replay: ProducerReplay | None = None) -> None:
-        """Drop everything at `offset` and above. The recovery point must be checkpointed before the next append."""
+        """Truncate to `offset`. The recovery point must be checkpointed before the next append."""
         self.write_buffered()
         if offset >= self.end_offset:
-            # An epoch that we began to lead and never wrote in is not in the log of whoever leads now.
+            # An epoch that this node led without writing is not in the current leader's log.
             self.epochs.truncate_from_end(self.end_offset)
             return
         if offset <= self._segments.bases[0]:
@@ -367,7 +368,7 @@ class Log(ReadableLog):
         restore_producers(self._snapshots, self._segments.all, self.producers, offset, now_ms=0, replay=replay)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`."""
+        """Delete everything and restart at `offset`."""
         self._segments.restart_at(offset, self.settings)
         self.start_offset = self.end_offset = offset
         self._flush_state.restarted(offset)
@@ -378,15 +379,15 @@ class Log(ReadableLog):
         self.producers.clear(offset)
 
     def advance_start_offset(self, offset: int) -> None:
-        """Records below `offset` are gone for readers; their segments go with the next retention."""
+        """Hide records below `offset`; their segments are deleted by the next retention run."""
         if offset > self.end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is beyond the end {self.end_offset}")
+            raise OffsetOutOfRange(f"offset {offset} is beyond the log end {self.end_offset}")
         if offset > self.start_offset:
             self.start_offset = offset
             self.epochs.truncate_from_start(offset)
 
     def apply_retention(self, now_ms: int, *, committed_offset: int | None = None) -> list[str]:
-        """Take expired segments out of the log. The paths to unlink, after `file.delete.delay.ms`."""
+        """Remove expired segments; returns the paths to unlink after `file.delete.delay.ms`."""
         committed = self.end_offset if committed_offset is None else committed_offset
         expired = expired_segments(self._segments, self.settings, self.start_offset, committed, self.end_offset, now_ms)
         if expired == len(self._segments):
@@ -399,10 +400,10 @@ class Log(ReadableLog):
         self._flush_state.recovery_point = max(self.recovery_point, self._segments.bases[0])
         return paths
 
-    # ── Compacting ──
+    # ── Compact ──
 
     def compaction_job(self, cleaned_offset: int, high_watermark: int, now_ms: int) -> CompactionJob | None:
-        """What a worker should do now to compact this log, or None if it is clean enough."""
+        """Return a compaction job, or None if the log is clean enough."""
         if not self.settings.is_compacted:
             return None
         stable = self.last_stable_offset(high_watermark)
@@ -411,36 +412,36 @@ class Log(ReadableLog):
         )
         if job is None:
             return None
-        # Of the last segment only a part may be cleaned, but its index is written anew as a whole.
+        # Only part of the last segment may be cleaned, but its index is rewritten completely.
         bound = self._segments.bound_of(len(job.segments) - 1, self.end_offset)
         aborted = self.aborted_transactions(self._segments.bases[0], bound)
         return replace(job, last_of_producers=self.producers.last_offsets(), aborted=tuple(aborted))
 
     def replace_segments(self, result: CompactionResult) -> list[str]:
-        """Swap in what compaction has written; the paths to unlink, after `file.delete.delay.ms`."""
+        """Swap in cleaned segments; returns the paths to unlink after `file.delete.delay.ms`."""
         try:
             paths = [
                 path for each in result.replacements for path in self._segments.replace(each.size_bytes, each.replaced)
             ]
         except OSError as error:
-            self.fail(f"a compacted segment could not be swapped in: {error}")
+            self.fail(f"segment swap failed: {error}")
             raise
         self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
         self._flush_state.note_directory_change(self.folder)
         return paths
 
-    # ── Syncing and closing ──
+    # ── Sync and close ──
 
     @property
     def unflushed_messages(self) -> int:
         return self.end_offset - self.recovery_point
 
     def flush_target(self, now_ms: int) -> int | None:
-        """Up to which offset the log should be flushed now, or None if nothing is due."""
+        """Return the offset to flush to now, or None."""
         return self._flush_state.target(self.end_offset, self._segments.active.base_offset, self.settings, now_ms)
 
     def begin_flush(self, now_ms: int, target: int | None = None) -> Flush:
-        """Gather what must be synced so that everything below the target (or the end) is on disk."""
+        """Collect what must be synced so that everything below the target (or the end) is on disk."""
         self._check_writable()
         self.write_buffered()
         target = self.end_offset if target is None else min(target, self.end_offset)
@@ -448,18 +449,18 @@ class Log(ReadableLog):
         return self._flush_state.begin(self._disk, self.folder, self._segments, self._snapshots, self.epochs, target)
 
     def finish_flush(self, flush: Flush) -> None:
-        """A flush has run: the recovery point moves, unless the log was truncated meanwhile."""
+        """A flush completed: advance the recovery point, unless the log was truncated meanwhile."""
         self._flush_state.finish(flush)
 
     def flush_failed(self, flush: Flush, error: Exception) -> None:
-        """A flush has raised. After a failed sync nobody knows what is on disk: the log takes no more writes."""
+        """A flush failed. After a failed sync the state of the disk is unknown: the log rejects further writes."""
         if isinstance(error, SyncFailed):
             self.fail(str(error))
         else:
             self._flush_state.failed(flush, self.epochs)
 
     def fail(self, reason: str) -> None:
-        """Take no more writes."""
+        """Reject further writes."""
         self._failure = f"{self.folder}: {reason}"
 
     def _check_writable(self) -> None:
@@ -467,7 +468,7 @@ class Log(ReadableLog):
             raise StorageFailed(self._failure)
 
     def flush(self, now_ms: int) -> None:
-        """Sync everything, waiting for it. `SyncFailed` must stop the node."""
+        """Sync everything, blocking. `SyncFailed` must stop the node."""
         self._run(self.begin_flush(now_ms))
 
     def _run(self, flush: Flush) -> None:
@@ -479,14 +480,14 @@ class Log(ReadableLog):
         self.finish_flush(flush)
 
     def close(self, now_ms: int) -> None:
-        """Sync everything and let go of the files. The next `open` may be told `is_clean`, unless this raises."""
+        """Sync everything and close the files. The next `open` may pass `is_clean`, unless this raises."""
         try:
             self._run(self.begin_close(now_ms))
         finally:
             self.abandon()
 
     def begin_close(self, now_ms: int) -> Flush:
-        """What must be synced before the log may be closed, for those who sync elsewhere; `abandon` it afterwards."""
+        """Return what must be synced before closing, for callers that sync elsewhere; call `abandon` afterwards."""
         self._check_writable()
         self.write_buffered()
         self._segments.active.seal()
@@ -494,7 +495,7 @@ class Log(ReadableLog):
         return self.begin_flush(now_ms).including(self._segments.active.path(TRANSACTION_INDEX), self.folder)
 
     def abandon(self) -> None:
-        """Let go of the files as they are. Slices that wait to be sent keep theirs open for themselves."""
+        """Close the files as they are. Unsent slices keep their own references."""
         for segment in self._segments:
             segment.close()
         self.fail("the log is closed")

@@ -1,14 +1,14 @@
-"""A node's data folder: whose it is, which partitions are in it, and how the last owner left it.
+"""A node's log directory: its identity, its partitions, and how it was shut down.
 
 .lock                               held while a node runs
 meta.properties                     cluster, node and directory id
-.kafka_cleanshutdown                only there after a clean stop
-.boot-id                            in which run of the machine an owner was last up, or that a sync has failed since
-.broker-epoch                       under which epoch the last owner was registered
-.incarnation                        under which id an owner asked for that, and has not heard of it
+.kafka_cleanshutdown                present after a clean shutdown
+.boot-id                            boot in which an owner last started up, or a failed sync since
+.broker-epoch                       broker epoch of the last owner
+.incarnation                        incarnation id of a registration without a response yet
 recovery-point-offset-checkpoint    and the other checkpoints, see checkpoints.py
-<topic>-<partition>/                one log each; partition.metadata holds the topic's id
-<topic>-<partition>.<id>-delete/    on its way out
+<topic>-<partition>/                a log; partition.metadata has the topic id
+<topic>-<partition>.<id>-delete/    marked for deletion
 """
 
 import json
@@ -43,16 +43,16 @@ _log = logging.getLogger(__name__)
 
 
 class LogDirLocked(Exception):
-    """Another node runs on this folder."""
+    """Another node uses this directory."""
 
 
 class CorruptMetaProperties(Exception):
-    """The folder does not say whose it is in a way that can be trusted."""
+    """The identity of the directory is missing or corrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """What `meta.properties` says."""
+    """Contents of `meta.properties`."""
 
     cluster_id: str
     node_id: NodeId
@@ -74,15 +74,15 @@ class MetaProperties:
         values = {key.strip(): value.strip() for key, _, value in pairs}
         try:
             if values["version"] != "1":
-                raise CorruptMetaProperties(f"{META_PROPERTIES} has version {values['version']}, 1 is known")
+                raise CorruptMetaProperties(f"{META_PROPERTIES} has version {values['version']}; only 1 is supported")
             directory_id = DirectoryId(decode_id(values["directory.id"]))
             return cls(values["cluster.id"], NodeId(int(values["node.id"])), directory_id)
         except (KeyError, ValueError) as error:
-            raise CorruptMetaProperties(f"{META_PROPERTIES} lacks or spoils {error}") from None
+            raise CorruptMetaProperties(f"{META_PROPERTIES} has a missing or invalid entry: {error}") from None
 
 
-class PartitionFolder(NamedTuple):
-    """A partition's folder, and the topic id in it (None if the file is missing or broken)."""
+class PartitionDirectory(NamedTuple):
+    """A partition's directory and its topic id (None if the file is missing or corrupt)."""
 
     partition: TopicPartition
     topic_id: TopicId | None
@@ -90,7 +90,7 @@ class PartitionFolder(NamedTuple):
 
 
 class LogDir:
-    """An open data folder. Made by `LogDir.open`; `close` gives it back."""
+    """An open log directory. Created by `LogDir.open`; `close` releases it."""
 
     def __init__(self, disk: Disk, path: str, lock: DirectoryLock) -> None:
         self._disk = disk
@@ -99,80 +99,81 @@ class LogDir:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> "LogDir":
-        """Make the folder if need be, and take it."""
-        _make_durable_folder(disk, path)
+        """Create the directory if necessary, and lock it."""
+        _create_durable_directory(disk, path)
         try:
             return cls(disk, path, disk.lock(f"{path}/{LOCK}"))
         except BlockingIOError:
-            raise LogDirLocked(f"another node runs on {path}: stop it, or choose another folder") from None
+            raise LogDirLocked(f"{path} is in use by another node: stop it, or choose another directory") from None
 
     def close(self) -> None:
         self._lock.release()
 
-    # ── Whose it is ──
+    # ── Identity ──
 
     def identity(self) -> MetaProperties | None:
-        """Whose folder this is, or None if it has never been formatted."""
+        """Return the identity, or None if the directory is not formatted."""
         path = f"{self.path}/{META_PROPERTIES}"
         return MetaProperties.decode(self._disk.read(path)) if self._disk.exists(path) else None
 
     def format(self, identity: MetaProperties) -> None:
         replace_file(self._disk, f"{self.path}/{META_PROPERTIES}", identity.encode())
 
-    # ── How it was left ──
+    # ── Shutdown state ──
 
     def take_clean_shutdown(self) -> int | None:
-        """The broker epoch of a clean stop, or None if the stop was not clean. The marker is gone afterwards."""
+        """Return the broker epoch of a clean shutdown, or None. Removes the marker."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         if not self._disk.exists(path):
             return None
         epoch = _broker_epoch_in(self._disk.read(path))
         self._disk.unlink(path)
-        sync_directory(self._disk, self.path)  # from here on a crash is a crash
+        sync_directory(self._disk, self.path)  # from here on any stop is unclean
         return epoch
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
-        """Say that every log was closed and every checkpoint written."""
+        """Mark that every log is closed and every checkpoint written."""
         replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", _marker(broker_epoch))
 
     def has_lost_power(self) -> bool:
-        """Whether the machine went down since an owner last said that it was up."""
+        """Whether the machine rebooted since an owner last started up."""
         path = f"{self.path}/{BOOT_ID}"
         current = self._disk.boot_id().encode()
         return not (current and self._disk.exists(path) and self._disk.read(path) == current)
 
     def record_boot(self) -> None:
-        """This owner is up, and has made good what a power loss may have cost: one that is killed before has not."""
+        """This owner has started up and recovered from a possible power loss; one killed before that has not."""
         if self.has_lost_power():
             replace_file(self._disk, f"{self.path}/{BOOT_ID}", self._disk.boot_id().encode())
 
-    def record_failed_sync(self) -> None:
-        """To the next owner this is a power loss, and worse: the kernel may show it what is on no disk, and think that
-        it is. Not synced: after a power loss there is nothing left to be shown."""
+    def record_sync_failure(self) -> None:
+        """Record a failed sync. The next owner must treat it as a power loss, and more: the page cache may show data
+        that is not on disk. Not synced: after a power loss the page cache is gone."""
         try:
             replace_cache(self._disk, f"{self.path}/{BOOT_ID}", _FAILED_SYNC)
         except OSError as error:
-            _log.error("%s: that a sync has failed could not be written down: %s", self.path, error)
+            _log.error("%s: recording a failed sync failed: %s", self.path, error)
 
-    def has_failed_sync(self) -> bool:
-        """Whether one failed in this run of the machine, and no owner has been up since."""
+    def has_sync_failure(self) -> bool:
+        """Whether a sync failed since boot, and no owner has started up since."""
         path = f"{self.path}/{BOOT_ID}"
         return self._disk.exists(path) and self._disk.read(path) == _FAILED_SYNC
 
     def record_broker_epoch(self, broker_epoch: int) -> None:
-        """For the next owner, if this one is killed. Not synced: after a power loss nobody relies on it."""
+        """For the next owner, if this one is killed. Not synced: irrelevant after a power loss."""
         replace_cache(self._disk, f"{self.path}/{BROKER_EPOCH}", _marker(broker_epoch))
         if self._disk.exists(f"{self.path}/{INCARNATION}"):
             self._disk.unlink(f"{self.path}/{INCARNATION}")
 
     def record_incarnation(self, incarnation_id: bytes) -> None:
-        """Under this id the owner is going to be registered. Until `record_broker_epoch` it does nothing else."""
+        """Record the incarnation id before registration. Until `record_broker_epoch` the owner does nothing else."""
         replace_cache(self._disk, f"{self.path}/{INCARNATION}", encode_id(incarnation_id).encode())
 
     def pending_incarnation(self) -> bytes | None:
-        """The id of an owner that was killed before it heard of its epoch: it may be registered, and this one goes on.
+        """Return the id of an owner killed before it received its epoch: it may be registered, so this one continues
+        it.
 
-        As another one it would name the epoch before, and be taken for a broker that has lost what it had.
+        With a new id it would send the previous epoch and count as a broker that lost records.
         """
         path = f"{self.path}/{INCARNATION}"
         try:
@@ -181,34 +182,34 @@ class LogDir:
             return None
 
     def last_broker_epoch(self) -> int:
-        """The epoch of the last owner, -1 if nobody knows it."""
+        """Return the broker epoch of the last owner, -1 if unknown."""
         path = f"{self.path}/{BROKER_EPOCH}"
         return _broker_epoch_in(self._disk.read(path)) if self._disk.exists(path) else _UNKNOWN_BROKER_EPOCH
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Offsets by partition. A broken checkpoint counts as empty: the logs know better."""
+        """Return offsets by partition. A corrupt checkpoint counts as empty: logs can be scanned."""
         try:
             return read_offsets(self._disk, f"{self.path}/{name}")
         except CorruptCheckpoint as error:
-            _log.warning("%s/%s is ignored: %s", self.path, name, error)
+            _log.warning("%s/%s: ignoring corrupt checkpoint: %s", self.path, name, error)
             return {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         write_offsets(self._disk, f"{self.path}/{name}", offsets)
 
-    # ── Which partitions are in it ──
+    # ── Partitions ──
 
     def folder_of(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
-    def partitions(self) -> list[PartitionFolder]:
-        """Every partition that has a folder here."""
+    def partitions(self) -> list[PartitionDirectory]:
+        """Return every partition with a directory."""
         found = []
         for name in self._disk.list(self.path):
             partition = parse_partition(name)
             if partition is not None:
                 folder = f"{self.path}/{name}"
-                found.append(PartitionFolder(partition, self._topic_id_in(folder), folder))
+                found.append(PartitionDirectory(partition, self._topic_id_in(folder), folder))
         return found
 
     def _topic_id_in(self, folder: str) -> TopicId | None:
@@ -218,33 +219,34 @@ class LogDir:
         try:
             return _decode_partition_metadata(self._disk.read(path))
         except ValueError as error:
-            _log.warning("%s is ignored: %s", path, error)
+            _log.warning("%s: ignoring corrupt partition.metadata: %s", path, error)
             return None
 
     def create_partition(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Make the folder of a partition, with its topic's id; the folder's path. It lasts once `sync` has run."""
+        """Create a partition's directory with its topic id; returns the path. Durable once `sync` has run."""
         folder = self.folder_of(partition)
         self._disk.make_directory(folder)
         self.write_topic_id(folder, topic_id)
         return folder
 
     def write_topic_id(self, folder: str, topic_id: TopicId) -> None:
-        """Not synced: a folder that has lost it is taken for what its name says."""
+        """Not synced: a directory that lost it is identified by its name."""
         replace_cache(self._disk, f"{folder}/{PARTITION_METADATA}", _encode_partition_metadata(topic_id))
 
     def sync(self) -> None:
-        """Make what was created and renamed here survive a power loss."""
+        """Make created and renamed entries durable."""
         sync_directory(self._disk, self.path)
 
     def mark_deleted(self, partition: TopicPartition, unique: str) -> str:
-        """Rename a partition's folder out of the way; the path to remove later. `unique` tells reincarnations apart.
+        """Rename a partition's directory for deletion; returns the path to delete later. `unique` distinguishes
+        renames.
 
-        It lasts once `sync` has run.
+        Durable once `sync` has run.
         """
         return self._set_aside(partition, unique, DELETE_SUFFIX)
 
     def mark_stray(self, partition: TopicPartition, unique: str) -> str:
-        """Set a folder aside that no topic owns, for a person to look at."""
+        """Rename a stray log, for an operator to inspect."""
         return self._set_aside(partition, unique, STRAY_SUFFIX)
 
     def _set_aside(self, partition: TopicPartition, unique: str, suffix: str) -> str:
@@ -253,12 +255,12 @@ class LogDir:
         self._disk.rename(self.folder_of(partition), f"{self.path}/{name}")
         return f"{self.path}/{name}"
 
-    def deleted_folders(self) -> list[str]:
-        """Folders that a delete has left behind, to be removed."""
+    def deleted_directories(self) -> list[str]:
+        """Return directories marked for deletion."""
         return [f"{self.path}/{name}" for name in self._disk.list(self.path) if name.endswith(DELETE_SUFFIX)]
 
-    def strays(self, topic_ids: Mapping[str, TopicId], kept: Collection[str] = ()) -> list[PartitionFolder]:
-        """Partitions whose topic does not exist, or exists anew under another id. Topics in `kept` are not judged."""
+    def strays(self, topic_ids: Mapping[str, TopicId], kept: Collection[str] = ()) -> list[PartitionDirectory]:
+        """Return partitions whose topic does not exist or has another id. Skips topics in `kept`."""
         return [
             found
             for found in self.partitions()
@@ -269,8 +271,8 @@ class LogDir:
         ]
 
 
-def _make_durable_folder(disk: Disk, path: str) -> None:
-    """A new folder is only an entry in its parent, which a power loss may take back unless the parent is synced."""
+def _create_durable_directory(disk: Disk, path: str) -> None:
+    """A new directory is durable once its parent is synced."""
     missing = []
     while path and not disk.exists(path):
         missing.append(path)
@@ -281,7 +283,7 @@ def _make_durable_folder(disk: Disk, path: str) -> None:
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The partition a folder name stands for, or None for any other name."""
+    """Parse a partition from a directory name, or None."""
     if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)):
         return None
     topic, dash, number = name.rpartition("-")
@@ -291,7 +293,7 @@ def parse_partition(name: str) -> TopicPartition | None:
 
 
 def encode_id(value: bytes) -> str:
-    """Sixteen bytes as Kafka prints a UUID: 22 characters of URL-safe base64."""
+    """Encode 16 bytes as Kafka prints a UUID: 22 characters of URL-safe base64."""
     return urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
@@ -299,9 +301,9 @@ def decode_id(text: str) -> bytes:
     try:
         value = urlsafe_b64decode(text + "==")
     except (Base64Error, ValueError):
-        raise ValueError(f"{text!r} is no id") from None
+        raise ValueError(f"{text!r} is not an id") from None
     if len(value) != UUID_BYTES:
-        raise ValueError(f"{text!r} is no id of {UUID_BYTES} bytes")
+        raise ValueError(f"{text!r} is not an id of {UUID_BYTES} bytes")
     return value
 
 
@@ -321,7 +323,7 @@ def _marker(broker_epoch: int) -> bytes:
 
 
 def _broker_epoch_in(marker: bytes) -> int:
-    """The epoch in a clean-shutdown marker. Older brokers left the file empty: the stop was clean all the same."""
+    """Return the epoch in a clean shutdown marker; older brokers wrote an empty file."""
     try:
         return int(json.loads(marker)["broker_epoch"])
     except (ValueError, KeyError, TypeError):

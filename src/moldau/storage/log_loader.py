@@ -1,8 +1,8 @@
-"""Opening a partition's folder: finishing what was under way, then finding the log's end, its epochs and producers.
+"""Opening a partition's log: finish interrupted operations, then find the log end, leader epochs and producer state.
 
-After a clean stop nothing is scanned. After any other, every segment from the recovery point on is; see recovery.py.
-Where a sync has failed, what the scan finds is written again: Linux takes the pages of a failed sync for written, so
-they can be read for a while, and no later sync would bring them to the disk.
+After a clean shutdown nothing is scanned. Otherwise every segment from the recovery point on is; see recovery.py. After
+a failed sync, scanned data is written again: Linux marks the pages of a failed sync as clean, so they stay readable for
+a while but no later sync would write them.
 """
 
 import logging
@@ -34,7 +34,7 @@ _LEFTOVERS: Final = (naming.DELETED, naming.CLEANED, naming.TEMPORARY)
 
 @dataclass(slots=True)
 class LogLoader:
-    """A folder on its way to becoming a log."""
+    """A directory in the process of becoming a log."""
 
     disk: Disk
     folder: str
@@ -44,7 +44,7 @@ class LogLoader:
     start_offset: int
     is_clean: bool
     has_lost_power: bool
-    has_failed_sync: bool
+    has_sync_failure: bool
     cleaned_offset: int | None
     allows_data_loss: bool
     open_segments: OpenSegments
@@ -54,13 +54,13 @@ class LogLoader:
     snapshots: Snapshots = field(init=False)
     end_offset: int = 0
     truncated_bytes: int = 0
-    unindexed: list[int] = field(default_factory=list)  # base offsets of segments that have lost their index files
-    changed_folders: list[str] = field(default_factory=list)  # where names have changed and no sync has covered it
+    unindexed: list[int] = field(default_factory=list)  # base offsets of segments without index files
+    changed_directories: list[str] = field(default_factory=list)  # with changed entries that are not synced yet
 
     def run(self) -> None:
         if not self.disk.exists(self.folder):
             self.disk.make_directory(self.folder)
-            self.changed_folders.append(self.folder.rpartition("/")[0])
+            self.changed_directories.append(self.folder.rpartition("/")[0])
         self.epochs = LeaderEpochs(self.disk, self.folder)
         self._find_segments()
         self._load_epochs()
@@ -90,28 +90,28 @@ class LogLoader:
         self._find_unindexed(set(names))
 
     def _remove_shadowing_segments(self) -> None:
-        """A roll that failed leaves an empty segment if the disk does not let go of that either. What was appended
-        since is in the one before it, and would be hidden. After a power loss it may be what was cut, and is back."""
+        """A failed roll may leave an empty segment that could not be removed. Later appends went to the segment before
+        it, and would be hidden. After a power loss a truncated segment may reappear likewise."""
         if self.has_lost_power:
             return
         kept = self.segments[:1]
         for segment in self.segments[1:]:
             if not segment.size_bytes and _reaches(kept[-1], segment.base_offset):
-                _log.warning("%s: an empty segment is in the way, it is removed", segment.path(LOG))
+                _log.warning("%s: removing an empty segment that shadows records", segment.path(LOG))
                 self._remove(segment)
             else:
                 kept.append(segment)
         self.segments = kept
 
     def _find_unindexed(self, names: set[str]) -> None:
-        """Every segment has an index, but only some have one of transactions: it may be gone where the other is."""
+        """Every segment has an offset index, but few a transaction index: the latter may be lost if the former is."""
         for segment in self.segments:
             paths = segment.path(INDEX), segment.path(TRANSACTION_INDEX)
             if segment.size_bytes and not any(path.rpartition("/")[2] in names for path in paths):
                 self.unindexed.append(segment.base_offset)
 
     def _remove_leftovers(self) -> list[str]:
-        """Drop what was on its way out or only half made; the names that stay."""
+        """Delete temporary and deleted files; return the remaining names."""
         names = self.disk.list(self.folder)
         leftovers = [name for name in names if name.endswith(_LEFTOVERS) and naming.offset_in(name) is not None]
         for name in leftovers:
@@ -125,9 +125,7 @@ class LogLoader:
         try:
             self.epochs.load()
         except CorruptCheckpoint as error:
-            _log.warning(
-                "%s: the leader epochs are made anew from the log, their file is broken: %s", self.folder, error
-            )
+            _log.warning("%s: rebuilding leader epochs, corrupt checkpoint: %s", self.folder, error)
             self.epochs.clear()
             self._epochs_from_log()
 
@@ -138,13 +136,13 @@ class LogLoader:
                     if header.partition_leader_epoch > self.epochs.latest:
                         self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             except CorruptBatch:
-                return  # the scan that follows says what is to be done about it
+                return  # the following scan handles it
         self.epochs.is_dirty = True
 
-    # ── After a clean stop ──
+    # ── After a clean shutdown ──
 
     def _load_clean(self) -> bool:
-        """Take the log as it was left. False where it is not as a clean stop leaves it."""
+        """Load the log without a scan. Returns False if it is not as a clean shutdown leaves it."""
         if not self.segments:
             return True
         if not self.is_clean:
@@ -154,7 +152,7 @@ class LogLoader:
             offsets, times, is_saved = self._saved_indexes(active)
             self.end_offset, unindexed = self._end_of(active, offsets)
         except CorruptBatch as error:
-            _log.warning("%s: scanned although it was stopped cleanly: %s", self.folder, error)
+            _log.warning("%s: scanning despite clean shutdown: %s", self.folder, error)
             return False
         last = times.last()
         if last is not None:
@@ -166,30 +164,30 @@ class LogLoader:
         return True
 
     def _saved_indexes(self, active: Segment) -> tuple[OffsetIndex, TimeIndex, bool]:
-        """The indexes of the active segment, and whether the files were good."""
+        """Return the indexes of the active segment, and whether the files were valid."""
         with suppress(FileNotFoundError):
             offsets = OffsetIndex.load(self.disk.read(active.path(INDEX)), active.size_bytes)
             times = TimeIndex(self.disk.read(active.path(TIME_INDEX)))
             end_max = active.base_offset + RELATIVE_OFFSET_MAX
             if offsets is not None and times.is_sound(active.base_offset, end_max):
                 return offsets, times, True
-        _log.warning("%s: the indexes of %d are made anew", self.folder, active.base_offset)
+        _log.warning("%s: rebuilding indexes of segment %d", self.folder, active.base_offset)
         return *active.indexes_from_log(self.settings.index_interval_bytes), False
 
     def _end_of(self, active: Segment, offsets: OffsetIndex) -> tuple[int, int]:
-        """The offset behind the last batch, and how many bytes follow the last index entry."""
+        """Return the offset after the last batch, and the bytes after the last index entry."""
         begin = offsets.positions[-1] if offsets.positions else 0
         end_offset = active.base_offset
         for _, header in iterate_headers(active.open_file(), begin, active.size_bytes):
             if header.base_offset < end_offset:
-                raise CorruptBatch(begin, "offsets that run back")
+                raise CorruptBatch(begin, "decreasing offsets")
             end_offset = header.next_offset
         return end_offset, active.size_bytes - begin
 
-    # ── After any other ──
+    # ── After an unclean shutdown ──
 
     def _recover(self) -> None:
-        self.changed_folders.append(self.folder)
+        self.changed_directories.append(self.folder)
         first = self._first_unflushed()
         start = self.segments[first].base_offset
         self.epochs.truncate_from_end(start)
@@ -218,7 +216,7 @@ class LogLoader:
                 self._truncate_surplus(segment, scan)
             elif scan.broken:
                 self._truncate_at(number, scan)
-            if self.has_failed_sync:
+            if self.has_sync_failure:
                 self._rewrite_unsynced(segment, scan)
             if number == len(self.segments) - 1:
                 self._activate(segment, scan)
@@ -227,30 +225,30 @@ class LogLoader:
         self.end_offset = next_offset
 
     def _rewrite_unsynced(self, segment: Segment, scan: SegmentScan) -> None:
-        """What was found above the recovery point: below it, a sync went well."""
+        """Write again what lies above the recovery point; below it a sync succeeded."""
         first = find_batch(segment.open_file(), 0, scan.valid_bytes, self.recovery_point)
         if first is not None:
             rewrite(self.disk, segment.path(LOG), first[0], scan.valid_bytes)
 
     def _truncate_surplus(self, segment: Segment, scan: SegmentScan) -> None:
-        """All that belongs into a segment is there, and more: it was truncated, then closed, and lost power."""
-        _log.warning("%s: %d surplus bytes are cut", segment.path(LOG), segment.size_bytes - scan.valid_bytes)
+        """Cut bytes after the last batch: the segment was truncated and closed, then lost power."""
+        _log.warning("%s: truncated %d surplus bytes", segment.path(LOG), segment.size_bytes - scan.valid_bytes)
         segment.truncate_closed(scan.valid_bytes)
 
     def _detect_lost_tail(self, scan: SegmentScan, bound: int) -> None:
-        """A power loss may keep the beginning of a segment and lose the end of the one before: a hole is a torn end.
+        """A power loss may keep the start of a segment and lose the end of the one before: a gap is a torn end.
 
-        Only compaction leaves gaps behind, and then inside of segments too.
+        Only compaction leaves gaps, and then also within segments.
         """
         is_whole = scan.next_offset >= bound or bound == NEVER
         if not (is_whole or scan.broken or scan.has_gaps or self._may_be_compacted(scan.base_offset)):
-            scan.broken = f"the end is missing, the next segment begins with {bound},"
+            scan.broken = f"missing end, the next segment starts at {bound},"
 
     def _may_be_compacted(self, base_offset: int) -> bool:
-        """Whether a segment may have lost its end to compaction, here or where it was copied from.
+        """Whether compaction may have removed the end of a segment, here or at the leader it was copied from.
 
-        After a power loss that is believed only of what was compacted here: a copy that is cut for nothing is fetched
-        again, but what is missing before something else never is.
+        After a power loss only local compaction counts: a replica truncated in vain is fetched again, but a lost gap
+        would never be.
         """
         if self.cleaned_offset is None or not self.has_lost_power:
             return self.settings.is_compacted
@@ -263,10 +261,10 @@ class LogLoader:
         return number
 
     def _truncate_at(self, number: int, scan: SegmentScan) -> None:
-        """A batch is broken. If it is the torn end of the log, drop it and all that comes after it.
+        """A batch is corrupt. If it is the torn end of the log, truncate there.
 
-        A power loss may leave holes in what was not synced. Without one, a whole batch behind the broken one says
-        that this is no torn end but damage, and what follows it may have been acknowledged.
+        A power loss may leave gaps in unsynced data. Without one, a valid batch after the corrupt one shows that this
+        is no torn end but corruption, and later batches may have been acknowledged.
         """
         segment = self.segments[number]
         where = f"{segment.path(LOG)}: {scan.broken} at position {scan.valid_bytes}, offset {scan.next_offset}"
@@ -279,11 +277,11 @@ class LogLoader:
                     segment.open_file(), scan.valid_bytes, segment.size_bytes, scan.next_offset
                 )
             if whole is not None:
-                raise CorruptLog(f"{where}, but a whole batch follows at position {whole}")
+                raise CorruptLog(f"{where}, but a valid batch follows at position {whole}")
             if not self.has_lost_power and any(later.size_bytes for later in self.segments[number + 1 :]):
                 raise CorruptLog(f"{where}, but there are later segments")
         self.truncated_bytes = segment.size_bytes - scan.valid_bytes
-        _log.warning("%s: %d bytes are cut", where, self.truncated_bytes)
+        _log.warning("%s: truncated %d bytes", where, self.truncated_bytes)
         for later in reversed(self.segments[number + 1 :]):
             self.truncated_bytes += later.size_bytes
             self._remove(later)
@@ -304,26 +302,29 @@ class LogLoader:
         segment.write_behind()
         if truncate_size is not None:
             segment.open_file().truncate(truncate_size)
-            # Nobody looks below the recovery point again, so what was cut must not come back with the next power loss.
+            # Nothing below the recovery point is scanned again, so truncated data must not return with a power loss.
             sync(segment.open_file())
 
     def _restore_indexes(self, segment: Segment, scan: SegmentScan) -> None:
-        """Give a scanned segment that is not the last one its indexes back."""
+        """Restore the indexes of a scanned segment that is not active."""
         scan.times.append(scan.max_timestamp, scan.max_timestamp_offset - scan.base_offset)
         segment.write_closed_indexes(scan.offsets, scan.times)
         segment.replace_transactions(scan.aborted)
 
-    # ── Both ──
+    # ── Common ──
 
     def _load_producers(self, end_offset: int, before: int | None = None) -> None:
-        """Producer state at an offset: the latest snapshot, then the batches that follow it."""
+        """Restore the producer state at an offset: the latest snapshot, then the batches after it."""
         restore_producers(self.snapshots, self.segments[:before], self.producers, end_offset, self.now_ms)
 
     def _apply_start_offset(self) -> None:
-        """Make the first segment of an empty log, or begin anew where the log ends before it is said to start."""
+        """Create the first segment of an empty log, or restart a log that ends before its start offset."""
         if self.segments and self.end_offset < self.start_offset:
             _log.warning(
-                "%s: ends at %d but starts at %d, so it is emptied", self.folder, self.end_offset, self.start_offset
+                "%s: log end %d is below its start %d, restarting it empty",
+                self.folder,
+                self.end_offset,
+                self.start_offset,
             )
             for segment in reversed(self.segments):
                 self._remove(segment)
@@ -336,12 +337,12 @@ class LogLoader:
             segment = self._segment(self.start_offset, 0)
             segment.create(self.settings)
             self.segments.append(segment)
-            self.changed_folders.append(self.folder)
+            self.changed_directories.append(self.folder)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
 
 
 def _reaches(segment: Segment, offset: int) -> bool:
-    """Whether a segment has batches from an offset on. Where it is damaged, whoever reads there will hear of it."""
+    """Whether a segment has batches from an offset on. If it is corrupt, a later read reports it."""
     with suppress(CorruptBatch):
         return segment.find(offset) is not None
     return False

@@ -1,4 +1,4 @@
-"""A stretch of a log, described so that a worker process finds it: which bytes of which files."""
+"""A range of a log as byte ranges of files, readable by a worker process."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from moldau.storage.names import LOG, path_of
 
 
 class FileRange(NamedTuple):
-    """Whole batches in one log file, named by the base offset of its segment."""
+    """Whole batches in a log file, named by the base offset of its segment."""
 
     base_offset: int
     position: int
@@ -18,8 +18,8 @@ class FileRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Pieces that follow each other in the log. The files may be replaced by others of their names at any time: what
-    was read counts only if the log's `layout_version` is still the one that it was."""
+    """Consecutive pieces of the log. Files may be replaced at any time: what was read is valid only if the log's
+    `layout_version` is unchanged."""
 
     folder: str
     pieces: tuple[FileRange, ...]
@@ -29,7 +29,7 @@ class LogRange:
         return sum(piece.length for piece in self.pieces)
 
     def read(self, disk: Disk, piece: FileRange) -> bytes:
-        """`CorruptBatch` if the file is shorter than it was."""
+        """Raises `CorruptBatch` if the file became shorter."""
         file = disk.open(path_of(self.folder, piece.base_offset, LOG), read_only=True)
         try:
             batches = file.pread(piece.length, piece.position)

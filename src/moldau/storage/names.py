@@ -1,4 +1,4 @@
-"""How files in a partition's folder are called: twenty digits of offset, then what the file is."""
+"""File names in a partition's directory: a 20-digit offset and a suffix."""
 
 from typing import Final
 
@@ -8,10 +8,10 @@ TIME_INDEX: Final = ".timeindex"
 TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 
-DELETED: Final = ".deleted"  # no longer part of the log; its bytes may still be read by somebody
-CLEANED: Final = ".cleaned"  # a compacted segment that is being written
-SWAP: Final = ".swap"  # a compacted segment that is complete and is taking the place of others
-TEMPORARY: Final = ".tmp"  # a small file on its way to replace another
+DELETED: Final = ".deleted"  # no longer part of the log; may still be read
+CLEANED: Final = ".cleaned"  # a compacted segment being written
+SWAP: Final = ".swap"  # a complete compacted segment being swapped in
+TEMPORARY: Final = ".tmp"  # a small file about to replace another
 
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
 _DIGITS: Final = 20
@@ -22,7 +22,7 @@ def path_of(folder: str, offset: int, suffix: str) -> str:
 
 
 def offset_in(name: str) -> int | None:
-    """The offset a file name begins with, or None for a file that is called otherwise."""
+    """Return the offset in a file name, or None for other names."""
     digits = name[:_DIGITS]
     if len(digits) == _DIGITS and digits.isascii() and digits.isdigit() and name[_DIGITS : _DIGITS + 1] == ".":
         return int(digits)

@@ -14,14 +14,14 @@ from typing import Final
 from moldau.model.units import MiB
 
 ENTRY_BYTES: Final = 8
-UNINDEXED_BYTES_MAX: Final = MiB  # a log beyond this size with an empty index has lost it
+UNINDEXED_BYTES_MAX: Final = MiB  # a larger log with an empty index has lost it
 _ENTRY: Final = Struct(">ii")
 _POSITION_IN_ENTRY: Final = 4
 _INT32: Final = Struct(">i")
 
 
 class OffsetIndex:
-    """The index of the active segment, in memory. What is not on disk yet is handed out by `unwritten`."""
+    """The in-memory index of the active segment. `unwritten` returns what is not on disk yet."""
 
     __slots__ = ("_written", "offsets", "positions")
 
@@ -32,7 +32,7 @@ class OffsetIndex:
 
     @classmethod
     def load(cls, data: bytes, log_bytes: int) -> "OffsetIndex | None":
-        """The index in a file, or None where the file cannot be the index of a log of this size."""
+        """Load an index file, or None if it cannot belong to a log of this size."""
         if len(data) % ENTRY_BYTES:
             return None
         numbers = array("i", data)
@@ -40,9 +40,9 @@ class OffsetIndex:
         index = cls()
         index.offsets, index.positions = numbers[0::2], numbers[1::2]
         index._written = len(index.offsets)
-        return index if index._is_sound(log_bytes) else None
+        return index if index._is_valid(log_bytes) else None
 
-    def _is_sound(self, log_bytes: int) -> bool:
+    def _is_valid(self, log_bytes: int) -> bool:
         offsets, positions = self.offsets, self.positions
         if not offsets:
             return log_bytes <= UNINDEXED_BYTES_MAX
@@ -58,29 +58,29 @@ class OffsetIndex:
         self.positions.append(position)
 
     def position_before(self, relative_offset: int) -> int:
-        """Where to begin a search: the batch here, or one after it, holds the offset."""
+        """Return the position to start a search: the batch there or a later one has the offset."""
         entry = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed start of a batch at or before a position; 0 if there is none."""
+        """Return the last indexed batch start at or before a position, or 0."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
     def offset_from(self, position: int) -> int | None:
-        """The first indexed offset of a batch that starts at a position or later; None if there is none."""
+        """Return the first indexed offset of a batch at or after a position, or None."""
         entry = bisect_left(self.positions, position)
         return self.offsets[entry] if entry < len(self.offsets) else None
 
     def truncate(self, position: int) -> None:
-        """Forget the batches that start at `position` or later."""
+        """Drop the batches at `position` and later."""
         entries = bisect_right(self.positions, position - 1)
         del self.offsets[entries:]
         del self.positions[entries:]
         self._written = min(self._written, entries)
 
     def unwritten(self) -> tuple[int, bytes]:
-        """What the file lacks, and the position at which it goes."""
+        """Return the bytes missing in the file and their position."""
         start = self._written
         pairs = array("i", chain.from_iterable(zip(self.offsets[start:], self.positions[start:], strict=True)))
         pairs.byteswap()
@@ -96,7 +96,7 @@ class OffsetIndex:
 
 
 class MappedOffsetIndex:
-    """The index of a closed segment, looked up in its file without loading it."""
+    """The index of a closed segment, mapped instead of loaded."""
 
     __slots__ = ("_count", "_view")
 
@@ -111,7 +111,7 @@ class MappedOffsetIndex:
         self._view.release()
 
     def is_plausible(self, log_bytes: int) -> bool:
-        """A cheap look at both ends; a lookup checks what it finds against the log itself."""
+        """Check both ends; a lookup verifies its result against the log."""
         if len(self._view) % ENTRY_BYTES:
             return False
         if not self._count:
@@ -134,7 +134,7 @@ class MappedOffsetIndex:
         return offset
 
     def _floor(self, target: int, field: int) -> int:
-        """The number of the last entry whose field is not above the target; -1 if there is none."""
+        """Return the last entry whose field is not above the target; -1 if none."""
         view, unpack = self._view, _INT32.unpack_from
         low, high = 0, self._count
         while low < high:

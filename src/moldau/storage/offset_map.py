@@ -1,22 +1,22 @@
-"""The newest offset of each key in the part of a log that is to be compacted, within a bound on memory."""
+"""The newest offset of each key in the dirty part of a log, with bounded memory."""
 
 from hashlib import blake2b
 from typing import Final
 
-KEYS_MAX: Final = 640_000  # about 128 MiB, which is what Kafka gives its cleaner by default
+KEYS_MAX: Final = 640_000  # about 128 MiB, Kafka's default for its cleaner
 _WHOLE_KEY_BYTES_MAX: Final = 32
-_DIGEST_BYTES: Final = 33  # longer than any key that is kept whole, so the two never meet
+_DIGEST_BYTES: Final = 33  # longer than any verbatim key, so the two cannot collide
 
 
 class OffsetMap:
-    """Key to newest offset. Long keys stand in by their digest."""
+    """Newest offset by key. Long keys are stored as digests."""
 
     __slots__ = ("_keys_max", "_offsets", "end_offset")
 
     def __init__(self, start_offset: int, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._offsets: dict[bytes, int] = {}
-        self.end_offset = start_offset  # every key below is known here
+        self.end_offset = start_offset  # every key below is included
 
     def __len__(self) -> int:
         return len(self._offsets)

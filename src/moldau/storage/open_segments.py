@@ -1,9 +1,9 @@
-"""The bound on open files: closed segments that nobody reads let go of theirs."""
+"""Limit on open files: the least recently used closed segments are released."""
 
 from collections import OrderedDict
 from typing import Final, Protocol
 
-OPEN_SEGMENTS_MAX: Final = 256  # per log folder; each has a log file and two mapped indexes
+OPEN_SEGMENTS_MAX: Final = 256  # per log directory; each has a log file and two mapped indexes
 
 
 class Releasable(Protocol):
@@ -11,7 +11,7 @@ class Releasable(Protocol):
 
 
 class OpenSegments:
-    """The closed segments whose files are open: at most `capacity`, the longest unused go first."""
+    """Closed segments with open files: at most `capacity`, least recently used released first."""
 
     __slots__ = ("_capacity", "_segments")
 

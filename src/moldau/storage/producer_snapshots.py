@@ -1,4 +1,4 @@
-"""Producer state on disk: `<offset>.snapshot` files in Kafka's format, each the state of the log below its offset."""
+"""Producer snapshots: `<offset>.snapshot` files in Kafka's format, with the producer state below their offset."""
 
 import struct
 from struct import Struct
@@ -14,13 +14,13 @@ from moldau.storage.names import DELETED, SNAPSHOT, offset_in, path_of
 from moldau.storage.producer_state import AppendedBatch, Producer, Producers
 
 _VERSION: Final = 1
-_HEAD: Final = Struct(">hI")  # version, and the CRC32C of all that follows
+_HEAD: Final = Struct(">hI")  # version, and CRC32C of the rest
 _COUNT: Final = Struct(">i")
 _ENTRY: Final = Struct(">qhiqiqiq")
 
 
 class CorruptSnapshot(ValueError):
-    """A snapshot file that cannot be used; an older one and the log take its place."""
+    """A snapshot cannot be used; an older one and the log replace it."""
 
 
 def encode(producers: Producers) -> bytes:
@@ -37,7 +37,7 @@ def _encode_entry(producer_id: int, producer: Producer) -> bytes:
         last.last_sequence,
         last.last_offset,
         last.last_offset - last.base_offset,
-        max(producer.last_timestamp, producer.last_seen_ms),  # what decides when it is forgotten
+        max(producer.last_timestamp, producer.last_seen_ms),  # determines its expiration
         producer.coordinator_epoch,
         producer.transaction_start,
     )
@@ -48,14 +48,14 @@ def decode(data: bytes) -> list[tuple[int, Producer]]:
         version, crc = _HEAD.unpack_from(data)
         (count,) = _COUNT.unpack_from(data, _HEAD.size)
     except struct.error:
-        raise CorruptSnapshot("the snapshot is cut off") from None
+        raise CorruptSnapshot("truncated snapshot") from None
     if version != _VERSION:
         raise CorruptSnapshot(f"the snapshot has version {version}")
     if crc != crc32c(data[_HEAD.size :]):
-        raise CorruptSnapshot("the snapshot's checksum does not fit")
+        raise CorruptSnapshot("snapshot checksum mismatch")
     start = _HEAD.size + _COUNT.size
     if len(data) != start + count * _ENTRY.size:
-        raise CorruptSnapshot("the snapshot's length does not fit its count")
+        raise CorruptSnapshot("snapshot length does not match its count")
     return [_decode_entry(fields) for fields in _ENTRY.iter_unpack(data[start:])]
 
 
@@ -78,7 +78,7 @@ def _decode_entry(fields: tuple[int, ...]) -> tuple[int, Producer]:
 
 
 class Snapshots:
-    """The snapshot files of one partition."""
+    """The snapshot files of a partition."""
 
     __slots__ = ("_disk", "_folder", "offsets", "unsynced")
 
@@ -87,10 +87,10 @@ class Snapshots:
         self._folder = folder
         found = (offset_in(name) for name in names if name.endswith(SNAPSHOT))
         self.offsets = sorted(offset for offset in found if offset is not None)
-        self.unsynced: list[str] = []  # the paths that the next flush is to cover
+        self.unsynced: list[str] = []  # paths for the next flush
 
     def take(self, producers: Producers) -> bool:
-        """Write the state at its end offset, unless it is there or there is none yet. Whether it was written."""
+        """Write the state at its end offset, unless it exists or is empty; return whether it was written."""
         offset = producers.end_offset
         if offset in self.offsets or offset == 0:
             return False
@@ -102,9 +102,9 @@ class Snapshots:
         return True
 
     def load_latest(self, producers: Producers, first_offset: int, at_most: int, now_ms: int) -> None:
-        """Load the newest usable snapshot at or below an offset, or begin with nothing at the log's first offset.
+        """Load the newest valid snapshot at or below an offset, or start empty at the log's first offset.
 
-        An older one would not do: the batches that followed it are gone. Broken ones are removed.
+        Snapshots below the log start are useless: the batches after them are gone. Corrupt ones are removed.
         """
         for offset in reversed([each for each in self.offsets if first_offset <= each <= at_most]):
             try:
@@ -121,12 +121,12 @@ class Snapshots:
             self._remove(each)
 
     def remove_between(self, start: int, end: int, kept: set[int]) -> None:
-        """Remove snapshots in [start, end) that stand at the base offset of no segment in `kept`."""
+        """Remove snapshots in [start, end), except at base offsets in `kept`."""
         for each in [each for each in self.offsets if start <= each < end and each not in kept]:
             self._remove(each)
 
     def mark_deleted(self, offset: int) -> list[str]:
-        """Rename the snapshot at an offset out of the log; the path to unlink later."""
+        """Rename the snapshot at an offset; returns the path to unlink later."""
         if offset not in self.offsets:
             return []
         self.offsets.remove(offset)

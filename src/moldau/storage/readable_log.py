@@ -1,4 +1,4 @@
-"""What can be asked of a log: its bounds, its batches by offset, its records by time, its epochs and transactions."""
+"""Read access to a log: bounds, batches by offset, records by time, leader epochs, aborted transactions."""
 
 from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ports import FileSlice
@@ -16,7 +16,7 @@ from moldau.storage.unreplicated_transactions import find_unreplicated
 
 
 class ReadableLog:
-    """The half of `Log` that changes nothing; log.py has the other, and fills in the state."""
+    """The read-only half of `Log`; log.py has the other half and sets the state."""
 
     start_offset: int
     end_offset: int
@@ -37,7 +37,7 @@ class ReadableLog:
 
     @property
     def has_unsynced_truncation(self) -> bool:
-        """Whether a power loss could bring back what was cut off."""
+        """Whether a power loss could bring back truncated records."""
         return self._flush_state.is_truncated
 
     @property
@@ -45,7 +45,7 @@ class ReadableLog:
         return self.producers.first_unstable_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to here all is decided. What was deleted is not waited for, though its transaction may be open."""
+        """Return the last stable offset. A transaction whose records were deleted does not hold it back."""
         producers = self.producers
         if high_watermark < producers.known_from:
             ends = find_unreplicated(self._segments.all, self._snapshots, high_watermark, producers.known_from)
@@ -56,13 +56,13 @@ class ReadableLog:
     def read(
         self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
     ) -> FileSlice | None:
-        """Whole batches from the one that holds `offset` on, all of them below `until_offset`.
+        """Read whole batches from the one with `offset` on, all below `until_offset`.
 
-        None if there is nothing to read yet. With `at_least_one`, the first batch comes whatever its size.
+        None if there is nothing to read yet. With `at_least_one`, the first batch is returned regardless of its size.
         """
         end_offset = self.end_offset
         if not self.start_offset <= offset <= end_offset:
-            raise OffsetOutOfRange(f"offset {offset} is outside of {self.start_offset} to {end_offset}")
+            raise OffsetOutOfRange(f"offset {offset} is out of range {self.start_offset} to {end_offset}")
         if until_offset is None or until_offset > end_offset:
             until_offset = end_offset
         if offset >= until_offset:
@@ -80,25 +80,25 @@ class ReadableLog:
     def read_bytes(
         self, offset: int, max_bytes: int, *, until_offset: int | None = None, at_least_one: bool = True
     ) -> bytes:
-        """What `read` finds, as bytes; empty if there is nothing."""
+        """Return what `read` finds as bytes; empty if there is nothing."""
         found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         return found.read() if found is not None else b""
 
     @property
     def layout_version(self) -> tuple[int, int]:
-        """Another one whenever records went or files were replaced, though not when the log grows."""
+        """Changes whenever records are removed or files replaced, but not on appends."""
         return self._segments.layout_changes, self.start_offset
 
     def log_range(self, offset: int, max_bytes: int) -> LogRange | None:
-        """Where a worker process finds the batches from the one that holds `offset` on; None if there are none."""
+        """Return the byte ranges of batches from the one with `offset` on; None if there are none."""
         return self._segments.log_range(offset, max_bytes) if offset < self.end_offset else None
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Timestamp and offset of the first record that is not older than `timestamp`."""
+        """Return timestamp and offset of the first record with at least this timestamp."""
         return timestamps.first_at_or_after(self._segments.all, timestamp, self.start_offset)
 
     def batch_for_timestamp(self, timestamp: int, from_offset: int) -> bytes | None:
-        """The first batch from `from_offset` on whose header promises such a record; the caller looks into it."""
+        """Return the first batch from `from_offset` on whose max timestamp qualifies; the caller searches it."""
         return timestamps.batch_at_or_after(self._segments.all, timestamp, max(from_offset, self.start_offset))
 
     @property
@@ -106,19 +106,19 @@ class ReadableLog:
         return timestamps.newest_timestamp(self._segments.all)
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The largest timestamp and the offset of the first record that has it."""
+        """Return the largest timestamp and the offset of the first record with it."""
         return timestamps.newest(self._segments.all)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch` that this log knows, and where it ended; (-1, -1) if none."""
+        """Return the largest known epoch not above `epoch` and its end offset; (-1, -1) if none."""
         return self.epochs.end_offset_of(epoch, self.end_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in [start, end)."""
+        """Return the aborted transactions with records in [start, end)."""
         return self._aborted_lookup().between(start_offset, end_offset)
 
     def aborted_in(self, read: FileSlice, offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """Those that have records in what was read from `offset` on, and perhaps some of just behind it."""
+        """Return those with records in what was read from `offset` on, and perhaps a few after it."""
         return self.aborted_transactions(offset, self._segments.end_of(read, offset, until_offset))
 
     def _aborted_lookup(self) -> AbortedTransactions:

@@ -1,7 +1,13 @@
-"""Reading a log file whose last moments are unknown: checking every batch, and making anew what is derived from them.
+"""Recovery of a log file after an unclean shutdown: verify every batch, rebuild derived state.
 
-Bytes at the end that are no whole batch are a torn tail and are cut. Anything else that is broken is not: what lies
-below the recovery point, or before batches that are whole, was promised to somebody, so the log is refused and kept.
+What recovery must decide is whether a broken batch is a torn tail or corruption. A torn tail (incomplete bytes after
+the last valid batch, above the recovery point) was never acknowledged as synced and is truncated. Anything else is
+corruption: below the recovery point, or followed by valid batches, the data was acknowledged, so the log is rejected
+with `CorruptLog` and left untouched. After a power loss gaps above the recovery point are normal, because pages reach
+the disk in any order; there the log is truncated at the first of them (see log_loader.py).
+
+The scan rebuilds, in one pass, the indexes, leader epochs, producer state and aborted transactions of a segment.
+`ProducerReplay` rebuilds producer state below an offset in slices, without blocking the event loop.
 """
 
 from collections.abc import Sequence
@@ -38,7 +44,7 @@ from moldau.storage.transaction_index import AbortedTransaction
 REPLAY_SLICE_BATCHES: Final = 500  # batches: a few milliseconds
 RECENT_SCAN_BYTES: Final = 256 * KiB  # of the end of a log
 _CHUNK_BYTES: Final = 4 * MiB
-_SEARCH_BYTES: Final = 64 * MiB  # how far behind a broken batch a whole one is looked for
+_SEARCH_BYTES: Final = 64 * MiB  # search window for a valid batch after a corrupt one
 _SHORT_HEADER: Final = Struct(">qiibIhi8xqq")  # all but base timestamp, producer epoch, sequence and count
 
 _PRODUCER: Final = Struct(">hi")  # producer epoch and base sequence
@@ -49,12 +55,12 @@ _LENGTH_MIN: Final = HEADER_BYTES - LOG_OVERHEAD
 
 
 class CorruptLog(StorageFailed):
-    """The log is damaged where it must not be; it is left untouched for whoever can repair it."""
+    """The log is corrupt and left untouched for manual repair."""
 
 
 @dataclass(slots=True)
 class SegmentScan:
-    """Reading one log file from its beginning: what it may hold, and what has been found so far."""
+    """Scan of a log file from its start: limits and results so far."""
 
     base_offset: int
     offset_max: int
@@ -67,13 +73,13 @@ class SegmentScan:
     max_timestamp: int = NO_TIMESTAMP
     max_timestamp_offset: int = 0
     unindexed_bytes: int = 0
-    has_gaps: bool = False  # offsets are missing between batches, as compaction leaves it
+    has_gaps: bool = False  # offsets are missing between batches, as after compaction
     offsets: OffsetIndex = field(default_factory=OffsetIndex)
     times: TimeIndex = field(default_factory=TimeIndex)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def accept_epoch(self, epoch: int, base_offset: int, epochs: LeaderEpochs) -> bool:
-        """Note a new leader epoch. An old one was truncated once, and is back after a power loss."""
+        """Record a new leader epoch. An older one was truncated once and reappeared after a power loss."""
         if epoch > epochs.latest:
             epochs.assign(epoch, base_offset)
         return epoch < 0 or epoch == epochs.latest or not self.rejects_old_epochs
@@ -89,7 +95,7 @@ def scan_segment(
     *,
     has_lost_power: bool,
 ) -> SegmentScan:
-    """Check every batch of a log file, up to the offset at which the next segment begins."""
+    """Verify every batch of a log file, up to the base offset of the next segment."""
     scan = SegmentScan(
         base_offset=segment.base_offset,
         offset_max=min(segment.base_offset + RELATIVE_OFFSET_MAX, bound - 1),
@@ -108,33 +114,33 @@ def scan_segment(
 
 
 def _scan_chunk(chunk: bytes, scan: SegmentScan, epochs: LeaderEpochs, producers: Producers) -> int:
-    """Check the batches of one chunk; how much to read for the next. Flat, because it runs millions of times."""
+    """Verify the batches of a chunk; return how much to read next. Flat, because it runs millions of times."""
     available, at, wanted = len(chunk), 0, _CHUNK_BYTES
     base_offset, next_offset, offset_max = scan.base_offset, scan.next_offset, scan.offset_max
     max_timestamp, max_timestamp_offset = scan.max_timestamp, scan.max_timestamp_offset
     unindexed, interval_bytes, latest_epoch = scan.unindexed_bytes, scan.interval_bytes, epochs.latest
     unpack, unpack_producer, length_min = _SHORT_HEADER.unpack_from, _PRODUCER.unpack_from, _LENGTH_MIN
     if available < HEADER_BYTES:
-        scan.broken = "a batch header that is cut off"
+        scan.broken = "truncated batch header"
     with memoryview(chunk) as view:
         while at + HEADER_BYTES <= available:
             base, length, epoch, magic, crc, attributes, delta, timestamp, producer_id = unpack(chunk, at)
             last_offset = base + delta
             if magic != MAGIC or length < length_min or base < next_offset or delta < 0 or last_offset > offset_max:
-                scan.broken = "no batch that could follow"
+                scan.broken = "invalid batch header"
                 break
             end = at + LOG_OVERHEAD + length
             if end > available:
                 wanted = max(_CHUNK_BYTES, end - at)
                 if scan.valid_bytes + end > scan.size_bytes:
-                    scan.broken = "a batch that is cut off"
+                    scan.broken = "truncated batch"
                 break
             if crc32c(view[at + CHECKED_POSITION : end]) != crc:
-                scan.broken = "a batch whose checksum does not fit"
+                scan.broken = "checksum mismatch"
                 break
             if epoch != latest_epoch:
                 if not scan.accept_epoch(epoch, base, epochs):
-                    scan.broken = "a batch of an older leader epoch"
+                    scan.broken = "decreasing leader epoch"
                     break
                 latest_epoch = epochs.latest
             if timestamp > max_timestamp:
@@ -169,7 +175,7 @@ def _replay_marker(batch: memoryview, producers: Producers, aborted: list[Aborte
 
 
 def replay(segment: Segment, producers: Producers, end_offset: int) -> list[AbortedTransaction]:
-    """Bring producer state from where it stands up to an offset. The transactions that were aborted on the way."""
+    """Advance producer state to an offset; return the transactions aborted on the way."""
     aborted: list[AbortedTransaction] = []
     found = segment.find(producers.end_offset)
     if found is None:
@@ -188,9 +194,9 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
 
 
 class ProducerReplay:
-    """Producer state below an offset, made anew in slices while the log stays as it is: for a cut that is to come.
+    """Producer state below an offset, rebuilt in slices before a truncation, while the log is unchanged.
 
-    What a log has grown by since its last snapshot may be a gigabyte of small batches, and nobody can wait so long.
+    The log since the last snapshot may be a gigabyte of small batches, too much for one step.
     """
 
     def __init__(self, snapshots: Snapshots, segments: Sequence[Segment], offset: int, known: Producers) -> None:
@@ -205,17 +211,17 @@ class ProducerReplay:
             if segment.base_offset < offset and end_offset > self.producers.end_offset
         ]
         self._remaining = list(self._segments)
-        self._position: int | None = None  # in the first that is left
+        self._position: int | None = None  # in the first remaining segment
 
     def step(self) -> bool:
-        """Read on for a few milliseconds; whether there is more. `CorruptBatch` or `OSError` if it cannot be read."""
+        """Run for a few milliseconds; return whether there is more. Raises `CorruptBatch` or `OSError`."""
         if self._remaining and self._replay_slice(self._remaining[0]):
             self._remaining.pop(0)
             self._position = None
         return bool(self._remaining)
 
     def _replay_slice(self, segment: Segment) -> bool:
-        """Whether all of it is read that lies below the offset."""
+        """Return whether the segment is read up to the offset."""
         if self._position is None:
             found = segment.find(self.producers.end_offset)
             self._position = found[0] if found is not None else segment.size_bytes
@@ -235,12 +241,12 @@ class ProducerReplay:
         return True
 
     def is_valid_for(self, segments: Sequence[Segment]) -> bool:
-        """Whether it is done, and what was read is still part of the log."""
+        """Whether it is complete and what it read is still part of the log."""
         return not self._remaining and all(each in segments for each in self._segments)
 
 
 def replay_segments(segments: Sequence[Segment], producers: Producers, end_offset: int) -> None:
-    """Bring producer state from where it stands up to an offset."""
+    """Advance producer state to an offset."""
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         if following > producers.end_offset and segment.base_offset < end_offset:
@@ -257,7 +263,7 @@ def restore_producers(
     now_ms: int,
     replay: ProducerReplay | None = None,
 ) -> None:
-    """Producer state at an offset: the latest snapshot, what it leaves out, then the batches that follow it."""
+    """Restore producer state at an offset: the latest snapshot, what it lacks, then the batches after it."""
     if replay is not None and replay.is_valid_for(segments):
         producers.replace_with(replay.producers, end_offset)
         return
@@ -269,12 +275,12 @@ def restore_producers(
 
 
 def _restore_recent_batches(segments: Sequence[Segment], producers: Producers) -> None:
-    """A snapshot has the last batch of each producer. The few before it, which it may repeat too, are in the log."""
+    """Restore the few batches before each producer's last one from the log: snapshots only have the last."""
     if not producers.by_id:
         return
     found: dict[int, list[AppendedBatch]] = {}
     before = [each for each in segments if each.base_offset < producers.end_offset]
-    with suppress(CorruptBatch):  # whoever reads there will hear of it
+    with suppress(CorruptBatch):  # a later read reports it
         for segment in before[-2:]:
             _collect_recent_batches(segment, producers, found)
     for producer_id, batches in found.items():
@@ -282,7 +288,7 @@ def _restore_recent_batches(segments: Sequence[Segment], producers: Producers) -
 
 
 def _collect_recent_batches(segment: Segment, producers: Producers, found: dict[int, list[AppendedBatch]]) -> None:
-    """The batches at the end of a segment, or before the state's end if that lies in it."""
+    """Collect the batches at the end of a segment, or before the state's end if that lies in it."""
     place = segment.find(producers.end_offset)
     end = segment.size_bytes if place is None else place[0]
     begin = segment.offset_lookup().boundary_before(max(end - RECENT_SCAN_BYTES, 0))
@@ -291,7 +297,7 @@ def _collect_recent_batches(segment: Segment, producers: Producers, found: dict[
         if producer is None or header.is_control:
             continue
         if header.producer_epoch != producer.epoch:
-            found.pop(header.producer_id, None)  # of an epoch that has passed
+            found.pop(header.producer_id, None)  # of a previous epoch
             continue
         found.setdefault(header.producer_id, []).append(
             AppendedBatch(
@@ -301,7 +307,7 @@ def _collect_recent_batches(segment: Segment, producers: Producers, found: dict[
 
 
 def find_valid_batch_after(file: File, position: int, size_bytes: int, next_offset: int) -> int | None:
-    """The position of a batch behind a broken one, within a bounded search: then this is no torn tail."""
+    """Return the position of a valid batch after a corrupt one, within a bounded search: no torn tail then."""
     window = file.pread(min(_SEARCH_BYTES, size_bytes - position), position)
     offset_max = next_offset + len(window)  # a record takes more than a byte
     at = window.find(MAGIC, MAGIC_POSITION + 1)

@@ -1,4 +1,4 @@
-"""Which of the oldest segments of a log may go: by age, by size, or because the log starts after them."""
+"""Retention: which of the oldest segments to delete, by age, size or log start offset."""
 
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
@@ -8,7 +8,7 @@ from moldau.storage.settings import LogSettings
 def expired_segments(
     segments: Segments, settings: LogSettings, start_offset: int, committed_offset: int, end_offset: int, now_ms: int
 ) -> int:
-    """How many segments, counted from the oldest, are to be deleted. Only what is committed may go."""
+    """Return how many of the oldest segments to delete. Only committed records may be deleted."""
     excess_bytes = _excess_bytes(segments, settings)
     expired = 0
     for number, segment in enumerate(segments):
@@ -35,5 +35,5 @@ def _is_too_old(segment: Segment, settings: LogSettings, now_ms: int) -> bool:
     if not settings.is_deleted or settings.retention_ms < 0:
         return False
     newest, _ = segment.newest_timestamp()
-    # Records without a time count from when the segment was made, or found at start.
+    # Records without timestamp count from the segment's creation, or its discovery at startup.
     return now_ms - (newest if newest >= 0 else segment.created_ms) > settings.retention_ms

@@ -1,12 +1,12 @@
-"""One segment: a log file and its indexes, named by the first offset they may hold.
+"""A segment: a log file and its indexes, named by base offset.
 
-    00000000000000368769.log         batches, one after the other
+    00000000000000368769.log         batches
     00000000000000368769.index       offset   → position   (sparse)
     00000000000000368769.timeindex   timestamp → offset    (sparse)
-    00000000000000368769.txnindex    aborted transactions, only where there are any
+    00000000000000368769.txnindex    aborted transactions, if any
 
-The last segment of a log is active: it grows, and its indexes are held in memory and written behind. All others
-are closed: their files are opened when somebody reads them, and at most so many of them stay open.
+The last segment of a log is active: it grows, and its indexes are in memory and written behind. All others are closed:
+their files are opened on demand, and a bounded number of them stays open.
 """
 
 from contextlib import suppress
@@ -27,15 +27,15 @@ from moldau.storage.settings import LogSettings
 from moldau.storage.time_index import TimeEntry, TimeIndex
 from moldau.storage.transaction_index import AbortedTransaction
 
-RESERVE_BYTES_MIN: Final = 4 * MiB  # smaller segments are left alone: there may be thousands of them
+RESERVE_BYTES_MIN: Final = 4 * MiB  # smaller segments are not preallocated: there may be thousands
 RESERVE_AHEAD_BYTES: Final = 16 * MiB
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NEVER: Final = 1 << 62
-_INDEX_ENTRIES_UNWRITTEN_MAX: Final = 512  # index entries gather in memory and reach the file in one write
+_INDEX_ENTRIES_UNWRITTEN_MAX: Final = 512  # index entries are batched in memory
 
 
 class Segment:
-    """The files of one stretch of offsets."""
+    """The files of a range of offsets."""
 
     __slots__ = (
         "_disk",
@@ -82,8 +82,8 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.unindexed_bytes = 0
-        self.reserved_bytes = RESERVE_BYTES_MIN  # beyond this size, room is reserved ahead of the writes
-        # Limits of the active segment, kept ready so that an append compares and does no sums.
+        self.reserved_bytes = RESERVE_BYTES_MIN  # beyond this size, space is preallocated ahead of writes
+        # Limits of the active segment, precomputed so that an append only compares.
         self.bytes_limit = 0
         self._index_entries_soft_max = 0
         self.offset_limit = base_offset + RELATIVE_OFFSET_MAX
@@ -92,10 +92,10 @@ class Segment:
     def path(self, suffix: str) -> str:
         return path_of(self._folder, self.base_offset, suffix)
 
-    # ── The active segment ──
+    # ── Active segment ──
 
     def create(self, settings: LogSettings) -> None:
-        """Make the files of a new, empty, active segment."""
+        """Create the files of a new active segment."""
         self.file = self._disk.open(self.path(LOG), create=True)
         self.file.truncate(0)
         self.size_bytes = 0
@@ -108,7 +108,7 @@ class Segment:
     def activate(
         self, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex, *, is_saved: bool = False
     ) -> None:
-        """Become the segment that grows, with indexes that fit the log; `is_saved` if the files say the same."""
+        """Become the active segment with these indexes; `is_saved` if the files match them."""
         self.release()
         self._open_segments.forget(self)
         self.file = self._disk.open(self.path(LOG))
@@ -121,9 +121,9 @@ class Segment:
         self.set_limits(settings)
 
     def set_limits(self, settings: LogSettings) -> None:
-        """Work out when this segment is full, from its settings and its first record."""
+        """Compute when this segment is full, from its settings and first record."""
         self.bytes_limit = min(settings.segment_bytes_max, RELATIVE_OFFSET_MAX)
-        # Below it both indexes have room: a time is never noted without an offset, save one when a segment rests.
+        # Below it both indexes have room: a time entry needs an offset entry, except one when a segment is closed.
         self._index_entries_soft_max = settings.segment_index_bytes // time_index.ENTRY_BYTES - 1
         if self._is_index_full(settings):
             self.bytes_limit = 0
@@ -131,7 +131,7 @@ class Segment:
         self.roll_timestamp = NEVER if first is None or first < 0 else first + self._age_limit_ms(settings)
 
     def _age_limit_ms(self, settings: LogSettings) -> int:
-        # Spreads rolls in time like a random number would, and is the same in every replay.
+        # Spreads rolls over time like a random number, but is the same in every replay.
         jitter = crc32(self.path(LOG).encode()) % settings.segment_jitter_ms if settings.segment_jitter_ms else 0
         return settings.segment_ms_max - min(jitter, settings.segment_ms_max)
 
@@ -144,15 +144,15 @@ class Segment:
         )
 
     def is_due_to_roll(self, settings: LogSettings, now_ms: int) -> bool:
-        """Whether the segment is old enough by the clock: its first record, and the segment itself.
+        """Whether the segment is old enough: both its first record and the segment itself.
 
-        Records that were old when they came do not roll a segment each time somebody looks.
+        Otherwise records with old timestamps would roll a segment at every check.
         """
         first = self.first_timestamp
         return first is not None and now_ms - max(first, self.created_ms) > self._age_limit_ms(settings)
 
     def note_first_batch(self, timestamp: int, settings: LogSettings) -> None:
-        """The first batch is in: its time decides when the segment rolls."""
+        """The first batch determines when the segment rolls."""
         self._first_timestamp = timestamp
         self.set_limits(settings)
 
@@ -169,7 +169,7 @@ class Segment:
         self._is_index_written = False
         count = len(offsets.offsets)
         if count % _INDEX_ENTRIES_UNWRITTEN_MAX == 0:
-            # The batch is in the log by now, so a full disk must not make this append fail: try again later.
+            # The batch is already in the log, so a full disk must not fail this append: retry later.
             with suppress(OSError):
                 self._write_indexes()
         if count >= self._index_entries_soft_max and self._is_index_full(settings):
@@ -177,7 +177,7 @@ class Segment:
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         self.transactions.append(transaction)
-        with suppress(OSError):  # the marker is in the log by now; see add_index_entry
+        with suppress(OSError):  # the marker is already in the log; see add_index_entry
             self._write_transactions()
 
     def _write_transactions(self) -> None:
@@ -189,7 +189,7 @@ class Segment:
         self._transactions_written = len(entries)
 
     def write_behind(self) -> None:
-        """Bring the index files up to date with memory."""
+        """Write pending index entries."""
         self._write_indexes()
         self._write_transactions()
 
@@ -205,7 +205,7 @@ class Segment:
         self._is_index_written = True
 
     def _write_end(self, suffix: str, position: int, data: bytes) -> None:
-        """Make an index file end with `data`. It is opened for that alone, so that partitions take one file each."""
+        """Make an index file end with `data`. Opened for this write only, so that a partition keeps one file open."""
         file = self._disk.open(self.path(suffix), create=True)
         try:
             write_all(file, data, position)
@@ -214,10 +214,10 @@ class Segment:
             file.close()
 
     def seal(self, *, is_synced: bool = False) -> None:
-        """Bring the indexes of the active segment to a state that a closed one may have.
+        """Bring the indexes of the active segment to the state of a closed one.
 
-        Where the log is synced already, no flush will come for the one of transactions, and no scan after a power loss
-        would find it wanting: the others are looked at before they are trusted.
+        If the log is synced already, no flush will cover the transaction index, and no scan after a power loss would
+        notice its absence; the other indexes are verified before use.
         """
         assert self.times is not None
         if self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset):
@@ -228,7 +228,7 @@ class Segment:
         if self.reserved_bytes > RESERVE_BYTES_MIN and self.file is not None:
             self.reserved_bytes = RESERVE_BYTES_MIN
             with suppress(OSError):
-                self.file.truncate(self.size_bytes)  # gives back what is reserved behind the end
+                self.file.truncate(self.size_bytes)  # releases preallocated space
 
     def retire(self, settings: LogSettings) -> None:
         """Stop growing, after `seal`."""
@@ -240,18 +240,18 @@ class Segment:
         self._open_segments.use(self)
 
     def reserve(self) -> None:
-        """Have the file system set blocks aside ahead of the writes, which are then cheaper by a quarter.
+        """Preallocate blocks ahead of writes, which saves a quarter of their cost.
 
-        The file does not become longer by it. What is left over is given back when the segment is closed.
+        The file size does not change. Unused blocks are released when the segment is closed.
         """
         self.reserved_bytes = self.size_bytes + RESERVE_AHEAD_BYTES
         if self.file is not None and self.reserved_bytes <= self.bytes_limit:
-            with suppress(OSError):  # a full disk is for the writes to find
+            with suppress(OSError):  # the writes will report a full disk
                 self.file.allocate(self.reserved_bytes)
 
     def truncate_to(self, position: int, end_offset: int, settings: LogSettings, *, was_written: bool = True) -> None:
-        """Cut an active segment's log and indexes back to a batch boundary. What never was in the file needs no room on
-        the disk to be forgotten: its index is written with what follows."""
+        """Truncate the active segment's log and indexes to a batch boundary. Data that was never written needs no disk
+        space to discard: its index is written with what follows."""
         assert isinstance(self.offsets, OffsetIndex)
         assert self.times is not None
         assert self.file is not None
@@ -272,7 +272,7 @@ class Segment:
         self.set_limits(settings)
 
     def _restore_max_timestamp(self) -> None:
-        """Find the largest timestamp again, from the last index entry on."""
+        """Restore the largest timestamp, from the last index entry on."""
         assert self.times is not None
         assert self.offsets is not None
         last = self.times.last()
@@ -282,7 +282,7 @@ class Segment:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
 
-    # ── Reading, active or closed ──
+    # ── Reads ──
 
     def open_file(self) -> File:
         file = self.file
@@ -293,12 +293,12 @@ class Segment:
         return file
 
     def offset_from(self, position: int) -> int | None:
-        """An offset that no batch before a position has, as near to it as the index tells; None at the end."""
+        """Return an offset not before a position, as close as the index allows; None at the end."""
         found = self.offset_lookup().offset_from(position)
         return None if found is None else self.base_offset + found
 
     def find(self, offset: int, *, start: int = 0) -> tuple[int, int] | None:
-        """Position and size of the first batch that ends at `offset` or later."""
+        """Return position and size of the first batch that ends at `offset` or later."""
         file = self.open_file()
         begin = self.offset_lookup().position_before(offset - self.base_offset)
         if begin > start:
@@ -309,7 +309,7 @@ class Segment:
         return find_batch(file, start, self.size_bytes, offset)
 
     def _is_valid_lookup(self, offset: int, position: int) -> bool:
-        """Whether the index told the truth: a batch starts here, and it does not lie past the offset."""
+        """Whether the index entry is valid: a batch starts here, not past the offset."""
         head = self.open_file().pread(HEADER_BYTES, position) if position < self.size_bytes else b""
         if len(head) < HEADER_BYTES:
             return False
@@ -317,11 +317,11 @@ class Segment:
         return header.magic == MAGIC and self.base_offset <= header.base_offset <= offset
 
     def boundary_within(self, position: int, max_bytes: int) -> int:
-        """The last end of a batch that is at most `max_bytes` behind `position`, itself the start of one."""
+        """Return the last batch end within `max_bytes` after `position`, a batch start."""
         limit = position + max_bytes
         boundary = max(self.offset_lookup().boundary_before(limit), position)
         if boundary - position >= max_bytes // 2:
-            return boundary  # near enough: a search would win a few KiB at the most
+            return boundary  # close enough: a search would gain a few KiB at most
         for start, header in iterate_headers(self.open_file(), boundary, self.size_bytes):
             if start + header.size_bytes > limit:
                 return start
@@ -340,7 +340,7 @@ class Segment:
         return self.times
 
     def _map_indexes(self) -> None:
-        """Map the index files of a closed segment, or make them again where they cannot be right."""
+        """Map the index files of a closed segment, or rebuild invalid ones."""
         self._open_segments.use(self)
         try:
             offsets = MappedOffsetIndex(self._disk.map(self.path(INDEX)))
@@ -357,7 +357,7 @@ class Segment:
             self.rebuild_indexes()
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
-        """Read the headers of all batches and make the offset and time index anew."""
+        """Rebuild the offset and time index from all batch headers."""
         offsets, times = self.indexes_from_log(interval_bytes)
         if self.is_active:
             self.offsets, self.times = offsets, times
@@ -374,7 +374,7 @@ class Segment:
             replace_cache(self._disk, self.path(suffix), data)
 
     def indexes_from_log(self, interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
-        """The indexes that Kafka would have written for these batches."""
+        """Return the indexes that Kafka would have written for these batches."""
         offsets, times = OffsetIndex(), TimeIndex()
         unindexed = 0
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -391,7 +391,7 @@ class Segment:
 
     @property
     def transactions(self) -> list[AbortedTransaction]:
-        """The aborted transactions that ended here. `CorruptTransactionIndex` if the file is not one."""
+        """Return the aborted transactions that ended here. Raises `CorruptTransactionIndex`."""
         if self._transactions is None:
             path = self.path(TRANSACTION_INDEX)
             data = self._disk.read(path) if self._disk.exists(path) else b""
@@ -400,7 +400,7 @@ class Segment:
         return self._transactions
 
     def replace_transactions(self, entries: list[AbortedTransaction]) -> None:
-        """Write the transaction index anew."""
+        """Rewrite the transaction index."""
         self._transactions = entries
         if not entries and not self._disk.exists(self.path(TRANSACTION_INDEX)):
             self._transactions_written = 0
@@ -409,23 +409,23 @@ class Segment:
         self._transactions_written = len(entries)
 
     def sync_transactions(self) -> None:
-        """It is small, and only there where transactions were aborted."""
+        """Sync the transaction index: small, and present only after aborts."""
         if self._disk.exists(self.path(TRANSACTION_INDEX)):
             sync_path(self._disk, self.path(TRANSACTION_INDEX))
             sync_directory(self._disk, self._folder)
 
     @property
     def first_timestamp(self) -> int | None:
-        """The maximum timestamp of the first batch (-1 if it has none), or None while there is no batch."""
+        """Return the max timestamp of the first batch (-1 if it has none), or None without batches."""
         if self._first_timestamp is None and self.size_bytes >= HEADER_BYTES:
             self._first_timestamp = read_header(self.open_file().pread(HEADER_BYTES, 0)).max_timestamp
         return self._first_timestamp
 
     def newest_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
+        """Return the largest timestamp and the last offset of its batch; (-1, base offset) if none."""
         if self.max_timestamp < 0 and not self.is_active and self.size_bytes:
             last = self.time_lookup().last()
-            # Retention deletes by this time, so it is worth a look into the log whether the index is right.
+            # Retention deletes by this time, so verify the index against the log.
             is_true = self.first_timestamp == NO_TIMESTAMP if last is None else self._matches_log(last)
             if not is_true:
                 self.rebuild_indexes()
@@ -435,24 +435,24 @@ class Segment:
         return self.max_timestamp, self.max_timestamp_offset
 
     def _matches_log(self, entry: TimeEntry) -> bool:
-        """Whether the batch that a time index entry points to has that time."""
+        """Whether the batch of a time index entry has that timestamp."""
         found = self.find(self.base_offset + entry.relative_offset)
         if found is None:
             return False
         return read_header(self.open_file().pread(HEADER_BYTES, found[0])).max_timestamp == entry.timestamp
 
     def offset_older_than(self, timestamp: int) -> int:
-        """An offset such that all batches before its own are older than `timestamp`."""
+        """Return an offset such that all batches before its own are older than `timestamp`."""
         entry = self.time_lookup().entry_before(timestamp)
         if entry is not None and not self._matches_log(entry):
             self.rebuild_indexes()
             entry = self.time_lookup().entry_before(timestamp)
         return self.base_offset + (entry.relative_offset if entry is not None else 0)
 
-    # ── Leaving ──
+    # ── Removal ──
 
     def truncate_closed(self, size_bytes: int) -> None:
-        """Drop bytes at the end of a closed segment, before anybody has read it."""
+        """Cut bytes at the end of a closed segment, before any read."""
         self.release()
         file = self._disk.open(self.path(LOG))
         try:
@@ -463,28 +463,28 @@ class Segment:
         self.size_bytes = size_bytes
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files out of the log. Open slices stay readable; the paths are to be unlinked later."""
+        """Rename the files out of the log. Open slices stay readable; the returned paths are unlinked later."""
         paths = []
         for suffix in SEGMENT_SUFFIXES:
             path = self.path(suffix)
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED)
                 paths.append(path + DELETED)
-        self.close()  # last: where the disk refuses, the segment goes on as it is
+        self.close()  # last: on failure the segment stays usable
         return paths
 
     def remove(self) -> None:
-        """Unlink what there is of the files."""
+        """Unlink the existing files."""
         self.release()
         for suffix in SEGMENT_SUFFIXES:
             if self._disk.exists(self.path(suffix)):
                 self._disk.unlink(self.path(suffix))
 
     def release(self) -> None:
-        """Let go of the files. A slice that still holds one keeps it open for itself."""
+        """Close the files. A slice keeps its own reference."""
         self._drop_maps()
         self.file = None
-        self._transactions = self._transactions and None  # that there are none takes no room, and is asked often
+        self._transactions = self._transactions and None  # an empty list takes no space and is requested often
 
     def _drop_maps(self) -> None:
         if isinstance(self.offsets, MappedOffsetIndex):
@@ -494,6 +494,6 @@ class Segment:
         self.offsets = self.times = None
 
     def close(self) -> None:
-        """Be forgotten with the log."""
+        """Close for good, with the log."""
         self._open_segments.forget(self)
         self.release()

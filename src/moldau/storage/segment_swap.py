@@ -1,10 +1,14 @@
-"""Compacted segments taking the place of others, so that a crash at any moment leaves the old ones or the new one.
+"""Atomic replacement of segments by a compacted one: after a crash either the old ones or the new one exist.
 
-    .cleaned   written and synced by compaction; a crash drops it
-    .swap      from here on the replacement happens, at the latest when the log is opened next
-    (none)     the old files are out of the way, the new ones have their names
+    .cleaned   written and synced by compaction; recovery deletes it
+    .swap      the replacement is decided; completed at the latest when the log is opened next
+    (none)     the old files are renamed away, the new ones have their final names
 
-The steps are renames in one folder, which file systems keep in order; nothing has to be synced between them.
+Recovery follows from the names alone. A `.cleaned` log file means that the swap had not begun: delete it. A `.swap` log
+file is complete and synced, so recovery removes the segments it covers and renames it. The log file is renamed first,
+its indexes after it: they can be rebuilt, and a `.swap` index without its log would be ambiguous.
+
+The steps are renames in one directory, which file systems keep in order; no sync is needed between them.
 """
 
 from moldau.model.ports import Disk
@@ -14,34 +18,34 @@ from moldau.storage.segment import Segment
 
 
 def swap_in(disk: Disk, folder: str, base_offset: int, replaced: list[Segment]) -> list[str]:
-    """Put the cleaned segment in the place of others; the paths to unlink later."""
+    """Replace segments by the cleaned one; returns the paths to unlink later."""
     suffixes = [each for each in SEGMENT_SUFFIXES if disk.exists(path_of(folder, base_offset, each + CLEANED))]
     for suffix in suffixes:
         disk.rename(path_of(folder, base_offset, suffix + CLEANED), path_of(folder, base_offset, suffix + SWAP))
     paths = [path for segment in replaced for path in segment.mark_deleted()]
-    for suffix in suffixes:  # the log first: once it has its name, the rest only needs renaming
+    for suffix in suffixes:  # the log first: once it has its name, only renames remain
         disk.rename(path_of(folder, base_offset, suffix + SWAP), path_of(folder, base_offset, suffix))
     return paths
 
 
 def cleaned_paths(disk: Disk, folder: str, base_offset: int) -> list[str]:
-    """The files of a cleaned segment that will not be used."""
+    """Return the files of a cleaned segment that will not be used."""
     paths = (path_of(folder, base_offset, suffix + CLEANED) for suffix in SEGMENT_SUFFIXES)
     return [path for path in paths if disk.exists(path)]
 
 
 def remove_cleaned(disk: Disk, folder: str) -> None:
-    """Drop what compaction has written and nobody will use: of a round that failed, say."""
+    """Delete unused output of compaction, such as of a failed round."""
     for name in disk.list(folder):
         if name.endswith(CLEANED):
             disk.unlink(f"{folder}/{name}")
 
 
 def finish_swaps(disk: Disk, folder: str, names: list[str]) -> None:
-    """Complete the replacements that a crash has interrupted, and drop those that had not begun.
+    """Complete replacements interrupted by a crash, and delete those that had not begun.
 
-    One had not begun while some of its files wait for their turn, and the old ones are all there. Others that wait may
-    be of any round: they say nothing.
+    A replacement had not begun if some of its files are still `.cleaned` and all old ones exist. Other `.cleaned` files
+    may belong to any round and mean nothing.
     """
     waiting = {offset_in(name) for name in names if name.endswith(CLEANED)}
     there = {offset_in(name) for name in names if name.endswith(LOG)}
@@ -59,7 +63,7 @@ def finish_swaps(disk: Disk, folder: str, names: list[str]) -> None:
 
 
 def _remove_replaced(disk: Disk, folder: str, swap_name: str, names: list[str]) -> None:
-    """Unlink the segments that a complete compacted one stands for."""
+    """Unlink the segments that a complete compacted one replaces."""
     base_offset = offset_in(swap_name)
     assert base_offset is not None
     end_offset = max(base_offset + 1, _end_of(disk, f"{folder}/{swap_name}"))
@@ -76,7 +80,7 @@ def _end_of(disk: Disk, path: str) -> int:
         for _, header in iterate_headers(file, 0, file.size()):
             end_offset = header.next_offset
     except CorruptBatch:
-        pass  # it was synced before it got its name: whatever is wrong, the scan of the log will tell
+        pass  # it was synced before its rename: the scan of the log reports anything wrong
     finally:
         file.close()
     return end_offset

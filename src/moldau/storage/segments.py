@@ -1,4 +1,4 @@
-"""The segments of one log in the order of their offsets. The last one is active, all others are closed."""
+"""The segments of a log in offset order. The last one is active, all others are closed."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from moldau.storage.settings import LogSettings
 
 
 class Segments:
-    """A list that is never empty, and what needs more than one of its members."""
+    """A non-empty list, and operations on several segments."""
 
     __slots__ = ("_disk", "_folder", "_open_segments", "active", "all", "bases", "layout_changes")
 
@@ -26,7 +26,7 @@ class Segments:
         self.all = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
-        self.layout_changes = 0  # how often a file was replaced, cut or taken out
+        self.layout_changes = 0  # number of replaced, truncated or removed files
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.all)
@@ -39,19 +39,19 @@ class Segments:
         return sum(segment.size_bytes for segment in self.all)
 
     def index_for(self, offset: int) -> int:
-        """Which segment would hold an offset."""
+        """Return which segment would have an offset."""
         return max(0, bisect_right(self.bases, offset) - 1)
 
     def bound_of(self, number: int, end_offset: int) -> int:
-        """The first offset that a segment cannot hold."""
+        """Return the first offset beyond a segment."""
         return self.bases[number + 1] if number + 1 < len(self.bases) else end_offset
 
-    # ── Reading ──
+    # ── Reads ──
 
     def read(
         self, offset: int, max_bytes: int, until_offset: int, end_offset: int, *, at_least_one: bool
     ) -> FileSlice | None:
-        """Whole batches from one segment, found by its index."""
+        """Read whole batches from one segment, found by its index."""
         found = self._find(offset)
         if found is None:
             return None
@@ -65,15 +65,15 @@ class Segments:
         return FileSlice(segment.open_file(), position, end - position)
 
     def _find(self, offset: int) -> tuple[int, int, int] | None:
-        """Which segment has the first batch that ends at `offset` or later; its position and size."""
+        """Return the segment, position and size of the first batch that ends at `offset` or later."""
         for number in range(self.index_for(offset), len(self.all)):
             found = self.all[number].find(offset)
             if found is not None:
                 return number, *found
-        return None  # nothing is left at the end of a compacted log
+        return None  # the end of a compacted log may be empty
 
     def log_range(self, offset: int, max_bytes: int) -> LogRange | None:
-        """Where all batches from the one that holds `offset` on are, up to so many bytes, or the first batch."""
+        """Return the byte ranges of batches from the one with `offset` on, up to `max_bytes` but at least one batch."""
         found = self._find(offset)
         if found is None:
             return None
@@ -100,7 +100,7 @@ class Segments:
         return beyond[0] if beyond is not None else segment.size_bytes
 
     def end_of(self, read: FileSlice, offset: int, until_offset: int) -> int:
-        """An offset that is behind all batches of what was read from `offset` on, and not far behind."""
+        """Return an offset after all batches of what was read from `offset` on, and close to them."""
         for number in range(self.index_for(offset), len(self.all)):
             segment = self.all[number]
             if segment.file is read.file:
@@ -108,15 +108,15 @@ class Segments:
                 return min(until_offset, self.bound_of(number, until_offset) if end_offset is None else end_offset)
         return until_offset
 
-    # ── Growing ──
+    # ── Growth ──
 
     def begin(self, base_offset: int, settings: LogSettings, now_ms: int) -> Segment:
-        """Make a new active segment. If the disk refuses, `OSError`, and nothing of it is left."""
+        """Create a new active segment. On failure raises `OSError` and leaves nothing behind."""
         new = Segment(self._disk, self._folder, base_offset, 0, now_ms, self._open_segments)
         try:
             new.create(settings)
         except OSError:
-            # An empty segment in the way of the last one's next batches would hide them after a restart.
+            # An empty segment would hide later batches of the previous one after a restart.
             new.remove()
             raise
         if self.all and self.active.is_active:
@@ -126,10 +126,10 @@ class Segments:
         self.active = new
         return new
 
-    # ── Shrinking ──
+    # ── Removal ──
 
     def remove_first(self) -> list[str]:
-        """Take the oldest segment out; the paths to unlink. If the disk refuses, it is still there."""
+        """Remove the oldest segment; returns the paths to unlink. On failure it stays."""
         paths = self.all[0].mark_deleted()
         self.layout_changes += 1
         del self.bases[0], self.all[0]
@@ -143,28 +143,28 @@ class Segments:
 
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
-            with suppress(OSError):  # it has left the log, and the next start tries again
+            with suppress(OSError):  # it has left the log, and the next start retries
                 self._disk.unlink(path)
 
     def restart_at(self, base_offset: int, settings: LogSettings) -> None:
-        """One new segment in the place of all others."""
+        """Replace all segments by a new one."""
         created_ms = self.active.created_ms
         if not self.bases or base_offset <= self.bases[-1]:
             while self.all:
                 self.remove_last()
             self.begin(base_offset, settings, created_ms)
             return
-        # The new one first: where the disk refuses it, there still is a log. A crash before the others are gone drops
-        # it again, because it is empty and does not follow on them.
+        # The new one first: on failure the log still exists. A crash before the others are removed deletes it again,
+        # because it is empty and does not follow them.
         self.begin(base_offset, settings, created_ms)
-        with suppress(OSError):  # what the disk keeps lies below the beginning, and goes with the next retention
+        with suppress(OSError):  # remaining files lie below the log start and are deleted by the next retention run
             while len(self.all) > 1:
                 self._unlink(self.remove_first())
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
-        """Drop every batch that ends at `offset` or later; the end offset that is left."""
+        """Truncate every batch that ends at `offset` or later; return the new end offset."""
         self.layout_changes += 1
-        # From the end backwards: a crash on the way leaves a log without a gap.
+        # From the end backwards: a crash in between leaves a log without a gap.
         while self.bases[-1] >= offset:
             self.remove_last()
         self.active = active = self.all[-1]
@@ -177,7 +177,7 @@ class Segments:
         return end_offset
 
     def _end_before(self, position: int) -> int:
-        """The offset behind the batch that ends at `position` of the active segment."""
+        """Return the offset after the batch that ends at `position` of the active segment."""
         end_offset = self.active.base_offset
         begin = self.active.offset_lookup().boundary_before(max(position - 1, 0))
         for _, header in iterate_headers(self.active.open_file(), begin, position):
@@ -185,9 +185,9 @@ class Segments:
         return end_offset
 
     def replace(self, size_bytes: int, replaced: Sequence[tuple[int, int]]) -> list[str]:
-        """Put a cleaned segment in the place of neighbours, named by base offset and size; the paths to unlink.
+        """Replace neighbours, given by base offset and size, by a cleaned segment; returns the paths to unlink.
 
-        Segments that have gone or changed since the cleaning began are not replaced: the cleaned one is dropped.
+        If they were removed or changed since the cleaning began, the cleaned segment is deleted instead.
         """
         base_offset = replaced[0][0]
         first = bisect_left(self.bases, base_offset)
@@ -201,12 +201,12 @@ class Segments:
         self.bases[first : first + len(old)] = [base_offset]
         return paths
 
-    # ── Syncing ──
+    # ── Sync ──
 
     def unsynced(self, start_offset: int, end_offset: int) -> tuple[list[File], list[str]]:
-        """What holds offsets in [start, end): the open file of the active segment, and the paths of closed ones.
+        """Return what holds offsets in [start, end): the active segment's open file and the paths of closed ones.
 
-        The indexes of a closed segment go with it; those of the active one are made anew by recovery.
+        The indexes of a closed segment are included; recovery rebuilds those of the active one.
         """
         if start_offset >= end_offset:
             return [], []

@@ -1,4 +1,4 @@
-"""The settings that govern one partition's log: Kafka's topic settings, with Kafka's names and defaults."""
+"""Settings of a partition's log: Kafka's topic configs, with Kafka's names and defaults."""
 
 import re
 from collections.abc import Mapping
@@ -24,24 +24,24 @@ def _gzip_level(level: int) -> str | None:
 
 
 def _no_duplicates(policies: tuple[str, ...]) -> str | None:
-    return "each policy may be named once" if len(set(policies)) < len(policies) else None
+    return "a policy must not be repeated" if len(set(policies)) < len(policies) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSettings:
-    """How a partition's log is cut into segments, how long it is kept, and what it accepts.
+    """Segment size, retention and validation of a partition's log.
 
-    The constructor trusts its caller; text from outside goes through `LogSettings.parse`.
+    The constructor does not validate; text from outside goes through `LogSettings.parse`.
     """
 
-    # What is kept, and for how long
+    # Retention
     cleanup_policy: tuple[str, ...] = setting(
         "cleanup.policy",
         ("delete",),
         one_of=("compact", "delete"),
         check=_no_duplicates,
         doc="What happens to old records: delete drops whole segments by age and size, compact keeps the last "
-        "record of each key, both may be named together, and an empty list keeps everything.",
+        "record of each key, both can be combined, and an empty list keeps everything.",
     )
     retention_ms: int = setting(
         "retention.ms",
@@ -86,19 +86,19 @@ class LogSettings:
         doc="How long a deleted segment's files stay on disk for readers that still hold them.",
     )
 
-    # How it is cut into files
+    # Segments
     segment_bytes: int = setting(
         "segment.bytes",
         GiB,
         kind=Kind.INT,
-        at_least=KiB,  # Kafka asks for 1 MiB; small segments are useful in tests and harmless here
-        doc="A new segment is begun when the active one would grow beyond this size.",
+        at_least=KiB,  # Kafka requires 1 MiB; small segments are useful in tests and harmless
+        doc="The log rolls when the active segment would exceed this size.",
     )
     segment_ms: int = setting(
         "segment.ms",
         7 * DAY_MS,
         at_least=1,
-        doc="A new segment is begun when the active one is this old, full or not.",
+        doc="The log rolls when the active segment reaches this age, full or not.",
     )
     segment_jitter_ms: int = setting(
         "segment.jitter.ms",
@@ -111,7 +111,7 @@ class LogSettings:
         10 * MiB,
         kind=Kind.INT,
         at_least=4,
-        doc="A new segment is begun when an index of the active one would grow beyond this size.",
+        doc="The log rolls when an index of the active segment would exceed this size.",
     )
     index_interval_bytes: int = setting(
         "index.interval.bytes",
@@ -126,15 +126,15 @@ class LogSettings:
         kind=Kind.INT,
         at_least=14,
         is_internal=True,
-        doc="Takes the place of segment.bytes, for tests.",
+        doc="Overrides segment.bytes, for tests.",
     )
     preallocate: bool = setting(
         "preallocate",
         False,
-        doc="Reserve the whole size of a new segment on disk when it is made.",
+        doc="Preallocate the whole size of a new segment on disk.",
     )
 
-    # When it reaches the disk
+    # Flush
     flush_messages: int = setting(
         "flush.messages",
         LONG_MAX,
@@ -146,16 +146,16 @@ class LogSettings:
         "flush.ms",
         LONG_MAX,
         at_least=0,
-        doc="Sync the log to disk when a record has waited this long for it.",
+        doc="Sync the log to disk when a record has been unsynced this long.",
     )
 
-    # What it accepts
+    # Validation
     max_message_bytes: int = setting(
         "max.message.bytes",
         MiB + 12,
         kind=Kind.INT,
         at_least=0,
-        doc="The largest record batch a producer may append, as it stands on the wire.",
+        doc="Maximum size of a record batch on the wire.",
     )
     message_timestamp_type: str = setting(
         "message.timestamp.type",
@@ -167,13 +167,13 @@ class LogSettings:
         "message.timestamp.before.max.ms",
         LONG_MAX,
         at_least=0,
-        doc="A record whose timestamp lies further than this in the past is refused (CreateTime only).",
+        doc="A record whose timestamp is further than this in the past is rejected (CreateTime only).",
     )
     message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
         HOUR_MS,
         at_least=0,
-        doc="A record whose timestamp lies further than this in the future is refused (CreateTime only).",
+        doc="A record whose timestamp is further than this in the future is rejected (CreateTime only).",
     )
     compression_type: str = setting(
         "compression.type",
@@ -205,18 +205,18 @@ class LogSettings:
         doc="The level used when the broker itself compresses with zstd.",
     )
 
-    # How it is replicated
+    # Replication
     min_insync_replicas: int = setting(
         "min.insync.replicas",
         1,
         kind=Kind.INT,
         at_least=1,
-        doc="A produce with acks=all is refused while fewer replicas than this are in sync.",
+        doc="A produce with acks=all is rejected while fewer replicas than this are in sync.",
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
         False,
-        doc="Let a replica that is not in sync lead when no other can, at the price of lost records.",
+        doc="Elect an out-of-sync replica as leader if no other is available, at the cost of lost records.",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         "leader.replication.throttled.replicas",
@@ -233,7 +233,7 @@ class LogSettings:
         "its follower.replication.throttled.rate.",
     )
 
-    # Tiered storage, which does not exist here: the names are accepted so that tools that set them work
+    # Tiered storage is not supported: the names are accepted so that tools that set them work
     remote_storage_enable: bool = setting(
         "remote.storage.enable", False, has_effect=False, doc="Keep old segments of this topic in remote storage."
     )
@@ -277,13 +277,13 @@ class LogSettings:
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> "LogSettings":
-        """Settings from texts by topic setting name, each within its bounds and at peace with the others."""
+        """Parse settings by topic config name, and validate them individually and together."""
         settings = parse_settings(cls, texts)
         settings.check()
         return settings
 
     def check(self) -> None:
-        """Refuse combinations that contradict each other."""
+        """Reject conflicting combinations."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
                 f"conflict topic config setting min.compaction.lag.ms ({self.min_compaction_lag_ms}) > "
@@ -314,7 +314,7 @@ class LogSettings:
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `compression_type`, or None where the codec has none."""
+        """Return the level for `compression_type`, or None if the codec has none."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -324,7 +324,7 @@ class LogSettings:
 
     @property
     def stores_batches_unchanged(self) -> bool:
-        """Whether a batch's header says all that must be known before it is appended."""
+        """Whether the header is all that must be known before a batch is appended."""
         return self.keeps_producer_compression and not self.is_compacted and not self.has_log_append_time
 
     @property
@@ -333,10 +333,10 @@ class LogSettings:
 
     @property
     def segment_ms_max(self) -> int:
-        """Compaction skips the active segment, so a bound on its lag bounds the segment's age too."""
+        """Compaction skips the active segment, so a limit on its lag limits the segment's age too."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def acknowledges_after_sync(self) -> bool:
-        """Whether a produce is answered only once it is on disk."""
+        """Whether a produce is acknowledged only after a sync."""
         return self.flush_messages == 1

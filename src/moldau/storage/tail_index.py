@@ -1,4 +1,4 @@
-"""The last batches of the active segment, by exact position: consumers that keep up are answered without a search."""
+"""Exact positions of the last batches of the active segment: tailing fetches need no search."""
 
 from bisect import bisect_left, bisect_right
 from typing import Final
@@ -8,14 +8,14 @@ _DROP_COUNT: Final = TAIL_BATCHES_MAX // 2
 
 
 class TailIndex:
-    """Two lists side by side, which an append extends: `offsets` and `positions`; `shorten` them now and then."""
+    """Two parallel lists extended by appends: `offsets` and `positions`; `shorten` trims them."""
 
     __slots__ = ("offsets", "positions", "start_offset")
 
     def __init__(self, end_offset: int) -> None:
         self.offsets: list[int] = []  # the last offset of each batch
         self.positions: list[int] = []
-        self.start_offset = end_offset  # nothing below is known here
+        self.start_offset = end_offset  # nothing below is known
 
     def shorten(self) -> None:
         self.start_offset = self.offsets[_DROP_COUNT - 1] + 1
@@ -30,7 +30,7 @@ class TailIndex:
     def range(
         self, offset: int, until_offset: int | None, max_bytes: int, size_bytes: int, at_least_one: bool
     ) -> tuple[int, int]:
-        """Where the batches from `offset` on begin and end in the file of `size_bytes`; an empty range if none fit."""
+        """Return start and end position of the batches from `offset` on within `size_bytes`; empty if none fit."""
         offsets, positions = self.offsets, self.positions
         first = bisect_left(offsets, offset)
         position = positions[first]

@@ -20,7 +20,7 @@ NOTHING: Final = TimeEntry(-1, -1)
 
 
 class TimeIndex:
-    """The entries of one segment: bytes in memory while it is active, a mapped file once it is closed."""
+    """The entries of a segment: bytes in memory while active, a mapped file once closed."""
 
     __slots__ = ("_entries", "_is_mapped", "_last_relative_offset", "_written_bytes", "last_timestamp")
 
@@ -28,7 +28,7 @@ class TimeIndex:
         self._is_mapped = isinstance(entries, memoryview)
         self._entries: bytearray | memoryview = entries if isinstance(entries, memoryview) else bytearray(entries)
         self._written_bytes = len(entries)
-        self.last_timestamp, self._last_relative_offset = self.last() or NOTHING  # of an index that grows
+        self.last_timestamp, self._last_relative_offset = self.last() or NOTHING  # of a growing index
 
     def __len__(self) -> int:
         return len(self._entries) // ENTRY_BYTES
@@ -38,7 +38,7 @@ class TimeIndex:
             self._entries.release()
 
     def is_sound(self, base_offset: int, end_offset: int) -> bool:
-        """Whole entries, and a last one that is inside the segment; `end_offset` may be an upper bound."""
+        """Whether all entries are complete and the last is inside the segment; `end_offset` may be an upper bound."""
         if len(self._entries) % ENTRY_BYTES:
             return False
         first, last = self.entry(0), self.last()
@@ -59,7 +59,7 @@ class TimeIndex:
         return self.entry(len(self) - 1)
 
     def append(self, timestamp: int, relative_offset: int) -> bool:
-        """Add an entry unless the last one already says as much. Whether it was added."""
+        """Add an entry unless it is redundant; return whether it was added."""
         if timestamp <= self.last_timestamp or relative_offset < self._last_relative_offset:
             return False
         assert isinstance(self._entries, bytearray), "a closed index does not grow"
@@ -68,7 +68,8 @@ class TimeIndex:
         return True
 
     def entry_before(self, timestamp: int) -> TimeEntry | None:
-        """The last entry that is older than `timestamp`: up to its offset every batch is, a search may begin there."""
+        """Return the last entry older than `timestamp`: every batch up to its offset is older, so start the search
+        there."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -79,7 +80,7 @@ class TimeIndex:
         return self.entry(low - 1)
 
     def truncate(self, relative_offset: int) -> None:
-        """Forget entries at `relative_offset` and later."""
+        """Drop entries at `relative_offset` and later."""
         assert isinstance(self._entries, bytearray), "a closed index does not shrink"
         count = len(self)
         while count and _ENTRY.unpack_from(self._entries, (count - 1) * ENTRY_BYTES)[1] >= relative_offset:

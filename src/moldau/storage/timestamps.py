@@ -1,4 +1,4 @@
-"""Looking a log up by time."""
+"""Lookup of a log by time."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from moldau.storage.segment import Segment
 
 
 def first_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record, in log order, that is not older than `timestamp`."""
+    """Return timestamp and offset of the first record, in log order, with at least this timestamp."""
     while (batch := batch_at_or_after(segments, timestamp, start_offset)) is not None:
         for record in iterate_records(batch):
             if record.timestamp >= timestamp and record.offset >= start_offset:
@@ -19,7 +19,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset:
 
 
 def batch_at_or_after(segments: Sequence[Segment], timestamp: int, start_offset: int) -> bytes | None:
-    """The first batch from `start_offset` on that has a record not older than `timestamp`, if its header is right."""
+    """Return the first batch from `start_offset` on with a record of at least this timestamp, by its header."""
     for segment in segments:
         if segment.newest_timestamp()[0] >= timestamp:
             found = _search(segment, timestamp, start_offset)
@@ -40,11 +40,11 @@ def _search(segment: Segment, timestamp: int, start_offset: int) -> bytes | None
 
 
 def newest_timestamp(segments: Sequence[Segment]) -> int:
-    """The log's largest, -1 if it has none."""
+    """Return the largest timestamp of the log, or -1."""
     return max(segment.newest_timestamp()[0] for segment in segments)
 
 
 def newest(segments: Sequence[Segment]) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record that has the log's largest timestamp."""
+    """Return timestamp and offset of the first record with the log's largest timestamp."""
     timestamp = newest_timestamp(segments)
     return first_at_or_after(segments, timestamp, 0) if timestamp >= 0 else None

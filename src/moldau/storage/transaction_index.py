@@ -1,7 +1,7 @@
-"""The aborted transactions of a segment, for readers that want committed records only.
+"""Transaction index: the aborted transactions of a segment, for read_committed consumers.
 
-An entry is Kafka's: version, producer id, first and last offset of the transaction, and the last stable offset
-at the moment the abort marker was written. Entries stand in the order of their last offset.
+An entry is Kafka's: version, producer id, first and last offset of the transaction, and the last stable offset when the
+abort marker was written. Entries are ordered by last offset.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class CorruptTransactionIndex(ValueError):
-    """The file is not a transaction index of this segment."""
+    """The file is not a valid transaction index of this segment."""
 
 
 def encode(entries: Iterable[AbortedTransaction]) -> bytes:
@@ -30,9 +30,9 @@ def encode(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode(data: bytes, base_offset: int) -> list[AbortedTransaction]:
-    """All entries of a file; they must belong to the segment and stand in order."""
+    """Parse all entries; they must belong to the segment and be in order."""
     if len(data) % ENTRY_BYTES:
-        raise CorruptTransactionIndex("an entry is cut off")
+        raise CorruptTransactionIndex("truncated entry")
     entries: list[AbortedTransaction] = []
     last_offset = base_offset - 1
     for version, *fields in _ENTRY.iter_unpack(data):
@@ -51,7 +51,7 @@ def _last_offset(entry: AbortedTransaction) -> int:
 def aborted_between(
     entries: Sequence[AbortedTransaction], start_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions that overlap [start, end), and whether later segments cannot hold more of them."""
+    """Return the transactions that overlap [start, end), and whether later segments cannot have more of them."""
     found = []
     for position in range(bisect_left(entries, start_offset, key=_last_offset), len(entries)):
         entry = entries[position]

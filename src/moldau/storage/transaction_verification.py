@@ -1,8 +1,8 @@
-"""Who may begin a transaction in a partition: nobody, before the transaction's coordinator was heard.
+"""Transaction verification (KIP-890): a partition accepts a transaction only after its coordinator confirmed it.
 
-A producer's first batch waits until the coordinator has said that this partition is part of its transaction. The
-transaction may end meanwhile, and its marker be written: then the word of the coordinator is out of date, and the batch
-must not be taken. So the marker withdraws the admission, and a later wish is another one.
+A producer's first batch waits until the coordinator confirms that this partition is part of the transaction. The
+transaction may end meanwhile and its marker be written: then the confirmation is outdated and the batch must be
+rejected. So the marker discards the verification entry, and a later request creates a new one.
 """
 
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from typing import Final
 
 from moldau.model.ids import NO_SEQUENCE
 
-VERIFICATIONS_MAX: Final = 20_000  # per partition; beyond it the oldest is withdrawn
+VERIFICATIONS_MAX: Final = 20_000  # per partition; beyond it the oldest is discarded
 
 
 @dataclass(slots=True, eq=False)
 class VerificationEntry:
-    """One producer's wish to begin a transaction. Only the very one that was granted counts, not another like it."""
+    """A verification in progress or completed. Identity matters: an equal but newer entry is another one."""
 
     epoch: int
-    lowest_sequence: int  # of all batches that wait for it: the first to be taken
+    lowest_sequence: int  # of all batches waiting for it: the first to be appended
     since_ms: int
     is_verified: bool = False
 
 
 class VerificationEntries:
-    """The wishes of one partition's producers."""
+    """The verification entries of a partition's producers."""
 
     __slots__ = ("_by_id",)
 
@@ -35,10 +35,10 @@ class VerificationEntries:
         return len(self._by_id)
 
     def seek(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> VerificationEntry:
-        """The wish that this batch waits for; batches of one transaction share it."""
+        """Return the entry that this batch waits for; batches of a transaction share it."""
         verification = self._by_id.get(producer_id)
         if verification is not None and epoch < verification.epoch:
-            return VerificationEntry(epoch, sequence, now_ms)  # of a zombie: it is asked about, and never granted
+            return VerificationEntry(epoch, sequence, now_ms)  # of a zombie: verified, but never stored
         if verification is None or verification.epoch != epoch:
             self.discard(producer_id)
             if len(self._by_id) >= VERIFICATIONS_MAX:
@@ -49,14 +49,14 @@ class VerificationEntries:
         return verification
 
     def complete(self, producer_id: int, verification: VerificationEntry) -> bool:
-        """The coordinator agrees; False if a marker came meanwhile, so that it has to be asked again."""
+        """Complete a verification; False if a marker was written meanwhile, so that it must be repeated."""
         if self._by_id.get(producer_id) is not verification:
             return False
         verification.is_verified = True
         return True
 
     def reject(self, producer_id: int, verification: VerificationEntry) -> None:
-        """The coordinator does not agree: whatever the producer does next has nothing to do with it."""
+        """The coordinator rejected the transaction: discard the entry."""
         if self._by_id.get(producer_id) is verification:
             del self._by_id[producer_id]
 
@@ -69,11 +69,11 @@ class VerificationEntries:
         )
 
     def discard(self, producer_id: int) -> None:
-        """The transaction has begun, or has ended: what comes next is to be asked for again."""
+        """The transaction has begun or ended: the next one must be verified again."""
         self._by_id.pop(producer_id, None)
 
     def expire(self, horizon_ms: int) -> None:
-        """Forget wishes of which nothing came."""
+        """Expire unused entries."""
         for producer_id in [key for key, each in self._by_id.items() if each.since_ms <= horizon_ms]:
             del self._by_id[producer_id]
 

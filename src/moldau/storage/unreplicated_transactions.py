@@ -1,7 +1,7 @@
-"""Transactions whose end is in the log, but not known to be committed: what a snapshot of producers does not tell.
+"""Transactions whose marker is in the log but not committed: missing in producer snapshots.
 
-After a restart the high watermark may be older than the snapshot. A transaction that ended between the two is over for
-the snapshot, and still to be waited for by readers of committed records.
+After a restart the high watermark may be older than the snapshot. A transaction that ended between the two has ended
+for the snapshot, but read_committed consumers must still wait for its marker to be committed.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from moldau.storage.producer_state import Producers
 from moldau.storage.recovery import replay_segments
 from moldau.storage.segment import Segment
 
-SCAN_BYTES_MAX: Final = 64 * MiB  # high watermarks are written down every few seconds
+SCAN_BYTES_MAX: Final = 64 * MiB  # high watermarks are checkpointed every few seconds
 
 
 def find_unreplicated(
     segments: Sequence[Segment], snapshots: Snapshots, high_watermark: int, known_from: int
 ) -> list[tuple[int, int]]:
-    """First offset and marker of each transaction that ended from the one offset on and below the other."""
+    """Return first and marker offset of each transaction that ended between the two offsets."""
     after = [*(each.base_offset for each in segments[1:]), known_from]
     between = [each for each, end in zip(segments, after, strict=True) if end > high_watermark]
     if sum(each.size_bytes for each in between[:-1]) > SCAN_BYTES_MAX:
         return []
-    with suppress(CorruptBatch):  # whoever reads there will hear of it
+    with suppress(CorruptBatch):  # a later read reports it
         if any(_has_marker(each, high_watermark, known_from) for each in between):
             producers = Producers()
             snapshots.load_latest(producers, segments[0].base_offset, high_watermark, now_ms=0)

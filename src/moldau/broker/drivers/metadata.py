@@ -64,7 +64,7 @@ class MetadataDriver:
         machine_settings: Callable[[], MetadataSettings],
         failed: Callable[[BaseException], None],
         has_lost_power: bool = False,
-        has_failed_sync: bool = False,
+        has_sync_failure: bool = False,
     ) -> None:
         """`machine_settings` is called whenever a machine is created; `failed` is called with a fatal error."""
         self._log = MetadataLog(
@@ -75,7 +75,7 @@ class MetadataDriver:
             log_settings,
             self._fail,
             has_lost_power=has_lost_power,
-            has_failed_sync=has_failed_sync,
+            has_sync_failure=has_sync_failure,
         )
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._membership = membership

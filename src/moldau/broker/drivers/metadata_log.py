@@ -68,7 +68,7 @@ class MetadataLog:
         failed: Callable[[BaseException], None],
         *,
         has_lost_power: bool = False,
-        has_failed_sync: bool = False,
+        has_sync_failure: bool = False,
     ) -> None:
         """`failed` is called when a flush fails: what is on disk is unknown then, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
@@ -86,7 +86,7 @@ class MetadataLog:
         self._settings = settings
         self._failed = failed
         self._has_lost_power = has_lost_power
-        self._has_failed_sync = has_failed_sync
+        self._has_failed_sync = has_sync_failure
         self._log: Log | None = None
         self._watchers: list[OffsetListener] = []
         self._on_appended: OffsetListener | None = None
@@ -118,7 +118,7 @@ class MetadataLog:
             recovery_point=self._recovery_point(),
             log_start_offset=self.snapshots.kept_from_offset,
             has_lost_power=self._has_lost_power,
-            has_failed_sync=self._has_failed_sync,
+            has_sync_failure=self._has_failed_sync,
         )
         if self._log.end_offset < newest:
             log.warning("%s ends below its snapshot at %d; restarting the log there", self.folder, newest)

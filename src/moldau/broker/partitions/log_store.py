@@ -35,7 +35,7 @@ class LogStore:
         *,
         is_clean: bool,
         has_lost_power: bool,
-        has_failed_sync: bool = False,
+        has_sync_failure: bool = False,
         producer_expiration_ms: Callable[[], int],
     ) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class LogStore:
         self._clock = clock
         self._is_clean = is_clean
         self._has_lost_power = has_lost_power
-        self._has_failed_sync = has_failed_sync
+        self._has_failed_sync = has_sync_failure
         self._producer_expiration_ms = producer_expiration_ms
         self._written: dict[str, Mapping[TopicPartition, int]] = {
             name: folder.read_checkpoint(name) for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANED)
@@ -86,7 +86,7 @@ class LogStore:
             log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
             is_clean=(self._is_clean and name not in self._doubted) or not is_known,
             has_lost_power=self._has_lost_power and name not in self._doubted,
-            has_failed_sync=self._has_failed_sync,
+            has_sync_failure=self._has_failed_sync,
             cleaned_offset=self._cleaned_offsets.get(name, 0),
             allows_data_loss=allows_data_loss,
             open_segments=self._open_segments,
@@ -170,7 +170,7 @@ class LogStore:
 
     def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
         """After the first image: remove what a delete left behind, set aside what no topic owns, or not here."""
-        for path in self._folder.deleted_folders():
+        for path in self._folder.deleted_directories():
             self._remove_later(path, 0)
         topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
         strays = [found.partition for found in self._folder.strays(topic_ids, set(kept))]
